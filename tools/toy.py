@@ -1,7 +1,6 @@
 """Keeps docs/learn/parallelism.md equal to the program: who holds what and who works when, on a model of three layers.
 
-Who holds what is asked of the layout code that planner and trainer share (`spec/layout`, `spec/model`). Who
-works when is the planner's timeline of one step (`shardwise plan --timeline`).
+The toy is that of `shardwise serve` (`api/toy.py`).
 
 python tools/toy.py            # exits 1 where the page or a picture is out of date
 python tools/toy.py --write    # renews them
@@ -9,17 +8,13 @@ python tools/toy.py --write    # renews them
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from shardwise import api
-from shardwise.spec.layout.axes import Layout, rows_of_shard
-from shardwise.spec.model.stages import balanced
+from shardwise.api.toy import GPUS, HOLDINGS, LAYERS, ROWS, STRATEGIES, Held, pieces, timeline_of
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Timeline
 
 _CONTEXT = """\
@@ -40,20 +35,6 @@ with `cp`, but for the gathered keys and values. It takes `sdpa` and blocks that
 PAGE = Path(__file__).parent.parent / "docs/learn/parallelism.md"
 PICTURES = PAGE.parent / "toy"
 
-LAYERS = ("a", "b", "c")
-ROWS = GPUS = 3
-#: Three blocks of a width at which an RTX 6000 Ada is busy with computing.
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 3072,
-    "intermediate_size": 9216,
-    "num_hidden_layers": len(LAYERS),
-    "num_attention_heads": 24,
-    "num_key_value_heads": 24,
-    "vocab_size": 3072,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-}
 COLOURS: dict[Kind, str] = {
     "forward": "#4c78a8",
     "loss": "#72b7b2",
@@ -69,90 +50,11 @@ INK, FAINT, HELD = "#333333", "#e4e4e4", ("#4c78a8", "#f58518", "#54a24b")
 FONT = 'font-family="system-ui, sans-serif" font-size="15"'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Strategy:
-    """One way to train the toy on three GPUs, and what a reader should see in it."""
-
-    name: str
-    title: str
-    text: str
-
-
-STRATEGIES = (
-    Strategy(
-        name="mp",
-        title="Naive model parallel (`mp`)",
-        text="Each GPU holds one layer. A batch goes through them one after the other, so one GPU works at a time "
-        "and the others wait. It fits a model that is too large for one GPU; it does not make training "
-        "faster.",
-    ),
-    Strategy(
-        name="pp",
-        title="Pipeline parallel (`pp`)",
-        text="Each GPU holds one layer, as above, but the batch is cut into micro-batches. While GPU 1 works on "
-        "the first, GPU 0 starts the second. The time that GPUs still wait at both ends is the bubble. It "
-        "shrinks with more micro-batches: with m of them on p stages it is about (p - 1) / (m + p - 1) of the"
-        " step.",
-    ),
-    Strategy(
-        name="ddp",
-        title="Distributed data parallel (`ddp`)",
-        text="Each GPU holds everything and sees a third of the samples. Gradients are averaged by all-reduce "
-        "while the backward still runs. Nothing is saved in memory; it is the fastest where everything fits.",
-    ),
-    Strategy(
-        name="zero1",
-        title="ZeRO-1 (`zero1`)",
-        text="As `ddp`, but each GPU holds the optimizer states of a third of every weight. It steps these, and "
-        "the new weights are gathered. AdamW has two float32 states for each parameter, so this saves up to "
-        "half of all states at little cost.",
-    ),
-    Strategy(
-        name="zero2",
-        title="ZeRO-2 (`zero2`)",
-        text="Gradients and optimizer states are sharded. Here `zero2` is FSDP2 that keeps the gathered weights "
-        "from the forward to the end of the backward: between steps the weights are sharded too, during a "
-        "step they are whole.",
-    ),
-    Strategy(
-        name="fsdp",
-        title="Fully sharded data parallel, ZeRO-3 (`fsdp`)",
-        text="Each GPU holds a third of the rows of every weight, gradient and optimizer state. Before a layer "
-        "runs, its weight is gathered from all GPUs; afterwards it is freed again. Gradients are reduced and "
-        "scattered. The next layer is gathered while the current one computes, so on fast links this costs "
-        "little time.",
-    ),
-    Strategy(
-        name="tp",
-        title="Tensor parallel (`tp`)",
-        text="Each GPU holds a slice of every weight and computes with it as it is: weights are never gathered. "
-        "All GPUs see the same samples and exchange activations inside every layer, where nothing can hide "
-        "the exchange. It wants the fastest links, such as NVLink inside one node.",
-    ),
-)
-
-
-def pieces(layout: Layout, rank: int, *, what: str) -> set[tuple[int, int]]:
-    """(layer, row) of what a rank holds between two steps.
-
-    Args:
-        what: `weights`, `gradients` or `optimizer`.
-    """
-    at = layout.coordinates(rank)
-    stages = balanced(len(LAYERS), num_stages=layout.num_stages)
-    layers = [layer for stage in layout.stages_of(at.pp) for layer in stages[stage]]
-    sharded = layout.dp_shard if what == "optimizer" else layout.weight_shards
-    degree, index = (layout.tp, at.tp) if layout.tp > 1 else (sharded, at.dp_shard)
-    first = sum(rows_of_shard(ROWS, degree=degree, index=before) for before in range(index))
-    held = range(first, first + rows_of_shard(ROWS, degree=degree, index=index)) if degree > 1 else range(ROWS)
-    return {(layer, row) for layer in layers for row in held}
-
-
 def holdings_picture(layout: Layout) -> str:
     """SVG: for each GPU the rows of each layer's weight, gradient and optimizer states that it holds."""
     cell, left, top, group = 16, 66, 42, 188
-    parts = [_text(left + index * group, 16, name) for index, name in enumerate(("weights", "gradients", "optimizer"))]
-    for index, what in enumerate(("weights", "gradients", "optimizer")):
+    parts = [_text(left + index * group, 16, name) for index, name in enumerate(HOLDINGS)]
+    for index, what in enumerate(HOLDINGS):
         for layer, letter in enumerate(LAYERS):
             parts.append(_text(left + index * group + layer * 58 + 18, 34, letter))
             for rank in range(GPUS):
@@ -163,24 +65,6 @@ def holdings_picture(layout: Layout) -> str:
                     parts.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" rx="2" fill="{colour}"/>')
     parts += [_text(4, top + rank * 26 + 13, f"GPU {rank}") for rank in range(GPUS)]
     return _svg(width=left + 3 * group, height=top + GPUS * 26 + 4, parts=parts)
-
-
-def timeline_of(name: str) -> Timeline:
-    """The planner's timeline of one step of the toy on three RTX 6000 Ada."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.json"
-        config.write_text(json.dumps(CONFIG), encoding="utf-8")
-        settings = {"model": config, "hardware": f"{GPUS}x RTX-6000-Ada", "layout": name, "data.max_length": 2048}
-        settings |= {
-            "train.global_batch_size": 24,
-            "train.micro_batch_size": {"mp": 24, "tp": 24, "pp": 4}.get(name, 8),
-        }
-        settings |= {"train.gradient_checkpointing": "none", "train.offload": "none"}
-        settings["data.num_rows"] = 24
-        drawn = api.timeline(api.plan(overrides=[f"{key}={value}" for key, value in settings.items()]))
-    if drawn is None:
-        raise SystemExit(f"{name}: the toy does not fit, so that there is no timeline")
-    return drawn
 
 
 def timeline_picture(timeline: Timeline) -> str:
@@ -225,7 +109,7 @@ def _svg(*, width: int, height: int, parts: list[str]) -> str:
     return "\n".join([frame, f'<rect width="{width}" height="{height}" fill="#ffffff"/>', *parts, "</svg>", ""])
 
 
-def words_of(layout: Layout, rank: int, what: str) -> str:
+def words_of(layout: Layout, rank: int, what: Held) -> str:
     """What a rank holds, in letters: `a b c` are whole weights, `a0` is the first row of a."""
     held = pieces(layout, rank, what=what)
     found: list[str] = []
@@ -239,7 +123,7 @@ def _table(layout: Layout) -> Iterator[str]:
     yield "| GPU | weights | gradients | optimizer states | samples |"
     yield "|---|---|---|---|---|"
     for rank in range(GPUS):
-        held = [words_of(layout, rank, what) for what in ("weights", "gradients", "optimizer")]
+        held = [words_of(layout, rank, what) for what in HOLDINGS]
         shares = layout.data_world_size
         seen = "all" if shares == 1 else f"share {layout.data_rank(rank) + 1} of {shares}"
         yield f"| {rank} | {' | '.join(held)} | {seen} |"

@@ -1,15 +1,30 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
 from shardwise.api.comparing import compare
-from shardwise.api.exporting import export, write_export
+from shardwise.api.exporting import export, export_plan, export_targets, job_yaml, write_export
 from shardwise.api.merging import chat, merge
 from shardwise.api.nodes import train_on_nodes
+from shardwise.api.pages import (
+    is_run,
+    page_file,
+    plan_as_file,
+    plan_as_part,
+    plan_of_run,
+    read_config,
+    read_report,
+    report_as_part,
+    runs_as_part,
+    toy_chart,
+)
 from shardwise.api.planning import generation, plan, timeline, write_plan, write_plan_page
 from shardwise.api.probing import Rates, probe
 from shardwise.api.reporting import known_gpus, known_models, report
+from shardwise.api.toy import STRATEGIES
+from shardwise.api.toy_steps import frames
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
+from shardwise.catalog.hub import is_hub_id
 from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, Step
 from shardwise.launch.nodes.meeting import Nodes
@@ -20,6 +35,7 @@ from shardwise.report.versus import Contender, Versus
 from shardwise.spec.request import Override
 
 __all__ = [
+    "STRATEGIES",
     "Agreement",
     "Comparison",
     "Contender",
@@ -43,14 +59,29 @@ __all__ = [
     "compare",
     "doctor",
     "export",
+    "export_plan",
+    "export_targets",
+    "frames",
     "generation",
+    "is_hub_id",
+    "is_run",
+    "job_yaml",
     "known_gpus",
     "known_models",
     "merge",
+    "page_file",
     "plan",
+    "plan_as_file",
+    "plan_as_part",
+    "plan_of_run",
     "probe",
+    "read_config",
+    "read_report",
     "report",
+    "report_as_part",
+    "runs_as_part",
     "timeline",
+    "toy_chart",
     "train",
     "train_on_nodes",
     "verify",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from shardwise.api.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
-from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.targets import TARGETS
 from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Override, is_plan
 from shardwise.spec.run import write_text
 
@@ -34,9 +36,24 @@ def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()
         raise InputError("--set changes a job, and this is a plan; set it in `shardwise plan`, or export the job file")
     else:
         chosen = read_plan(job)
+    return export_plan(chosen, to=to, path=str(job))
+
+
+def export_plan(chosen: Plan, *, to: str, path: str) -> Exported:
+    """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as."""
     if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
-        raise UnsupportedError(f"{job}: {'; '.join(chosen.best.not_trained)}")
-    return TARGETS[to](Chosen.of(chosen, path=str(job)))
+        raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
+    return TARGETS[to](Chosen.of(chosen, path=path))
+
+
+def export_targets() -> tuple[str, ...]:
+    """What a plan can be exported to."""
+    return tuple(TARGETS)
+
+
+def job_yaml(keys: dict[str, Any]) -> str:
+    """A job file with these keys."""
+    return as_yaml(keys, comment=[])
 
 
 def write_export(exported: Exported, folder: str | Path) -> list[Path]:

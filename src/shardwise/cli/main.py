@@ -20,13 +20,26 @@ from shardwise.cli.merge import merge
 from shardwise.cli.plan import plan
 from shardwise.cli.probe import probe
 from shardwise.cli.report import report
+from shardwise.cli.serve import serve
 from shardwise.cli.train import train
 from shardwise.cli.verify import verify
 from shardwise.errors import InputError, ShardwiseError
 
 P = ParamSpec("P")
 
-VERBS: tuple[Callable[..., None], ...] = (plan, train, compare, verify, report, merge, chat, export, doctor, probe)
+VERBS: tuple[Callable[..., None], ...] = (
+    plan,
+    train,
+    compare,
+    verify,
+    report,
+    merge,
+    chat,
+    export,
+    serve,
+    doctor,
+    probe,
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -11,9 +11,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, RankMemory
-from shardwise.spec.plan.offers import Offers, format_dollars
+from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
+from shardwise.spec.plan.offers import Offers
+from shardwise.spec.plan.sentences import cost_text, named, verdict
 from shardwise.units import format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10
@@ -94,23 +94,6 @@ def headline(plan: Plan) -> str:
     )
 
 
-def verdict(plan: Plan) -> str:
-    """Whether it fits, with what, and how fast."""
-    if plan.best is None:
-        return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
-    execution, time = plan.best.execution, plan.best.time
-    offload = "" if execution.offload == "none" else f" with offload {execution.offload}"
-    speed = f"{format_seconds(time.step_seconds)} a step, {format_count(time.tokens_per_second)} tokens/s"
-    return (
-        f"{'forecast only' if plan.best.not_trained else 'fits'}: {_named(execution.layout.strategy, execution.layout)}"
-        f"{offload}, {speed}, GPUs busy {100 * time.gpu_utilization:.0f} % of the time"
-    )
-
-
-def _named(strategy: str, layout: Layout) -> str:
-    return f"{strategy} ({layout.written})" if layout.world_size > 1 else strategy
-
-
 def why(plan: Plan) -> list[str]:
     """The reasons for the chosen candidate and the length of the run; or what would fit."""
     if plan.best is None:
@@ -177,13 +160,6 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
     }
 
 
-def cost_text(cost: Cost) -> str:
-    """The price of the run, else of an hour, else a dash."""
-    if cost.usd is not None:
-        return format_dollars(cost.usd)
-    return f"{format_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"
-
-
 def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
     """The parts of the peak against the capacity; what does not fit runs over the closing bracket."""
     bar, drawn, bytes_before = Text("["), 0, 0
@@ -247,10 +223,10 @@ def _listed(kind: str, group: Sequence[tuple[str, str]], *, width: int) -> str:
 
 def all_rejected(plan: Plan, *, width: int) -> list[str]:
     """Every layout that was not chosen; those with one reason share its line."""
-    named: dict[str, dict[str, None]] = {}
+    grouped: dict[str, dict[str, None]] = {}
     for one in plan.rejected:
-        named.setdefault(one.reason, {})[_named(one.strategy, one.layout)] = None
-    return [fill(f"{', '.join(names)}: {reason}", "  ", width=width) for reason, names in named.items()]
+        grouped.setdefault(one.reason, {})[named(one.strategy, one.layout)] = None
+    return [fill(f"{', '.join(names)}: {reason}", "  ", width=width) for reason, names in grouped.items()]
 
 
 NUM_WORDS = 3  # columns of words; the others are figures

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shardwise.report.pages.charts import Chart, Stack, memory_chart, timeline_chart
-from shardwise.report.pages.render import render
+from shardwise.report.pages.render import render, render_part
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
 from shardwise.spec.plan.timeline import Timeline
 
@@ -14,19 +16,27 @@ LONGEST_BAR = 1.6
 
 def plan_html(plan: Plan, timeline: Timeline | None) -> str:
     """The whole page."""
+    return render("plan.html", **_context(plan, timeline))
+
+
+def plan_part(plan: Plan, timeline: Timeline | None) -> str:
+    """What stands inside the page."""
+    return render_part("plan_body.html", **_context(plan, timeline))
+
+
+def _context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
     candidates = [one for _, one in plan.first(MAX_CANDIDATES)]
-    return render(
-        "plan.html",
-        plan=plan,
-        model=str(plan.job.get("model", "model")),
-        hardware=str(plan.hardware.get("name", "this machine")),
-        candidates=candidates,
-        memory=memory_of(plan, candidates),
-        offloaded=any(candidate.execution.offload != "none" for candidate in candidates),
-        timeline=None if timeline is None else timeline_chart(timeline),
-        strategy="" if timeline is None else timeline.strategy,
-        rejected=list(dict.fromkeys((one.strategy, one.reason) for one in plan.rejected)),
-    )
+    return {
+        "plan": plan,
+        "model": str(plan.job.get("model", "model")),
+        "hardware": str(plan.hardware.get("name", "this machine")),
+        "candidates": candidates,
+        "memory": memory_of(plan, candidates),
+        "offloaded": any(candidate.execution.offload != "none" for candidate in candidates),
+        "timeline": None if timeline is None else timeline_chart(timeline),
+        "strategy": "" if timeline is None else timeline.strategy,
+        "rejected": list(dict.fromkeys((one.strategy, one.reason) for one in plan.rejected)),
+    }
 
 
 def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:

@@ -46,6 +46,17 @@ def render(template: str, *, curves: list[dict[str, Any]] | None = None, **conte
     )
 
 
+def render_part(template: str, **context: Any) -> str:
+    """What stands inside such a page, for one that has other parts beside it: its style sheet and scripts are
+    `static_text`."""
+    return _environment().get_template(template).render(**context)
+
+
+def static_text(name: str) -> str:
+    """A file of `report/static`."""
+    return _static(name)
+
+
 def safe_json(data: Any) -> str:
     """JSON that can stand inside a script element: ASCII only, without `<`, `>` and `&`."""
     return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPED)

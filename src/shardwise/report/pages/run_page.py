@@ -16,7 +16,7 @@ from shardwise.report.contents import (
     Report,
 )
 from shardwise.report.pages.charts import Chart, Stack, Table, curve_data, memory_chart
-from shardwise.report.pages.render import render
+from shardwise.report.pages.render import render, render_part
 from shardwise.report.written import MISSING, NOMINAL_TIMES, write_power, write_seconds
 
 NOISY_FROM = 20  # recorded steps; with fewer, the values are drawn without their running mean
@@ -39,18 +39,25 @@ TABLE_CURVES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 def report_html(report: Report) -> str:
     """The whole page."""
-    return render(
-        "report.html",
-        curves=curves_of(report),
-        report=report,
-        cards=[row for name in CARDS if (row := report.comparison(name)) is not None],
-        memory=memory_by_rank(report.memory),
-        num_ranks_shown=len(shown_ranks(report.memory)),
-        capacity_drawn=capacity_in_sight(report.memory),
-        values=_values(report),
-        configured=CONFIGURED_TYPES,
-        nominal=NOMINAL_TIMES in report.notes,
-    )
+    return render("report.html", curves=curves_of(report), **_context(report))
+
+
+def report_part(report: Report) -> str:
+    """What stands inside the page; its charts over steps are `curves_of`."""
+    return render_part("report_body.html", **_context(report))
+
+
+def _context(report: Report) -> dict[str, Any]:
+    return {
+        "report": report,
+        "cards": [row for name in CARDS if (row := report.comparison(name)) is not None],
+        "memory": memory_by_rank(report.memory),
+        "num_ranks_shown": len(shown_ranks(report.memory)),
+        "capacity_drawn": capacity_in_sight(report.memory),
+        "values": _values(report),
+        "configured": CONFIGURED_TYPES,
+        "nominal": NOMINAL_TIMES in report.notes,
+    }
 
 
 def curves_of(report: Report) -> list[dict[str, Any]]:

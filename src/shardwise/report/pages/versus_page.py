@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from shardwise.report.contents import Side
 from shardwise.report.pages.charts import Bar, Chart, Segment, timeline_chart
-from shardwise.report.pages.render import render
+from shardwise.report.pages.render import render, render_part
 from shardwise.report.versus import COLUMNS, Contender, Versus
 from shardwise.spec.plan.timeline import Timeline
 
@@ -17,13 +18,22 @@ SIDES: tuple[tuple[Side, str], ...] = (("measured", "part main"), ("forecast", "
 
 def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) -> str:
     """The whole page; `timelines` are forecast steps to draw, by layout."""
-    return render(
-        "compare.html",
-        found=found,
-        columns=COLUMNS,
-        charts=[(name, bars_of(found, name)) for name in CHARTS],
-        timelines=[(layout, timeline_chart(timeline)) for layout, timeline in (timelines or {}).items()],
-    )
+    return render("compare.html", **_context(found, timelines))
+
+
+def versus_part(found: Versus, *, heading: str) -> str:
+    """What stands inside the page."""
+    return render_part("compare_body.html", **{**_context(found, None), "heading": heading})
+
+
+def _context(found: Versus, timelines: Mapping[str, Timeline] | None) -> dict[str, Any]:
+    return {
+        "heading": "One job, several layouts",
+        "found": found,
+        "columns": COLUMNS,
+        "charts": [(name, bars_of(found, name)) for name in CHARTS],
+        "timelines": [(layout, timeline_chart(timeline)) for layout, timeline in (timelines or {}).items()],
+    }
 
 
 def bars_of(found: Versus, name: str) -> Chart | None:

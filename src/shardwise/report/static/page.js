@@ -5,11 +5,16 @@
   tip.className = "tip";
   tip.hidden = true;
   document.body.append(tip);
-  for (const title of document.querySelectorAll("svg.bar rect > title")) {
-    title.parentNode.dataset.tip = title.textContent;
-    title.parentNode.setAttribute("aria-label", title.textContent);
-    title.remove();
-  }
+  const label = () => {
+    for (const title of document.querySelectorAll("svg.bar rect > title")) {
+      title.parentNode.dataset.tip = title.textContent;
+      title.parentNode.setAttribute("aria-label", title.textContent);
+      title.remove();
+    }
+  };
+  label();
+  // Sent by a page that has put new charts in the place of others.
+  document.addEventListener("shardwise:changed", label);
   const show = (event) => {
     const words = event.target.dataset && event.target.dataset.tip;
     tip.hidden = !words;
@@ -24,8 +29,7 @@
   document.addEventListener("pointerdown", show);
   document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
-  const holder = document.getElementById("curves");
-  if (!holder) return;
+  if (!document.getElementById("curves")) return;
   const write = {
     plain: (value) => String(+value.toPrecision(4)),
     seconds: (value) => value > 0 && value < 0.1 ? +(1000 * value).toPrecision(3) + " ms" : +value.toPrecision(3) + " s",
@@ -36,6 +40,8 @@
     main: { stroke: colour("--accent"), width: 2 },
     raw: { stroke: colour("--faint"), width: 1 },
     second: { stroke: colour("--second"), width: 2 },
+    third: { stroke: colour("--optimizer"), width: 2 },
+    fourth: { stroke: colour("--other"), width: 2 },
     reference: { stroke: colour("--second"), width: 1.5, dash: [6, 4], points: { show: false } },
   });
   const few = (values) => { const known = values.filter((value) => value !== null).length; return known < 13; };
@@ -68,9 +74,10 @@
       ],
     }, [curve.steps, ...curve.series.map((line) => line.values)], place);
   };
-  const curves = JSON.parse(holder.textContent);
   const plots = new Map();
   const drawAll = () => {
+    const curves = JSON.parse(document.getElementById("curves").textContent);
+    for (const place of plots.keys()) if (!place.isConnected) { plots.get(place).destroy(); plots.delete(place); }
     for (const place of document.querySelectorAll(".plot")) {
       const curve = curves[+place.dataset.curve];
       if (plots.has(place)) plots.get(place).destroy();
@@ -80,6 +87,7 @@
     }
   };
   drawAll();
+  document.addEventListener("shardwise:changed", drawAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   let width = innerWidth, waiting;
   addEventListener("resize", () => {

@@ -1,0 +1,38 @@
+"""`shardwise serve`: the planner as a page, and the runs below a folder"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="What runs and models are looked for below.")
+    ] = Path(),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Other than this machine's own: a token is asked for.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SHARDWISE_TOKEN", help="At least 16 letters; without one, another address gets one that is made up."
+        ),
+    ] = None,
+) -> None:
+    """Serve the planner as a page on this machine: plans as you type, runs as they go, a toy model to learn from.
+
+    Nothing there starts, stops or changes a run. Stop it with Ctrl-C.
+    """
+    from shardwise.errors import InputError
+
+    try:
+        from shardwise.web.server import listen
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{error.name} is not installed; `shardwise serve` needs it: pip install 'shardwise[web]'"
+        ) from None
+    listen(folder, host=host, port=port, token=token, told=typer.echo)

@@ -1,0 +1,212 @@
+"""The pages as one application: the question and its answer, runs, the toy model, and a dropped config.json."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from shardwise import api
+from shardwise.errors import InputError
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.sentences import main_reason, verdict
+from shardwise.units import format_count
+from shardwise.web.answers import Answer, Answers
+from shardwise.web.guard import App, Guard
+from shardwise.web.learn import learn_page
+from shardwise.web.models import MOST_BYTES, Models
+from shardwise.web.question import FIELDS, Question
+from shardwise.web.runs import Runs, events, stamp
+
+#: Of the report's own pages, and of these.
+_KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_SHARED, _OWN = ("page.css", "page.js", "uplot.css", "uplot.min.js"), ("web.css", "web.js", "icon.svg")
+METHODS, GOALS = ("full", "lora", "qlora"), ("fastest", "cheapest", "fewest-gpus")
+LAYOUTS = ("auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "cp")
+HARDWARE = (
+    *("any", "1x RTX-4090", "2x RTX-4090", "4x RTX-6000-Ada", "4x L40S", "8x A100-80GB", "8x H100-SXM"),
+    *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),
+)
+MOST_COMPARED = 4
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("shardwise.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(count=format_count)  # pyright: ignore[reportUnknownMemberType]
+    return environment
+
+
+def render(template: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: Any) -> HTMLResponse:
+    """A page."""
+    text = _environment().get_template(template).render(**context)
+    # Names of files and models may hold halves of characters, which no page can.
+    return HTMLResponse(text.encode("utf-8", errors="replace"), status_code=status, headers=headers)
+
+
+def build_app(folder: Path, *, host: str, port: int, token: str | None) -> App:
+    """The application that serves what lies below a folder, behind its guard."""
+    pages = Pages(folder)
+    routes = [
+        Route("/", pages.ask),
+        Route("/plan.json", pages.plan_json),
+        Route("/config", pages.take_config, methods=["POST"]),
+        Route("/runs", pages.runs),
+        Route("/run", pages.run),
+        Route("/compare", pages.compare),
+        Route("/learn", pages.learn),
+        Route("/static/{name}", static),
+    ]
+    handlers: Any = {InputError: _refused, 404: _missing}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), host=host, port=port, token=token)
+
+
+def _refused(_: Request, error: InputError) -> HTMLResponse:
+    return render("message.html", status=400, title="This cannot be shown", sentences=str(error).splitlines())
+
+
+def _missing(_: Request, __: Exception) -> HTMLResponse:
+    return render("message.html", status=404, title="There is no such page", sentences=[])
+
+
+class Pages:
+    """What each address answers. Functions that plan or read runs are run in threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._models, self._runs = Models(folder), Runs(folder)
+        self._answers = Answers(self._models)
+
+    def ask(self, request: Request) -> Response:
+        """The question and its answer."""
+        query = request.query_params
+        try:
+            question = Question.of(query)
+            answer = self._answers.answer(question)
+        except InputError as error:
+            question = Question(texts={field.name: "" for field in FIELDS})
+            answer = Answer(general=tuple(problem.message for problem in error.problems))
+        shown = query.get("copy", "job.yaml")
+        return render(
+            "ask.html",
+            question=question,
+            fields={field.name: field for field in FIELDS},
+            models=[known.name for known in api.known_models()],
+            gpus=[(gpu.name, gpu.memory_bytes) for gpu in api.known_gpus()],
+            methods=METHODS,
+            goals=GOALS,
+            layouts=LAYOUTS,
+            hardware=HARDWARE,
+            answer=answer,
+            verdict="" if answer.plan is None else _sentence(verdict(answer.plan)),
+            why="" if answer.plan is None else _sentence(main_reason(answer.plan)),
+            part="" if answer.plan is None else Markup(api.plan_as_part(answer.plan, model=answer.model)),  # noqa: S704
+            copies=("job.yaml", "command", *api.export_targets()),
+            shown=shown,
+            copied=None if answer.plan is None else copied(shown, question, answer.plan, model=answer.model),
+        )
+
+    def plan_json(self, request: Request) -> Response:
+        """plan.json, as `shardwise plan --json` prints it."""
+        answer = self._answers.answer(Question.of(request.query_params))
+        if answer.plan is None:
+            return JSONResponse({"errors": answer.by_field, "general": answer.general}, status_code=400)
+        headers = {"content-disposition": 'attachment; filename="plan.json"'}
+        return JSONResponse(api.plan_as_file(answer.plan, model=answer.model), headers=headers)
+
+    async def take_config(self, request: Request) -> Response:
+        """Keeps a dropped config.json, and says under which name; no more of it is read than one may have."""
+        raw = b""
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > MOST_BYTES:
+                return PlainTextResponse(f"config.json is larger than {MOST_BYTES} bytes", status_code=413)
+        try:
+            return JSONResponse({"model": await run_in_threadpool(self._models.keep, raw)})
+        except InputError as error:
+            return PlainTextResponse(str(error), status_code=400)
+
+    def runs(self, _: Request) -> Response:
+        """All runs."""
+        return render("runs.html", runs=self._runs.lines(), folder=str(self._runs.folder), most=MOST_COMPARED)
+
+    def run(self, request: Request) -> Response:
+        """One run: its report as far as it has come, and what happened; or its plan."""
+        name = request.query_params.get("name", "")
+        path = self._runs.find(name)
+        if request.query_params.get("show") == "plan":
+            part = Markup(api.plan_as_part(api.plan_of_run(path)))  # noqa: S704 - rendered with every value escaped
+            return render("run.html", name=name, shows="plan", part=part, curves=None, events=[], live=False)
+        tag = f'"{stamp(path)}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag})
+        found = api.read_report(path)
+        part, curves = map(Markup, api.report_as_part(found))
+        live = found.outcome.state == "unfinished"
+        return render(
+            "run.html",
+            headers={"etag": tag},
+            name=name,
+            shows="report",
+            part=part,
+            curves=curves,
+            events=events(path),
+            live=live,
+        )
+
+    def compare(self, request: Request) -> Response:
+        """Several runs side by side."""
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if not 2 <= len(names) <= MOST_COMPARED:
+            raise InputError(f"{len(names)} runs are named; 2 to {MOST_COMPARED} are put side by side")
+        part, curves = map(Markup, api.runs_as_part([(name, self._runs.find(name)) for name in names]))
+        return render("compare.html", names=names, part=part, curves=curves)
+
+    def learn(self, request: Request) -> Response:
+        """The toy model, at one moment of its step."""
+        return render("learn.html", **learn_page(request.query_params))
+
+
+def copied(shown: str, question: Question, plan: Plan, *, model: str) -> dict[str, str]:
+    """A plan as what is to be copied: the texts of files by name, and what else there is to say, as sentences."""
+    if shown == "command":
+        return {"command": question.command(model)}
+    if shown == "job.yaml":
+        return {"job.yaml": api.job_yaml(question.keys(model))}
+    if shown not in api.export_targets():
+        return {"": f"There is nothing to copy as {shown[:40]!r}."}
+    try:
+        made = api.export_plan(plan, to=shown, path="plan.json")
+    except InputError as error:
+        return {"": str(error)}
+    said = "\n".join([*(_sentence(one) for one in made.said), "Next:", *(f"  {line}" for line in made.run)])
+    return {**made.files, "": said}
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
+
+
+def static(request: Request) -> Response:
+    """A style sheet or a script, by a name that is known."""
+    name: str = request.path_params["name"]
+    if name not in (*_SHARED, *_OWN):
+        return PlainTextResponse("there is no such file", status_code=404)
+    own = files("shardwise.web") / "static" / name
+    text = api.page_file(name) if name in _SHARED else own.read_text(encoding="utf-8")
+    return PlainTextResponse(text, media_type=_KINDS[name.rpartition(".")[2]])

@@ -1,0 +1,152 @@
+"""What every request passes before anything else: host, origin, token, method and size; and the headers of answers."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from shardwise.web.models import MOST_BYTES
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "shardwise_token"
+MOST_OF_ADDRESS = 8 * 1024
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Guard:
+    """Refuses what a browser on this page would not send; `host` is the address that is listened on."""
+
+    def __init__(self, app: App, *, host: str, port: int, token: str | None) -> None:
+        self._app, self._host, self._port, self._token = app, host, port, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        refused = self._refusal(scope, headers)
+        answer = with_headers(send)
+        if refused is not None:
+            await say(answer, *refused)
+        elif self._token is not None and not self._has_token(headers):
+            await self._take_token(scope, answer)
+        else:
+            await self._app(scope, receive, answer)
+
+    def _refusal(self, scope: Scope, headers: dict[str, list[str]]) -> tuple[int, str] | None:
+        hosts = headers.get("host", [])
+        if len(hosts) != 1 or not self._is_here(hosts[0]):
+            return 421, "this address is not the one that is served"
+        origins = headers.get("origin", [])
+        if any(origin != f"http://{hosts[0]}" for origin in origins):
+            return 403, "another page asks, and only this one's own are answered"
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_OF_ADDRESS:
+            return 414, f"the address is longer than {MOST_OF_ADDRESS} bytes"
+        posts = scope["method"] == "POST"
+        if scope["method"] not in ("GET", "HEAD") and not (posts and scope["path"] == "/config"):
+            return 405, "there is nothing here to change"
+        size = headers.get("content-length", ["0"])
+        if "transfer-encoding" in headers or len(size) != 1 or not size[0].isdecimal():
+            return 411, "a body has to say its length"
+        if int(size[0][:20]) > (MOST_BYTES if posts else 0):
+            return 413, f"is larger than {MOST_BYTES if posts else 0} bytes; a model's config.json is a page"
+        return None
+
+    def _is_here(self, host: str) -> bool:
+        """Whether a Host is this server: a name that another page points here (DNS rebinding) is not."""
+        name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+        if not colon:
+            name, port = host, "80"
+        if port != str(self._port):
+            return False
+        if is_loopback(self._host):
+            return name.lower() in LOOPBACK
+        return name.lower() in LOOPBACK | {self._host.lower()} or _is_address(name)
+
+    def _has_token(self, headers: dict[str, list[str]]) -> bool:
+        try:
+            cookie = SimpleCookie("; ".join(headers.get("cookie", []))).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and self._is_token(cookie.value)
+
+    def _is_token(self, given: str) -> bool:
+        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
+
+    async def _take_token(self, scope: Scope, send: Send) -> None:
+        """A token in the address becomes a cookie, and leaves the address."""
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if not any(name == "token" and self._is_token(value) for name, value in pairs):
+            await say(send, 401, "this page needs the token that `shardwise serve` printed: open the address with it")
+            return
+        rest = urlencode([(name, value) for name, value in pairs if name != "token"])
+        # A path that begins with two slashes would be another host.
+        path = "/" + str(scope["path"]).strip("/").partition("/")[0]
+        cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+        location = path + (f"?{rest}" if rest else "")
+        await say(send, 303, "", headers={"set-cookie": cookie, "location": location})
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def with_headers(send: Send) -> Send:
+    """Answers carry the headers that browsers are to obey."""
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            own = {name for name, _ in message["headers"]}
+            added = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in own]
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return sending
+
+
+async def say(send: Send, status: int, sentence: str, *, headers: dict[str, str] | None = None) -> None:
+    """A short answer, after which the connection is closed: what is left of a request is not read."""
+    body = f"{sentence}\n".encode()
+    kept = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), "connection": "close"}
+    lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**kept, **(headers or {})}.items()]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})

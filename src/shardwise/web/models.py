@@ -1,0 +1,78 @@
+"""The models that the page plans: the catalogue's, a dropped config.json, a folder below the served one, and a hub id
+where the hub may be asked."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from shardwise import api
+from shardwise.errors import ModelError
+
+#: Of a config.json, as the catalogue reads it; and dropped ones that are kept.
+MOST_BYTES, MOST_KEPT = 1024 * 1024, 16
+DROPPED = "config.json:"
+
+
+@cache
+def catalogue() -> dict[str, str]:
+    """Names and hub ids of known models, in small letters -> as they are written."""
+    return {name.lower(): name for known in api.known_models() for name in (known.name, known.hub_id)}
+
+
+class Models:
+    """Where models are found: `folder` is the served one, and dropped files end with the server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._kept = tempfile.TemporaryDirectory(prefix="shardwise-serve-")
+
+    def keep(self, raw: bytes) -> str:
+        """Keeps a config.json by its content; returns its name in the address. Raises ModelError: it is none."""
+        api.read_config(raw)
+        digest = hashlib.sha256(raw).hexdigest()[:16]
+        place = Path(self._kept.name) / digest / "config.json"
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(raw)
+        files = sorted(Path(self._kept.name).glob("*/config.json"), key=lambda path: path.stat().st_mtime)
+        for old in files[:-MOST_KEPT]:
+            old.unlink()
+            old.parent.rmdir()
+        return DROPPED + digest
+
+    def find(self, text: str, *, hub: bool) -> str:
+        """What `api.plan` is to be given for a field's text. Raises ModelError: it is nothing that may be read."""
+        if text.startswith(DROPPED):
+            return self._dropped(text)
+        if text.lower() in catalogue() and not Path(text).exists():
+            return text
+        if (place := self._below(text)) is not None:
+            return place
+        if hub and api.is_hub_id(text) and not Path(text).exists():
+            return text
+        message = (
+            f"{text[:80]!r} is no model of the catalogue and no folder or config.json below the served folder; drop a "
+            "config.json, or let the hub be asked"
+        )
+        raise ModelError(message)
+
+    def _dropped(self, text: str) -> str:
+        digest = text.removeprefix(DROPPED)
+        place = Path(self._kept.name) / digest / "config.json"
+        if not (len(digest) == 16 and digest.isalnum() and place.is_file()):
+            raise ModelError("the config.json that was dropped is no longer here; drop it again")
+        return str(place)
+
+    def _below(self, text: str) -> str | None:
+        """A folder with a config.json, or such a file, that lies in the served folder whatever links say."""
+        if not text or "\0" in text or Path(text).is_absolute():
+            return None
+        place = (self._folder / text).resolve()
+        file = place / "config.json" if place.is_dir() else place
+        inside = place.is_relative_to(self._folder) and file.resolve().is_relative_to(self._folder)
+        if not inside or file.suffix != ".json" or not file.is_file():
+            return None
+        # As it was written where that names the same place, so that answers are those of the command line there.
+        return text if Path(text).exists() and Path(text).resolve() == place else str(place)

@@ -1,0 +1,119 @@
+"""The question of the page: its fields, as they stand in the address, and the job and the command they mean."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.api import Override
+from shardwise.errors import InputError, Problem
+
+#: A field's text in the address; no job has a longer one.
+MOST_LETTERS = 300
+#: Numbers of more digits stay text, which the reader of jobs refuses.
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One field of the page: `key` of a job, and the flag of `shardwise plan` that sets it, if it has one."""
+
+    name: str
+    label: str
+    key: str
+    usual: str
+    flag: str | None = None
+    number: tuple[int, int] | None = None
+
+
+#: In the order of the page; `number`: the ends of a slider. The usual values are what the page opens with.
+FIELDS = (
+    Field(name="model", label="Model", key="model", usual="llama-3.1-8b", flag="--model"),
+    Field(name="method", label="Method", key="method", usual="lora", flag="--method"),
+    Field(name="hardware", label="Hardware", key="hardware", usual="4x RTX-6000-Ada", flag="--hardware"),
+    Field(
+        name="length",
+        label="Tokens per sequence",
+        key="data.max_length",
+        usual="2048",
+        flag="--max-length",
+        number=(256, 131072),
+    ),
+    Field(
+        name="batch",
+        label="Sequences per step",
+        key="train.global_batch_size",
+        usual="64",
+        flag="--global-batch-size",
+        number=(1, 1024),
+    ),
+    Field(name="rank", label="LoRA rank", key="lora.r", usual="16", number=(1, 256)),
+    Field(name="rows", label="Rows of data", key="data.num_rows", usual="10000", number=(100, 10_000_000)),
+    Field(name="goal", label="Goal", key="goal", usual="fastest"),
+    Field(name="layout", label="Layout", key="layout", usual="auto"),
+)
+NAMES = tuple(field.name for field in FIELDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked: the text of every field, and whether the hub may be asked for the model's configuration."""
+
+    texts: dict[str, str]
+    hub: bool = False
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Question:
+        """From the address; an address without a question is the usual one. Raises InputError: a text is too long."""
+        asked = bool({*NAMES, "hub"} & query.keys())
+        texts: dict[str, str] = {}
+        for field in FIELDS:
+            texts[field.name] = text = query.get(field.name, "" if asked else field.usual).strip()
+            if len(text) > MOST_LETTERS:
+                message = f"{field.key} has {len(text)} letters; expected {MOST_LETTERS} at most"
+                raise InputError(Problem(where=field.name, message=message))
+        return cls(texts=texts, hub=query.get("hub") == "1")
+
+    def __getitem__(self, name: str) -> str:
+        return self.texts[name]
+
+    def values(self, model: str) -> Iterator[tuple[Field, str | int]]:
+        """The fields that say something, with the model as it is planned. Hardware that is left open is `any`; adapters
+        have a rank, and full fine-tuning has none."""
+        for field in FIELDS:
+            text = model if field.name == "model" else self.texts[field.name]
+            if field.name == "hardware" and not text:
+                text = "any"
+            if not text or (field.name == "rank" and self.texts["method"] in ("full", "")):
+                continue
+            is_number = field.number is not None and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+            yield field, int(text) if is_number else text
+
+    def overrides(self, model: str) -> list[Override]:
+        """What `api.plan` is called with; errors name the field."""
+        return [
+            Override(text=f"{field.key}={json.dumps(value)}", where=field.name) for field, value in self.values(model)
+        ]
+
+    def keys(self, model: str) -> dict[str, Any]:
+        """The job as its file has it."""
+        job: dict[str, Any] = {}
+        for field, value in self.values(model):
+            section, _, key = field.key.rpartition(".")
+            (job.setdefault(section, {}) if section else job)[key] = value
+        return job
+
+    def command(self, model: str) -> str:
+        """The command that plans the same."""
+        words = ["shardwise", "plan"]
+        for field, value in self.values(model):
+            words += [field.flag, str(value)] if field.flag else ["--set", f"{field.key}={value}"]
+        return shlex.join(words)
+
+    def query(self, **changed: str) -> dict[str, str]:
+        """The question as an address has it, with other values for some fields."""
+        texts = {**self.texts, **({"hub": "1"} if self.hub else {}), **changed}
+        return {name: text for name, text in texts.items() if text}

@@ -1,0 +1,176 @@
+"use strict";
+// Every page is whole without this script. With it, parts of a page are exchanged for those of its next address.
+(() => {
+  const form = document.querySelector("form[data-live]");
+  const changed = () => document.dispatchEvent(new Event("shardwise:changed"));
+  let asking = null;
+
+  const exchange = (next) => {
+    document.title = next.title;
+    for (const part of document.querySelectorAll("[data-part]")) {
+      const fresh = next.getElementById(part.id);
+      if (!fresh || fresh.innerHTML === part.dataset.was) continue;
+      part.dataset.was = fresh.innerHTML;
+      const active = part.contains(document.activeElement) ? document.activeElement.id : "";
+      // A slider that is being dragged is not taken out of the hand that drags it.
+      if (active && document.activeElement.type === "range") {
+        keepSlider(part, fresh, active);
+        continue;
+      }
+      const open = [...part.querySelectorAll("details[open] > summary")].map((one) => one.textContent);
+      part.replaceChildren(...document.importNode(fresh, true).childNodes);
+      for (const one of part.querySelectorAll("details > summary")) one.parentNode.open = open.includes(one.textContent);
+      if (active) (document.getElementById(active) || part).focus({ preventScroll: true });
+    }
+    for (const field of form ? form.elements : []) {
+      const wrong = document.getElementById("wrong-" + field.name);
+      if (wrong) field.setAttribute("aria-invalid", wrong.textContent.trim() ? "true" : "false");
+    }
+    changed();
+    slide();
+  };
+  const keepSlider = (part, fresh, id) => {
+    const mine = document.getElementById(id), theirs = fresh.querySelector("#" + id);
+    if (theirs) for (const name of ["min", "max"]) mine[name] = theirs[name];
+    const label = part.querySelector("label"), other = fresh.querySelector("label");
+    if (label && other) label.textContent = other.textContent;
+  };
+  const sync = (next) => {
+    const theirs = next.getElementById("question");
+    for (const field of form && theirs ? form.elements : []) {
+      const other = field.name && theirs.elements[field.name];
+      if (!other || field.type === "file") continue;
+      if (field.type === "checkbox") field.checked = other.checked;
+      else if (field.value !== other.value) {
+        if (field.options && ![...field.options].some((one) => one.value === other.value)) field.add(new Option(other.value));
+        field.value = other.value;
+      }
+    }
+  };
+  // Asks for an address and exchanges the parts; the last question counts.
+  const ask = async (address, { fill = false } = {}) => {
+    if (asking) asking.abort();
+    const mine = asking = new AbortController();
+    const busy = document.querySelector("[data-busy]");
+    if (busy) busy.setAttribute("aria-busy", "true");
+    try {
+      const answer = await fetch(address, { signal: mine.signal });
+      const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (asking !== mine) return;
+      if (fill) sync(next);
+      exchange(next);
+      if (busy) busy.removeAttribute("aria-busy");
+    } catch (error) {
+      if (error.name !== "AbortError" && busy) busy.dataset.gone = "true";
+    }
+  };
+  const address = () => {
+    const filled = [...new FormData(form)].filter(([, text]) => typeof text === "string" && text !== "");
+    return form.getAttribute("action") + "?" + new URLSearchParams(filled);
+  };
+
+  // While a field changes its address is replaced; once it has changed, there is one more to go back to.
+  let waiting, pushed = true;
+  const later = () => {
+    clearTimeout(waiting);
+    if (pushed) { history.pushState(null, "", address()); pushed = false; }
+    waiting = setTimeout(() => { history.replaceState(null, "", address()); ask(address()); }, 80);
+  };
+  if (form) {
+    form.addEventListener("input", (event) => { if (event.target.type !== "file") later(); });
+    form.addEventListener("change", (event) => { if (event.target.type !== "file") pushed = true; });
+    form.addEventListener("submit", (event) => { event.preventDefault(); later(); });
+    addEventListener("popstate", () => { pushed = true; clearTimeout(waiting); ask(location.href, { fill: true }); });
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-swap]");
+    if (link && form && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+      event.preventDefault();
+      history.pushState(null, "", link.href);
+      ask(link.href, { fill: true });
+    }
+    const button = event.target.closest("[data-copies]");
+    if (button) copy(button, document.getElementById(button.dataset.copies));
+  });
+  document.addEventListener("keydown", (event) => {
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || event.altKey || event.ctrlKey || event.metaKey) return;
+    const link = document.querySelector(`a[data-key="${CSS.escape(event.key)}"]`);
+    if (link) { event.preventDefault(); link.click(); }
+  });
+  const copy = async (button, from) => {
+    try {
+      await navigator.clipboard.writeText(from.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(from);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  };
+
+  // Sliders on a scale of ratios, from 0 to 100.
+  const sliders = [...document.querySelectorAll("input[data-slides]")];
+  const rounded = (value) => { const step = Math.max(1, 10 ** Math.floor(Math.log10(value) - 1)); return Math.round(value / step) * step; };
+  const slide = () => {
+    for (const slider of sliders) {
+      const value = +document.getElementById(slider.dataset.slides).value;
+      const { low, high } = slider.dataset;
+      if (slider !== document.activeElement && value > 0) slider.value = 100 * Math.log(value / low) / Math.log(high / low);
+      slider.setAttribute("aria-valuetext", String(value));
+    }
+    const method = document.getElementById("method"), rank = document.getElementById("rank");
+    if (method && rank) for (const one of rank.closest(".field").querySelectorAll("input")) one.disabled = method.value === "full";
+  };
+  for (const slider of sliders) {
+    slider.disabled = false;
+    slider.step = "any";
+    slider.addEventListener("input", () => {
+      const low = +slider.dataset.low, high = +slider.dataset.high, share = slider.value / 100;
+      const value = low * (high / low) ** share;
+      document.getElementById(slider.dataset.slides).value = slider.dataset.slides === "rows" ? rounded(value) : halves(value);
+      slider.setAttribute("aria-valuetext", document.getElementById(slider.dataset.slides).value);
+    });
+  }
+  // Powers of two, and what lies half-way between them.
+  const halves = (value) => {
+    const below = 2 ** Math.floor(Math.log2(value) + 1e-9);
+    const near = [below, below * 1.5, below * 2].reduce((best, one) => Math.abs(one - value) < Math.abs(best - value) ? one : best);
+    return Math.max(1, Math.round(near));
+  };
+  slide();
+
+  // A config.json is sent as it is, and named in the address by its content.
+  const file = document.querySelector("input[data-drop]");
+  if (file) {
+    const place = file.closest(".field"), wrong = place.querySelector(".wrong");
+    const send = async (config) => {
+      if (!config) return;
+      if (config.size > 1024 * 1024) { wrong.textContent = config.name + " is larger than a model's config.json, which is a page"; return; }
+      const answer = await fetch(file.dataset.drop, { method: "POST", body: config });
+      if (!answer.ok) { wrong.textContent = await answer.text(); return; }
+      document.getElementById("model").value = (await answer.json()).model;
+      pushed = true;
+      later();
+      pushed = true;
+    };
+    file.addEventListener("change", () => { send(file.files[0]); file.value = ""; });
+    for (const name of ["dragover", "drop"]) place.addEventListener(name, (event) => { event.preventDefault(); if (name === "drop") send(event.dataTransfer.files[0]); });
+  }
+
+  // A run that goes on: its page again, where something has changed.
+  let tag = "";
+  const poll = async () => {
+    const live = document.querySelector("[data-poll]");
+    if (!live) return;
+    try {
+      const answer = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
+      if (answer.status === 200) {
+        tag = answer.headers.get("ETag") || "";
+        exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      }
+    } catch { /* the server is gone, or comes back */ }
+    setTimeout(poll, +live.dataset.poll);
+  };
+  if (document.querySelector("[data-poll]")) setTimeout(poll, 1000);
+  document.documentElement.classList.add("scripted");
+})();
