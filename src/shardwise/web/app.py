@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +24,7 @@ from shardwise.units import format_count
 from shardwise.web.answers import Answer, Answers
 from shardwise.web.guard import App, Guard
 from shardwise.web.learn import learn_page
-from shardwise.web.models import MOST_BYTES, Models
+from shardwise.web.models import Models
 from shardwise.web.question import FIELDS, Question
 from shardwise.web.runs import Runs, events, stamp
 
@@ -37,6 +38,8 @@ HARDWARE = (
     *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),
 )
 MOST_COMPARED = 4
+#: Seconds for a file of a page's size.
+LONGEST_UPLOAD = 10
 
 
 @cache
@@ -103,6 +106,7 @@ class Pages:
         shown = query.get("copy", "job.yaml")
         return render(
             "ask.html",
+            status=200 if answer.plan is not None else 400,
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
@@ -129,14 +133,13 @@ class Pages:
         return JSONResponse(api.plan_as_file(answer.plan, model=answer.model), headers=headers)
 
     async def take_config(self, request: Request) -> Response:
-        """Keeps a dropped config.json, and says under which name; no more of it is read than one may have."""
-        raw = b""
-        async for chunk in request.stream():
-            raw += chunk
-            if len(raw) > MOST_BYTES:
-                return PlainTextResponse(f"config.json is larger than {MOST_BYTES} bytes", status_code=413)
+        """Keeps a dropped config.json, and says under which name."""
         try:
+            async with asyncio.timeout(LONGEST_UPLOAD):
+                raw = await request.body()  # of the length that the guard has looked at
             return JSONResponse({"model": await run_in_threadpool(self._models.keep, raw)})
+        except TimeoutError:
+            return PlainTextResponse(f"no whole file came in {LONGEST_UPLOAD} s", status_code=408)
         except InputError as error:
             return PlainTextResponse(str(error), status_code=400)
 

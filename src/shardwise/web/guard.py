@@ -17,7 +17,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "shardwise_token"
-MOST_OF_ADDRESS = 8 * 1024
+MOST_OF_ADDRESS, MOST_OF_HEAD = 8 * 1024, 16 * 1024
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -77,6 +77,8 @@ class Guard:
             return 403, "another page asks, and only this one's own are answered"
         if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_OF_ADDRESS:
             return 414, f"the address is longer than {MOST_OF_ADDRESS} bytes"
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_OF_HEAD:
+            return 431, f"the request has more than {MOST_OF_HEAD} bytes of headers"
         posts = scope["method"] == "POST"
         if scope["method"] not in ("GET", "HEAD") and not (posts and scope["path"] == "/config"):
             return 405, "there is nothing here to change"

@@ -52,6 +52,7 @@ def _socket(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen()
     except OSError as error:
         listening.close()
         raise InputError(f"{host}:{port} cannot be listened on: {error.strerror or error}; try --port 0") from None

@@ -108,15 +108,29 @@ class Peaks:
     def high_bytes(self, execution: Execution) -> int:
         """`MemoryForecast.peak_high_bytes` of an execution."""
         if execution not in self._highs:
-            work, context = self.work(execution), context_bytes(self.cluster, execution.layout)
-            every = (alive for holding in self._fullest(execution) for _, alive in moments(work, holding))
-            self._highs[execution] = round(max(max(ends(one, context=context, sharded=work.sharded)) for one in every))
+            self._highs[execution] = round(max(self._ends(execution)))
         return self._highs[execution]
+
+    def _ends(self, execution: Execution) -> Iterator[float]:
+        """What it may have alive, or reserves, at every instant of every distinct rank."""
+        work, context = self.work(execution), context_bytes(self.cluster, execution.layout)
+        for holding in self._fullest(execution):
+            for _, alive in moments(work, holding):
+                yield max(ends(alive, context=context, sharded=work.sharded))
 
     def fits(self, execution: Execution, capacity: int) -> bool:
         """Whether `high_bytes` is no more than so many."""
-        known = execution in self._highs or self.least_bytes(execution) <= capacity
-        return known and self.high_bytes(execution) <= capacity
+        if (high := self._highs.get(execution)) is not None:
+            return high <= capacity
+        if self.least_bytes(execution) > capacity:
+            return False
+        most = 0
+        for high in self._ends(execution):
+            most = max(most, round(high))
+            if most > capacity:
+                return False
+        self._highs[execution] = most
+        return True
 
     def least_bytes(self, execution: Execution) -> float:
         """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
@@ -152,7 +166,7 @@ class Peaks:
             self._works[key] = work_of(
                 self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
             )
-        return replace(self._works[key], execution=execution, document=self.document)
+        return self._works[key].under(execution, document=self.document)
 
     def _fullest(self, execution: Execution) -> Iterable[Holding]:
         """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps

@@ -64,21 +64,24 @@ def doubt_bytes(parts: Mapping[str, float]) -> float:
 
 
 @cache
-def _reserved_shares(sharded: bool) -> dict[str, float]:
-    """Bytes held by the allocator for each byte of a part that is alive."""
+def _doubts_and_shares(sharded: bool) -> dict[str, tuple[float, float]]:
+    """Of each part its doubt, and bytes held by the allocator for each byte that is alive."""
     passing = 1 + (_FRAGMENTATION_SHARDED if sharded else _FRAGMENTATION)
-    return {part: 1 + _UNFILLED if part in _STAYING else 1.0 if part == "context" else passing for part in DOUBT}
+    shares = {part: 1 + _UNFILLED if part in _STAYING else 1.0 if part == "context" else passing for part in DOUBT}
+    return {part: (DOUBT[part], shares[part]) for part in DOUBT}
 
 
 def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[float, float]:
     """The most that a rank may have alive, and what the allocator then reserves, with the context."""
-    shares = _reserved_shares(sharded)
+    shares = _doubts_and_shares(sharded)
+    doubt, share = shares["context"]
     # CPU processes have neither a context nor segments, of which one is not full.
-    total, reserved = context, context * shares["context"] + (_SEGMENT_BYTES if context else 0)
-    squares = (context * DOUBT["context"]) ** 2
+    total, reserved = context, context * share + (_SEGMENT_BYTES if context else 0)
+    squares = (context * doubt) ** 2
     for part, exact in alive.items():
         count = round(exact)
+        doubt, share = shares[part]
         total += count
-        squares += (count * DOUBT[part]) ** 2
-        reserved += count * shares[part]
+        squares += (count * doubt) ** 2
+        reserved += count * share
     return total + squares**0.5, reserved

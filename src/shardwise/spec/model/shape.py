@@ -228,7 +228,12 @@ class ModelShape:
         """Elements of one block, of the usual kind."""
         return sum(matrix.num_parameters for matrix in self.matrices) + self.norm_parameters_per_layer
 
-    @property
+    @cached_property
+    def multiplied_elements(self) -> int:
+        """Of all blocks, elements of matrices that each token is multiplied with."""
+        return sum(k.num_layers * m.routed * m.rows * m.columns for k in self.kinds for m in k.matrices)
+
+    @cached_property
     def block_parameters(self) -> int:
         """Elements of all blocks."""
         return sum(kind.num_layers * kind.layer_parameters for kind in self.kinds)

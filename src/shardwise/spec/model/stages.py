@@ -15,12 +15,11 @@ from shardwise.spec.model.shape import ModelShape
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
     """The block indices of each stage, in order; blocks of several kinds count at their mean cost. Raises ValueError:
     there are more stages than blocks."""
-    multiplied = sum(k.num_layers * m.routed * m.rows * m.columns for k in model.kinds for m in k.matrices)
     # Whole numbers, twice as large and as many times as there are blocks, of which none is rounded.
     return balanced(
         model.num_layers,
         num_stages=num_stages,
-        block=multiplied + model.block_parameters,
+        block=model.multiplied_elements + model.block_parameters,
         first=model.num_layers * (model.embedding_parameters + model.position_parameters),
         last=model.num_layers * 2 * model.embedding_parameters,
     )

@@ -1,0 +1,219 @@
+"""The pages: their answers are those of `plan --json`, the address holds the question, errors stand at their fields."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from html import unescape
+from typing import Any
+
+import pytest
+
+from shardwise.web.question import FIELDS
+from tests.marks import first
+from tests.unit.cli.conftest import Shardwise, shardwise  # noqa: F401  (a fixture)
+from tests.unit.report.runs import RunMaker, make_job
+from tests.unit.web.conftest import CONFIG
+from tests.unit.web.served import Said, Served
+
+USUAL = {"model": "tinyllama-1.1b", "method": "lora", "hardware": "2x RTX-4090", "length": "1024", "batch": "8"}
+MODELS = ("tinyllama-1.1b", "llama-3.1-8b", "qwen3-8b", "smollm2-135m", "mixtral-8x7b", "gemma-2-9b", "codellama-34b")
+HARDWARE = ("1x RTX-4090", "4x RTX-6000-Ada", "8x H100-SXM", "2 x 8x A100-80GB", "any", "2x L4, 1x L40S", "3x L4")
+
+
+def random_question(seed: int) -> dict[str, str]:
+    chosen = random.Random(seed)
+    found = {
+        "model": chosen.choice(MODELS),
+        "method": chosen.choice(("full", "lora", "qlora")),
+        "hardware": chosen.choice(HARDWARE),
+        "length": str(chosen.choice((256, 1000, 2048, 8192))),
+        "batch": str(chosen.choice((1, 8, 24, 100))),
+        "rank": str(chosen.choice((4, 16, 64))),
+        "rows": chosen.choice(("", "5000")),
+        "goal": chosen.choice(("fastest", "cheapest", "fewest-gpus")),
+        "layout": chosen.choice(("auto", "auto", "fsdp", "ddp", "pp", "tp")),
+    }
+    return found if chosen.random() < 0.8 else {name: found[name] for name in ("model", "method", "hardware")}
+
+
+def copied(page: Said) -> str:
+    found = re.search(r'<pre id="copied-1"[^>]*>(.*?)</pre>', page.text, flags=re.DOTALL)
+    assert found, page.text[:2000]
+    return unescape(found[1])
+
+
+def wrong(page: Said, name: str) -> str:
+    found = re.search(rf'id="wrong-{name}"[^>]*>(.*?)</p>', page.text, flags=re.DOTALL)
+    assert found
+    return unescape(found[1])
+
+
+@pytest.mark.parametrize("seed", first(3, range(30)))
+def test_answers_are_those_of_the_command_line_field_by_field(served: Served, shardwise: Shardwise, seed: int) -> None:  # noqa: F811
+    question = random_question(seed)
+    page = served.get("/", copy="command", **question)
+    said = served.get("/plan.json", **question)
+    if said.status == 400:  # the same sentences
+        errors = json.loads(said.text)
+        sentences = [one for some in (*errors["errors"].values(), errors["general"]) for one in some]
+        assert page.status == 400
+        keys = {field.name: field.key for field in FIELDS}
+        options = [f"--set={keys[name]}={text}" for name, text in question.items() if text and name != "rank"]
+        printed = shardwise("plan", *options)
+        assert printed.code == 2
+        assert all(sentence in printed.err for sentence in sentences), (sentences, printed.err)
+        return
+    command = shlex.split(copied(page))
+    assert command[:2] == ["shardwise", "plan"]
+    printed = shardwise(*command[1:], "--json")
+    assert json.loads(said.text) == json.loads(printed.out)
+    chosen = json.loads(printed.out)["chosen"]
+    assert (chosen is None) == (printed.code == 1) == ("Nothing fits" in page.text)
+
+
+def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp_path: Any) -> None:  # noqa: F811
+    planned = json.loads(served.get("/plan.json", **USUAL).text)
+    job = tmp_path / "job.yaml"
+    job.write_text(copied(served.get("/", copy="job.yaml", **USUAL)))
+    assert json.loads(shardwise("plan", job, "--json").out) == planned
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(planned))
+    for target in ("torchrun", "slurm", "kubernetes", "skypilot", "accelerate", "deepspeed", "trl", "torchtitan"):
+        page = served.get("/", copy=target, **USUAL)
+        printed = shardwise("export", plan, "--to", target, "--output", tmp_path / target)
+        if printed.code == 2:
+            reason = printed.err.removeprefix("error: ").strip().replace(str(plan), "plan.json")
+            assert reason in unescape(page.text)
+            continue
+        texts = [unescape(text) for text in re.findall(r"<pre id[^>]*>(.*?)</pre>", page.text, flags=re.DOTALL)]
+        written = [path.read_text() for path in sorted((tmp_path / target).iterdir())]
+        assert sorted(text.replace(str(plan), "plan.json") for text in written) == sorted(texts)
+
+
+def test_the_page_shows_the_figures_of_the_plan(served: Served) -> None:
+    page = served.get("/", **USUAL)
+    assert page.status == 200
+    for words in ("fits on 2x RTX-4090", "Memory of one GPU", "One step of", "Candidates", "capacity 23.6 GiB"):
+        assert words in page.text
+    assert re.search(r'id="verdict"[^>]*><strong>Fits: \w+.*?tokens/s.*?</strong> \w+: .*?\.</p>', page.text)
+    beyond = served.get("/", **{**USUAL, "model": "llama-3.1-70b", "method": "full"})
+    assert beyond.status == 200
+    assert "Nothing fits on 2x RTX-4090" in beyond.text
+    assert "What would fit" in beyond.text
+    which = served.get("/", **{**USUAL, "hardware": "any", "goal": "cheapest"})
+    assert "<h2>Hardware</h2><p>cheapest: " in which.text
+
+
+def test_the_address_holds_the_question(served: Served) -> None:
+    page = served.get("/", **USUAL, rank="64", rows="777", goal="cheapest", layout="fsdp", hub="1")
+    for text in ('value="tinyllama-1.1b"', 'value="1024"', 'value="64"', 'value="777"', 'name="hub" value="1" checked'):
+        assert text in page.text
+    for text in ("<option selected>lora", "<option selected>cheapest", "<option selected>fsdp"):
+        assert text in page.text
+    assert 'value="llama-3.1-8b"' in served.get("/").text, "the usual question"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("length", "abc", "data.max_length is 'abc'; expected a whole number"),
+        ("length", "0", "data.max_length is 0; expected at least 1"),
+        ("method", "lorra", "method is 'lorra'; expected full, lora or qlora; did you mean 'lora'?"),
+        ("goal", "nicest", "goal is 'nicest'; expected fastest, cheapest or fewest-gpus"),
+        ("hardware", "4x RTX-9999", "hardware names the GPU 'RTX-9999', which is not in the catalogue"),
+        ("model", "nothing-like-it", "no model of the catalogue and no folder or config.json below the served folder"),
+        ("batch", "1" * 301, "train.global_batch_size has 301 letters; expected 300 at most"),
+    ],
+)
+def test_an_error_is_the_sentence_of_the_command_line_beside_its_field(
+    served: Served, name: str, text: str, sentence: str
+) -> None:
+    page = served.get("/", **{**USUAL, name: text})
+    assert page.status == 400
+    if len(text) > 300:
+        assert sentence in unescape(page.text)
+        return
+    assert sentence in wrong(page, name)
+    assert [field.name for field in FIELDS if wrong(page, field.name)] == [name]
+    assert f'id="{name}" name="{name}" aria-describedby="wrong-{name}" aria-invalid="true"' in page.text
+
+
+def test_a_model_is_dropped_or_lies_below_the_folder(served: Served) -> None:
+    kept = served.ask("POST", "/config", body=json.dumps(CONFIG).encode(), headers={"Origin": served.url})
+    assert kept.status == 200
+    name = json.loads(kept.text)["model"]
+    assert re.fullmatch(r"config\.json:[0-9a-f]{16}", name)
+    dropped = json.loads(served.get("/plan.json", **{**USUAL, "model": name}).text)
+    below = json.loads(served.get("/plan.json", **{**USUAL, "model": "model"}).text)
+    assert dropped["model"] == below["model"]
+    assert dropped["candidates"] == below["candidates"]
+    assert dropped["job"]["model"] == "config.json", "where it lies is nobody's concern"
+    assert copied(served.get("/", **{**USUAL, "model": name})).startswith("model: config.json\n")
+    broken = served.ask("POST", "/config", body=b'{"model_type": "llama", "hidden_size": -1}')
+    assert broken.status == 400
+    assert "hidden_size is -1; expected a whole number" in broken.text
+
+
+def test_the_hub_is_asked_only_when_that_is_wished(served: Served) -> None:
+    asked = {**USUAL, "model": "somebody/some-model"}
+    assert "no model of the catalogue" in wrong(served.get("/", **asked), "model")
+    # The server of the tests is offline, and says so once it looks.
+    assert "HF_HUB_OFFLINE is set" in wrong(served.get("/", **asked, hub="1"), "model")
+
+
+def test_runs_are_listed_and_looked_at_and_nothing_is_written(served: Served) -> None:
+    before = {path: path.stat().st_mtime_ns for path in sorted(served.folder.rglob("*"))}
+    listed = served.get("/runs")
+    assert re.findall(r'href="/run\?name=([^"]+)"', listed.text) != []
+    assert {"runs%2Ffirst", "runs%2Flive"} == set(re.findall(r'href="/run\?name=([^"]+)"', listed.text))
+    finished = served.get("/run", name="runs/first")
+    assert finished.status == 200
+    for words in ("Finished at step 50", "Forecast and measurement", "data-curve", "outcome finished"):
+        assert words in finished.text
+    assert "data-poll" not in finished.text
+    assert "fsdp fits on 2x H100-SXM" in served.get("/run", name="runs/first", show="plan").text
+    beside = served.get("/compare", ("run", "runs/first"), ("run", "runs/live"))
+    assert "Runs side by side" in beside.text
+    assert {path: path.stat().st_mtime_ns for path in sorted(served.folder.rglob("*"))} == before
+
+
+def test_a_live_run_is_told_anew_where_something_has_changed(served: Served) -> None:
+    live = served.get("/run", name="runs/live")
+    assert 'data-poll="2000"' in live.text
+    assert "step 5 of 50" in live.text
+    tag = live.headers["etag"]
+    again = served.ask("GET", "/run?name=runs/live", headers={"If-None-Match": tag})
+    assert (again.status, again.text) == (304, "")
+    maker = RunMaker(root=served.folder / "runs/live", job=make_job(method="full"))
+    maker.stepped(range(6, 8))
+    changed = served.ask("GET", "/run?name=runs/live", headers={"If-None-Match": tag})
+    assert changed.status == 200
+    assert "step 7 of 50" in changed.text
+    maker.stepped(range(8, 51)).measured().ended()
+    assert "data-poll" not in served.get("/run", name="runs/live").text
+
+
+def test_the_toy_is_stepped_through_under_every_strategy(served: Served) -> None:
+    for name in ("mp", "ddp", "fsdp", "tp", "pp"):
+        page = served.get("/learn", under=name)
+        count = int(re.search(r"Moment 1 of (\d+)", page.text)[1])
+        assert count >= 10
+        last = served.get("/learn", under=name, at=str(count))
+        assert f"Moment {count} of {count}" in last.text
+    assert "Moment 1 of" in served.get("/learn", under="fsdp", at="-5").text
+    assert "Moment 1 of" in served.get("/learn", under="nonsense", at="x").text
+    assert "Moment 19 of 19" in served.get("/learn", under="fsdp", at="9999").text
+
+
+def test_no_page_has_inline_scripts_or_styles_or_loads_from_elsewhere(served: Served) -> None:
+    pages = [served.get("/", **USUAL), served.get("/runs"), served.get("/run", name="runs/first"), served.get("/learn")]
+    for page in pages:
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"<script(?![^>]*(?: src=\"/static/|type=\"application/json\"))", page.text)
+        assert not re.search(r"<style|\sstyle=|\son\w+=", page.text)
+        assert re.findall(r'(?:src|href)="(?!/|#)', page.text) == []

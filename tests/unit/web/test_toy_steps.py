@@ -1,0 +1,63 @@
+"""The frames of the toy: who holds what follows the planner's schedule."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from shardwise import api
+from shardwise.api.toy import GPUS, LAYERS, ROWS, pieces, timeline_of
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.plan.timeline import COMPUTING
+
+ALL = {(layer, row) for layer in range(len(LAYERS)) for row in range(ROWS)}
+
+
+@pytest.mark.parametrize("name", ["mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2"])
+def test_frames_cover_the_step_and_follow_its_spans(name: str) -> None:
+    frames, drawn = api.frames(name), timeline_of(name)
+    assert frames[0].start == 0
+    assert frames[-1].end == drawn.seconds
+    assert all(one.end == other.start for one, other in itertools.pairwise(frames))
+    for rank in range(GPUS):
+        lane = next(lane for lane in drawn.lanes if rank in lane.ranks)
+        spans = sum(span.end - span.start for span in drawn.of(lane, "compute") if span.kind in COMPUTING)
+        shown = sum(frame.end - frame.start for frame in frames if not frame.seats[rank].waits)
+        assert shown == pytest.approx(spans, abs=0.03 * drawn.seconds)
+    layout = Layout.from_strategy(name, world_size=GPUS)
+    for frame in frames:
+        for seat in frame.seats:
+            assert seat.holds["weights"] >= pieces(layout, seat.rank, what="weights")
+            assert seat.holds["optimizer"] == pieces(layout, seat.rank, what="optimizer")
+
+
+def test_a_gathered_layer_is_whole_while_it_computes_and_freed_behind_it() -> None:
+    for frame in api.frames("fsdp"):
+        for seat in frame.seats:
+            for layer, letter in enumerate(LAYERS):
+                whole = {(layer, row) for row in range(ROWS)} <= seat.holds["weights"]
+                if seat.computes in (f"forward of {letter}", f"backward of {letter}"):
+                    assert whole, (frame, letter)
+                if seat.computes == "head and loss" and letter != "c":
+                    assert not whole
+
+
+def test_gradients_appear_with_the_backward_are_reduced_and_go_with_the_optimizer() -> None:
+    for name, held in (("ddp", 9), ("fsdp", 3), ("tp", 3), ("mp", 3), ("pp", 3)):
+        seats = [frame.seats[0] for frame in api.frames(name)]
+        assert seats[0].holds["gradients"] == frozenset()
+        last = next(seat for seat in reversed(seats) if seat.computes == "optimizer")
+        assert len(last.holds["gradients"]) == held, name
+        assert max(len(seat.holds["gradients"]) for seat in seats) >= held
+        assert seats[-1].holds["gradients"] == frozenset()
+        assert all(seat.holds["gradients"] <= ALL for seat in seats)
+
+
+def test_one_gpu_computes_at_a_time_under_mp_and_several_under_pp() -> None:
+    def at_once(name: str) -> int:
+        working = ("forward", "backward", "loss")
+        return max(sum(seat.kind in working for seat in frame.seats) for frame in api.frames(name))
+
+    assert at_once("mp") == 1
+    assert at_once("pp") == GPUS
