@@ -8,7 +8,6 @@
   const label = () => {
     for (const title of document.querySelectorAll("svg.bar rect > title")) {
       title.parentNode.dataset.tip = title.textContent;
-      title.parentNode.setAttribute("aria-label", title.textContent);
       title.remove();
     }
   };

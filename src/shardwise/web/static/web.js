@@ -38,7 +38,7 @@
   const sync = (next) => {
     const theirs = next.getElementById("question");
     for (const field of form && theirs ? form.elements : []) {
-      const other = field.name && theirs.elements[field.name];
+      const other = field.name && theirs.elements.namedItem(field.name);
       if (!other || field.type === "file") continue;
       if (field.type === "checkbox") field.checked = other.checked;
       else if (field.value !== other.value) {
