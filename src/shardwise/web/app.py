@@ -117,7 +117,7 @@ class Pages:
             hardware=HARDWARE,
             answer=answer,
             verdict="" if answer.plan is None else _sentence(verdict(answer.plan)),
-            why="" if answer.plan is None else _sentence(main_reason(answer.plan)),
+            why="" if answer.plan is None else f"{main_reason(answer.plan)}.",
             part="" if answer.plan is None else Markup(api.plan_as_part(answer.plan, model=answer.model)),  # noqa: S704
             copies=("job.yaml", "command", *api.export_targets()),
             shown=shown,

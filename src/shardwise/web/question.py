@@ -10,6 +10,8 @@ from typing import Any
 
 from shardwise.api import Override
 from shardwise.errors import InputError, Problem
+from shardwise.spec.job.data import DataSpec
+from shardwise.spec.job.keys import LoraSpec, TrainSpec
 
 #: A field's text in the address; no job has a longer one.
 MOST_LETTERS = 300
@@ -27,9 +29,11 @@ class Field:
     usual: str
     flag: str | None = None
     number: tuple[int, int] | None = None
+    left_out: str = ""
 
 
-#: In the order of the page; `number`: the ends of a slider. The usual values are what the page opens with.
+#: In the order of the page. `number`: the ends of a slider; `left_out`: what a job has that does not say it; `usual`:
+#: what the page opens with.
 FIELDS = (
     Field(name="model", label="Model", key="model", usual="llama-3.1-8b", flag="--model"),
     Field(name="method", label="Method", key="method", usual="lora", flag="--method"),
@@ -41,6 +45,7 @@ FIELDS = (
         usual="2048",
         flag="--max-length",
         number=(256, 131072),
+        left_out=str(DataSpec().max_length),
     ),
     Field(
         name="batch",
@@ -49,8 +54,9 @@ FIELDS = (
         usual="64",
         flag="--global-batch-size",
         number=(1, 1024),
+        left_out=str(TrainSpec().global_batch_size),
     ),
-    Field(name="rank", label="LoRA rank", key="lora.r", usual="16", number=(1, 256)),
+    Field(name="rank", label="LoRA rank", key="lora.r", usual="16", number=(1, 256), left_out=str(LoraSpec().r)),
     Field(name="rows", label="Rows of data", key="data.num_rows", usual="10000", number=(100, 10_000_000)),
     Field(name="goal", label="Goal", key="goal", usual="fastest"),
     Field(name="layout", label="Layout", key="layout", usual="auto"),

@@ -23,12 +23,13 @@ def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) 
 
 def versus_part(found: Versus, *, heading: str) -> str:
     """What stands inside the page."""
-    return render_part("compare_body.html", **{**_context(found, None), "heading": heading})
+    return render_part("compare_body.html", **{**_context(found, None), "heading": heading, "first": "Run"})
 
 
 def _context(found: Versus, timelines: Mapping[str, Timeline] | None) -> dict[str, Any]:
     return {
         "heading": "One job, several layouts",
+        "first": "Layout",
         "found": found,
         "columns": COLUMNS,
         "charts": [(name, bars_of(found, name)) for name in CHARTS],
