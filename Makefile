@@ -96,7 +96,7 @@ $(VENV)/.train-installed: pyproject.toml $(USED)
 
 $(VENV)/.dev-installed: $(VENV)/.train-installed
 	@echo "Installing the development tools into $(VENV) ..."
-	$(PIP_INSTALL) -e '.[train,hub,qlora,dev]' $(TORCH)
+	$(PIP_INSTALL) -e '.[train,hub,qlora,web,dev]' $(TORCH)
 	@touch $@
 
 $(VENV)/.docs-installed: pyproject.toml $(USED)

@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 import sys
 
-PURE_WING = ("errors", "units", "api", "spec", "catalog", "plan", "launch", "report", "interop", "cli")
+PURE_WING = ("errors", "units", "api", "spec", "catalog", "plan", "launch", "report", "interop", "web", "cli")
 ABSENT = (
     "torch",
     "numpy",
