@@ -249,6 +249,16 @@ def test_a_live_run_is_followed_to_its_end(browser: Any, tmp_path: Path, width: 
         tab.page.close()
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("path", PATHS)
+def test_no_page_is_wider_than_its_window_or_shifts(browser: Any, served: Served, path: str, width: int) -> None:
+    tab = Tab(browser, served.url, width=width)
+    tab.open(path)
+    tab.page.wait_for_timeout(300)
+    tab.assert_calm(refused=1)
+    tab.page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PATHS)
 def test_axe_finds_nothing_serious(browser: Any, served: Served, path: str, scheme: str) -> None:
