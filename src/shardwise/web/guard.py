@@ -75,6 +75,10 @@ class Guard:
         origins = headers.get("origin", [])
         if any(origin != f"http://{hosts[0]}" for origin in origins):
             return 403, "another page asks, and only this one's own are answered"
+        # Links to this page may stand anywhere; what another page would load or frame of it may not.
+        site, mode = (headers.get(f"sec-fetch-{name}", [""])[0] for name in ("site", "mode"))
+        if site in ("cross-site", "same-site") and mode != "navigate":
+            return 403, "another page asks, and only this one's own are answered"
         if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_OF_ADDRESS:
             return 414, f"the address is longer than {MOST_OF_ADDRESS} bytes"
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_OF_HEAD:

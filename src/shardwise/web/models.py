@@ -75,4 +75,5 @@ class Models:
         if not inside or file.suffix != ".json" or not file.is_file():
             return None
         # As it was written where that names the same place, so that answers are those of the command line there.
-        return text if Path(text).exists() and Path(text).resolve() == place else str(place)
+        is_same = not text.startswith("~") and Path(text).exists() and Path(text).resolve() == place
+        return text if is_same else str(place)

@@ -50,6 +50,8 @@ REQUESTS: dict[str, str] = {
     "origin over https": request("GET /", "Origin: https://127.0.0.1:PORT"),
     "origin of another port": request("GET /", "Origin: http://127.0.0.1:1"),
     "origin of another name for here": request("GET /", "Origin: http://localhost:PORT"),
+    "image of another page": request("GET /?batch=9", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: no-cors"),
+    "frame of another port": request("GET /", "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: no-cors"),
     "two origins": request("GET /", "Origin: http://127.0.0.1:PORT", "Origin: http://evil.example"),
     "foreign upload": post(json.dumps(CONFIG), "Origin: http://evil.example"),
     "preflight": request("OPTIONS /config", "Origin: http://evil.example", "Access-Control-Request-Method: POST"),

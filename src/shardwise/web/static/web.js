@@ -3,7 +3,7 @@
 (() => {
   const form = document.querySelector("form[data-live]");
   const changed = () => document.dispatchEvent(new Event("shardwise:changed"));
-  let asking = null;
+  let flying = false, last = null;
 
   const exchange = (next) => {
     document.title = next.title;
@@ -47,22 +47,30 @@
       }
     }
   };
-  // Asks for an address and exchanges the parts; the last question counts.
+  // Asks for an address and exchanges the parts. One question is on its way at a time, and of those meanwhile the last
+  // is asked next: so a slider is answered while it is dragged, and no answer is made that nobody waits for.
   const ask = async (address, { fill = false } = {}) => {
-    if (asking) asking.abort();
-    const mine = asking = new AbortController();
+    last = { address, fill };
+    if (flying) return;
+    flying = true;
     const busy = document.querySelector("[data-busy]");
     if (busy) busy.setAttribute("aria-busy", "true");
-    try {
-      const answer = await fetch(address, { signal: mine.signal });
-      const next = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (asking !== mine) return;
-      if (fill) sync(next);
-      exchange(next);
-      if (busy) busy.removeAttribute("aria-busy");
-    } catch (error) {
-      if (error.name !== "AbortError" && busy) busy.dataset.gone = "true";
+    while (last) {
+      const asked = last;
+      last = null;
+      try {
+        const answer = await fetch(asked.address);
+        const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+        if (last && (asked.fill || last.fill)) continue;
+        if (asked.fill) sync(next);
+        exchange(next);
+        if (busy) delete busy.dataset.gone;
+      } catch {
+        if (busy) busy.dataset.gone = "true";
+      }
     }
+    if (busy) busy.removeAttribute("aria-busy");
+    flying = false;
   };
   const address = () => {
     const filled = [...new FormData(form)].filter(([, text]) => typeof text === "string" && text !== "");
@@ -71,15 +79,17 @@
 
   // While a field changes its address is replaced; once it has changed, there is one more to go back to.
   let waiting, pushed = true;
-  const later = () => {
+  const now = () => { history.replaceState(null, "", address()); ask(address()); };
+  const later = (typed) => {
     clearTimeout(waiting);
     if (pushed) { history.pushState(null, "", address()); pushed = false; }
-    waiting = setTimeout(() => { history.replaceState(null, "", address()); ask(address()); }, 80);
+    if (typed) waiting = setTimeout(now, 150);
+    else now();
   };
   if (form) {
-    form.addEventListener("input", (event) => { if (event.target.type !== "file") later(); });
+    form.addEventListener("input", (event) => { if (event.target.type !== "file") later(event.target.type === "text"); });
     form.addEventListener("change", (event) => { if (event.target.type !== "file") pushed = true; });
-    form.addEventListener("submit", (event) => { event.preventDefault(); later(); });
+    form.addEventListener("submit", (event) => { event.preventDefault(); later(false); });
     addEventListener("popstate", () => { pushed = true; clearTimeout(waiting); ask(location.href, { fill: true }); });
   }
   document.addEventListener("click", (event) => {
@@ -150,7 +160,7 @@
       if (!answer.ok) { wrong.textContent = await answer.text(); return; }
       document.getElementById("model").value = (await answer.json()).model;
       pushed = true;
-      later();
+      later(false);
       pushed = true;
     };
     file.addEventListener("change", () => { send(file.files[0]); file.value = ""; });
