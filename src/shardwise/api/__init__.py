@@ -18,6 +18,8 @@ from shardwise.api.pages import (
 )
 from shardwise.api.planning import generation, plan, timeline, write_plan, write_plan_page
 from shardwise.api.probing import Rates, probe
+from shardwise.api.rehearsed_plan import rehearsed_plan
+from shardwise.api.rehearsing import rehearse
 from shardwise.api.reporting import known_gpus, known_models, report
 from shardwise.api.toy import STRATEGIES
 from shardwise.api.toy_steps import frames
@@ -32,6 +34,7 @@ from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.report.contents import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
+from shardwise.spec.rehearsal import Rehearsal
 from shardwise.spec.request import Override
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
     "Planned",
     "Programs",
     "Rates",
+    "Rehearsal",
     "Report",
     "ReportedError",
     "Step",
@@ -77,6 +81,8 @@ __all__ = [
     "probe",
     "read_config",
     "read_report",
+    "rehearse",
+    "rehearsed_plan",
     "report",
     "report_as_part",
     "runs_as_part",

@@ -87,6 +87,20 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
     return _from_hub(name, offline=offline)
 
 
+def config_of(name: str) -> dict[str, Any]:
+    """The keys of config.json that `find_model` reads a shape from; raises as that does."""
+    path = Path(name).expanduser()
+    found = path / "config.json" if path.is_dir() else path if path.is_file() else None
+    known = _known(name)
+    if found is None and known is not None:
+        return known.config
+    found = found or cached_config(name)
+    if found is not None:
+        return parse_config(found.read_bytes(), file=str(found))
+    url, raw = download_config(name)
+    return parse_config(raw, file=url)
+
+
 def read_model(name: str, *, revision: str | None = None) -> ModelShape:
     """Like `find_model`, but never over the network: for workers."""
     return find_model(name, offline=True, revision=revision)

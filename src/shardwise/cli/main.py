@@ -19,6 +19,7 @@ from shardwise.cli.export import export
 from shardwise.cli.merge import merge
 from shardwise.cli.plan import plan
 from shardwise.cli.probe import probe
+from shardwise.cli.rehearse import rehearse
 from shardwise.cli.report import report
 from shardwise.cli.serve import serve
 from shardwise.cli.train import train
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 
 VERBS: tuple[Callable[..., None], ...] = (
     plan,
+    rehearse,
     train,
     compare,
     verify,

@@ -39,6 +39,9 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     task: Annotated[
         str, typer.Option(metavar="train|generate", help="Or: what generating text with the model needs.")
     ] = "train",
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Rehearse what is chosen, or the next best that fits, and say its peak.")
+    ] = False,
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     verbose: Annotated[
@@ -76,11 +79,16 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     if task not in TASKS:
         raise InputError(f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}")
     if task == "generate":
-        if solve or timeline or html or output:
-            raise InputError("--task generate has no --solve, --timeline, --html or --output; leave them out")
+        if solve or rehearse or timeline or html or output:
+            raise InputError(
+                "--task generate has no --solve, --rehearse, --timeline, --html or --output; leave them out"
+            )
         generate([*given, *(sets or [])], job=job, as_json=as_json)
         return
-    made = api.plan(job, overrides=[*given, *(sets or [])], solve=solve)
+    if rehearse and solve:
+        raise InputError("--rehearse checks the plan of a job as it is; solve first, then rehearse with what was found")
+    overrides = [*given, *(sets or [])]
+    made = api.rehearsed_plan(job, overrides=overrides) if rehearse else api.plan(job, overrides=overrides, solve=solve)
     if output is not None:
         api.write_plan(made, output)
     if html is not None:

@@ -46,7 +46,7 @@ def find_anatomy(model: nn.Module) -> Anatomy:
         model=model,
         backbone=backbone,
         embedding=embedding,
-        blocks=_find_blocks(backbone, num_layers=hugging_face.config.num_hidden_layers),
+        blocks=find_blocks(backbone, num_layers=hugging_face.config.num_hidden_layers),
         head=head,
         tied=head.weight is embedding.weight,
         plain_head=all(getattr(hugging_face.config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
@@ -59,7 +59,9 @@ def drops_out(model: nn.Module) -> bool:
     return by_module or config_drops_out(cast(Any, model).config.to_dict())
 
 
-def _find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
+def find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
+    """The list of a backbone's blocks, those that a stage lets pass included. Raises UnsupportedError: there is no one
+    list of them."""
     lists = [m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
     outermost = [m for m in lists if not any(m is not other and m in set(other.modules()) for other in lists)]
     if len(outermost) != 1:

@@ -28,6 +28,9 @@ from shardwise.spec.layout.axes import rows_of_shard
 #: Base name -> base names of everything that starts as the same tensor.
 Kin = dict[str, list[str]]
 
+#: What `materialise` is.
+Materialise = Callable[..., None]
+
 #: Adapter wrappers put these parts into the names of weights that exist in the base model.
 _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 

@@ -115,24 +115,27 @@ def join_world(layout: Layout) -> World:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         _init_process_group(device, rank=rank, size=size)
+    return lay_world(layout, rank=rank, device=device)
+
+
+def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str = "gloo") -> World:
+    """Lays the mesh over a process group that is there; `control` is the backend of small messages."""
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
     data = mesh["dp_replicate", "dp_shard", "cp"] if layout.cp > 1 else mesh["dp_replicate", "dp_shard"]
     data_group, (replicas, shards) = data._flatten("dp").get_group(), _copies_and_shards(mesh, layout)
     for group in (*mesh.get_all_groups(), data_group, replicas.get_group(), shards.get_group()):
         _set_pg_timeout(TIMEOUT, group)  # a mesh gives groups smaller than the world torch's own 10 or 30 minutes
-    expert_mesh = _expert_mesh(layout, device) if layout.ep > 1 else None
-    control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
     return World(
         layout=layout,
         rank=rank,
-        size=size,
+        size=layout.world_size,
         device=device,
         mesh=mesh,
         data_group=data_group,
         replicas=replicas,
         shards=shards,
-        control=control,
-        expert_mesh=expert_mesh,
+        expert_mesh=_expert_mesh(layout, device) if layout.ep > 1 else None,
+        control=cast(dist.ProcessGroup, dist.new_group(backend=control, timeout=TIMEOUT)),
         pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
     )
 

@@ -72,6 +72,11 @@ class Pipeline:
         """The root modules of this rank's stages."""
         return tuple(self.stages.values())
 
+    @property
+    def kept_gradients(self) -> Sequence[torch.Tensor]:
+        """None: those of a step are freed by it."""
+        return ()
+
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """As `WholeModel.gradients`; all micro-batches are one run of the schedule."""
         run = _Run(pipeline=self, micros=micros, scale=scale * self.gradient_divisor)

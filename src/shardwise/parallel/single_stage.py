@@ -42,6 +42,11 @@ class WholeModel:
         """The root module."""
         return (self.module,)
 
+    @property
+    def kept_gradients(self) -> Sequence[torch.Tensor]:
+        """What of gradients is there between steps: DDP's buckets."""
+        return [view for _, view in self.begin.places]
+
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """Accumulates the gradients of `scale` times the summed loss of all ranks' micro-batches. Returns a float64
         scalar: this rank's part of the summed loss; all ranks' parts add up to it."""

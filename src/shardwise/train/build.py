@@ -14,6 +14,7 @@ from shardwise.data.micro_batches import Batcher
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import ModelError, RunDirectoryError
 from shardwise.models.known_ahead import hold_rotations, state_packed
+from shardwise.models.load import Materialise, materialise
 from shardwise.parallel.context import Context
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.offload import HostCopies
@@ -69,8 +70,10 @@ def build(
     world: World,
     journal: Journal,
     peak_flops: float | None = None,
+    fill: Materialise = materialise,
 ) -> Build:
-    """Composes a run. `peak_flops` is the dense peak of one device, for MFU; None where it is not known."""
+    """Composes a run. `peak_flops` is the dense peak of one device, for MFU; None where it is not known. `fill` gives
+    parameters their values."""
     prepared = _prepared(run)
     torch.manual_seed(job.train.seed + world.stream)
     if job.train.full_determinism:
@@ -81,7 +84,8 @@ def build(
         context.register()
     with _naming_the_model(run):
         revision = revision_of(run, job.model)
-        model = build_model(job, execution, world=world, chat_template=prepared.get("chat_template"), revision=revision)
+        template = prepared.get("chat_template")
+        model = build_model(job, execution, world=world, chat_template=template, revision=revision, fill=fill)
     data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
     if trial_rows is not None:
         data = data.longest_alone(trial_rows)
@@ -94,7 +98,12 @@ def build(
     read_back_states(optimizer, world, steps)
     read_back_places(optimizer, model.parameters, steps, execution=execution, device=world.device)
     types = LiveTypes(optimizer, model.parameters, steps, execution=execution)
-    meter = MemoryMeter(world.device, parameters=[p for _, p in model.parameters], optimizer=optimizer)
+    meter = MemoryMeter(
+        world.device,
+        parameters=[p for _, p in model.parameters],
+        optimizer=optimizer,
+        buckets=model.spread.kept_gradients,
+    )
     scale = LossScale.of(execution.precision)
     checkpoints = Checkpoints(
         run=run,

@@ -40,7 +40,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         journal.stepping()
         rate = learning_rate(build.optimizer)
         with build.metrics.working(batch):
-            update = _launch(build, batch)
+            update = launch(build, batch)
         sight, following = look(batch, build.data), next(upcoming, None)  # while the device works
         skipped = not _check(build, batch, update)
         _follow(build, batch, skipped=skipped)
@@ -83,7 +83,7 @@ def _save(build: Build, step: int) -> bool:
         return build.checkpoints.save(step)
 
 
-def _launch(build: Build, batch: GlobalBatch) -> Update:
+def launch(build: Build, batch: GlobalBatch) -> Update:
     """Gradients and their update, on their way."""
     loss = build.step(batch)
     norm = gradient_norm(build.model.counted, device=build.world.device)

@@ -19,7 +19,7 @@ from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_pl
 from shardwise.models.built.shape import shape_of
 from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
-from shardwise.models.load import Kin, build_on_meta, find_model_folder, kin_of, materialise, read_config
+from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.routing import Balance, mark_real, mixtures, route
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
@@ -94,12 +94,19 @@ class TrainedModel:
 
 
 def build_model(
-    job: Job, execution: Execution, *, world: World, chat_template: str | None = None, revision: str | None = None
+    job: Job,
+    execution: Execution,
+    *,
+    world: World,
+    chat_template: str | None = None,
+    revision: str | None = None,
+    fill: Materialise = materialise,
 ) -> TrainedModel:
     """Loads, adapts and parallelizes the model of a job.
 
     Args:
         revision: of a model on the hub; None for its newest.
+        fill: gives parameters their values.
 
     Raises:
         UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
@@ -131,8 +138,8 @@ def build_model(
     keys = Keys(parts[0].model, weights.names)
     weights.rename(keys)
 
-    def fill(part: Part) -> None:
-        materialise(
+    def fill_part(part: Part) -> None:
+        fill(
             part.model,
             weights=weights,
             device=torch.device("cpu") if execution.parameters_on_host else world.device,
@@ -157,7 +164,7 @@ def build_model(
         world=world,
         shape=shape,
         drops=not job.train.disable_dropout,
-        fill=fill,
+        fill=fill_part,
         result=result,
         content={name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)},
     )

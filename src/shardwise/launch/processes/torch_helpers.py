@@ -67,6 +67,16 @@ def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0
         raise WorkerFailedError(f"{a} and {b}: {error}") from None
 
 
+def rehearsed(question: dict[str, Any]) -> list[dict[str, Any]]:
+    """What `shardwise.train.rehearsing.command` answers: for each rank its figures, or `refused`. Raises
+    WorkerFailedError: it has no answer."""
+    require_torch()
+    try:
+        return _output_of("shardwise.train.rehearsing.command", text=json.dumps(question))["ranks"]
+    except _HelperFailedError as error:
+        raise WorkerFailedError(f"the rehearsal failed: {error}") from None
+
+
 def run_program(
     module: str, arguments: dict[str, Any], *, capture: bool = False, environment: dict[str, str] | None = None
 ) -> str:

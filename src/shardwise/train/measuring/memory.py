@@ -94,14 +94,21 @@ class Allocations(profile):
 
 class MemoryMeter:
     """Peak memory of this rank so far. `rows_seen`: tokens, with padding, of the longest rows of the steps that were
-    measured: in their first forwards, and in later ones."""
+    measured: in their first forwards, and in later ones. `buckets`: gradients that stay between steps,
+    when no parameter has them."""
 
     def __init__(
-        self, device: torch.device, *, parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer
+        self,
+        device: torch.device,
+        *,
+        parameters: list[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        buckets: Sequence[torch.Tensor] = (),
     ) -> None:
         self._device = device
         self._parameters = parameters
         self._optimizer = optimizer
+        self._buckets = buckets
         self._watched = 0
         self._phase = LOADING
         self._turns: list[tuple[int, str]] = []
@@ -182,6 +189,7 @@ class MemoryMeter:
             yield
             return
         before = held(self._parameters, self._optimizer, device=self._device).total
+        before += sum(_storages(self._buckets, self._device).values())
         self._turns.clear()
         with Allocations(profile_memory=True) as profiler:
             yield

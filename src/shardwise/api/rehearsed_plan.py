@@ -1,0 +1,92 @@
+"""`plan --rehearse`: what a plan chooses is rehearsed, and what does not fit gives way to the next best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shardwise.api.planning import plan
+from shardwise.api.rehearsing import eagerly, refusals, rehearse_candidate
+from shardwise.errors import HardwareError, UnsupportedError
+from shardwise.spec.job.keys import Job
+from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory, Rejection
+from shardwise.spec.rehearsal import Rehearsal
+from shardwise.spec.request import Override
+from shardwise.units import format_gib
+
+
+def rehearsed_plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Plan:
+    """As `plan`; candidates are rehearsed in their order until one fits, and the memory of those is what was rehearsed.
+    Where none is forecast to fit, those are rehearsed of which the forecast leaves it open.
+
+    Raises:
+        InputError: as `plan`, or the hardware is open.
+    """
+    made = plan(job, overrides=eagerly(job, overrides))
+    if made.offers is not None:
+        raise HardwareError("--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
+    return with_rehearsals(made)
+
+
+def with_rehearsals(made: Plan) -> Plan:
+    """The plan with what rehearsals correct of it."""
+    candidates = list(made.candidates)
+    for index, one in enumerate(candidates):
+        if one.fits or one.memory.peak_low_bytes <= one.memory.capacity_bytes:
+            candidates[index] = _checked(made, one)
+            if candidates[index].fits:
+                return _ranked(made, candidates, chosen=candidates[index])
+    return _ranked(made, candidates, chosen=None)
+
+
+def _checked(made: Plan, one: Candidate) -> Candidate:
+    """A candidate with what its rehearsal says of it; as it was, but for a sentence, where it is not rehearsed."""
+    refused = refusals(made, one)
+    if refused:
+        return replace(one, reasons=(*one.reasons, *(f"not rehearsed: {reason}" for reason in refused)))
+    try:
+        found = rehearse_candidate(made, one)
+    except UnsupportedError as error:
+        return replace(one, fits=False, reasons=(f"rehearsed, it fails: {error}",))
+    worst = found.worst
+    memory = replace(
+        one.memory,
+        peak_bytes=worst.peak_bytes,
+        peak_reserved_bytes=worst.peak_reserved_bytes,
+        peak_low_bytes=worst.peak_bytes,
+        peak_high_bytes=max(rank.peak_reserved_bytes for rank in found.ranks),
+        peak_instant=worst.peak_instant,
+        ranks=tuple(RankMemory(ranks=r.ranks, peak_bytes=r.peak_bytes, parts=r.parts) for r in found.ranks),
+    )
+    kept = one.reasons if one.fits and found.fits else ()
+    return replace(one, fits=found.fits, memory=memory, reasons=(*kept, _sentence(one, found)))
+
+
+def _sentence(one: Candidate, found: Rehearsal) -> str:
+    reserved = max(rank.peak_reserved_bytes for rank in found.ranks)
+    return (
+        f"rehearsed, it {'fits' if found.fits else 'does not fit'}: {format_gib(reserved)} of "
+        f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
+        f"{format_gib(one.memory.peak_reserved_bytes)}"
+    )
+
+
+def _ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None) -> Plan:
+    """What is chosen first, then what fits, then what does not; what gave way has its sentence with both."""
+    others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
+    gave_way = [_rejection(one) for one in others if not one.fits and one.reasons[0].startswith("rehearsed")]
+    sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
+    decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [_rejection(chosen)]))}
+    return replace(
+        made,
+        candidates=(*([] if chosen is None else [replace(chosen, reasons=(*chosen.reasons, *sentences))]), *others),
+        chosen=None if chosen is None else 0,
+        rejected=(*gave_way, *(one for one in made.rejected if (one.strategy, one.layout) not in decided)),
+        advice=() if chosen is not None else (*sentences, *made.advice),
+    )
+
+
+def _rejection(one: Candidate) -> Rejection:
+    layout = one.execution.layout
+    return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(one.reasons))

@@ -1,0 +1,1 @@
+"""Rehearsal: the training code on tensors without numbers, in a world of ranks that are not there."""

@@ -1,0 +1,97 @@
+"""`python -m shardwise.train.rehearsing.command < QUESTION`: rehearses ranks of an execution, and writes what each of
+them found as JSON, or the sentence with which one was refused.
+
+Each rank is a fork of this process, as many at once as there are cores: a process can be in one world only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shardwise.errors import InputError, ShardwiseError, said
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.layout.execution import Execution
+from shardwise.train.rehearsing.folder import write_model
+from shardwise.train.rehearsing.rank import rehearse_rank
+from shardwise.train.rehearsing.summary import summary
+
+
+def rehearse_ranks(job: Job, execution: Execution, ranks: Sequence[int], *, cuda: bool) -> list[dict[str, Any]]:
+    """The `summary` of each of some ranks, or {"refused": sentences}; `job.model` is a folder."""
+    cores = len(os.sched_getaffinity(0))
+    batches = (ranks[start : start + cores] for start in range(0, len(ranks), cores))
+    return [answer for batch in batches for answer in _at_once(batch, partial(_rehearse, job, execution, cuda))]
+
+
+def _at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each rank in a process of its own: torch remembers groups of an earlier world."""
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in ranks]
+    processes = [
+        context.Process(target=_send, args=(pipe[1], rehearse, rank)) for pipe, rank in zip(pipes, ranks, strict=True)
+    ]
+    for process, (_, sending) in zip(processes, pipes, strict=True):
+        process.start()
+        sending.close()
+    answers = [_received(receiving, rank) for (receiving, _), rank in zip(pipes, ranks, strict=True)]
+    for process in processes:
+        process.join()
+    return answers
+
+
+def _send(pipe: Connection, rehearse: Callable[[int], dict[str, Any]], rank: int) -> None:
+    pipe.send(rehearse(rank))
+
+
+def _received(pipe: Connection, rank: int) -> dict[str, Any]:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return {"refused": [f"the rehearsal of rank {rank} ended without an answer"]}
+
+
+def _rehearse(job: Job, execution: Execution, cuda: bool, rank: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fakes whose memory is asked for its address
+        try:
+            return summary(rehearse_rank(job, execution, rank=rank, casts=not cuda))
+        except InputError as error:
+            return {"refused": [problem.message for problem in error.problems]}
+        except ShardwiseError as error:
+            return {"refused": [str(error)]}
+        except (RuntimeError, ValueError, TypeError, NotImplementedError, AssertionError, AttributeError) as error:
+            return {"refused": [f"rank {rank} would fail: {type(error).__name__}: {said(error)}"]}
+
+
+def main() -> int:
+    """Answers the question of stdin, `job`, `execution`, `ranks`, `cuda`, `config` and `dtype`, on stdout."""
+    logging.disable(logging.WARNING)
+    asked = json.load(sys.stdin)
+    job, execution = job_from_data(asked["job"]), from_plain(Execution, asked["execution"])
+    answers, sys.stdout = sys.stdout, sys.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        if asked["config"] is not None:
+            model = write_model(Path(folder) / "model", asked["config"], dtype=getattr(torch, asked["dtype"]))
+            job = job.model_copy(update={"model": str(model)})
+        json.dump({"ranks": rehearse_ranks(job, execution, asked["ranks"], cuda=asked["cuda"])}, answers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""The run directory of a rehearsal: rows of full length, and a model's configuration with files of weights that have a
+header and nothing behind it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardwise.data.store import DTYPES, VERSION
+from shardwise.models.load import build_on_meta, read_config
+from shardwise.spec.job.keys import Job
+from shardwise.spec.run import RunDirectory, write_json
+
+#: Types of safetensors, by torch's.
+_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
+
+
+#: Files are mapped into memory, and some systems map none that is larger than their memory.
+_FILE_BYTES = 2**30
+
+
+def write_rows(run: RunDirectory, job: Job, *, count: int) -> None:
+    """data.json and its store: `count` samples, each of which is the same row of `max_length` tokens, all trained."""
+    length, folder = job.data.max_length, run.root / "rows"
+    arrays: dict[str, Any] = {
+        "tokens": np.zeros(length),
+        "trained": np.ones(length),
+        "offsets": [0, length],
+        "doc_file": [0],
+        "doc_line": [1],
+        "sample_offsets": np.arange(count + 1),
+        "sample_docs": np.zeros(count),
+        "lengths": np.full(count, length),
+        "counts": np.full(count, length - 1),
+        "sample_source": np.zeros(count),
+    }
+    folder.mkdir(parents=True)
+    sizes: dict[str, int] = {}
+    for name, kind in DTYPES.items():
+        data = np.asarray(arrays[name]).astype(kind)
+        data.tofile(folder / f"{name}.bin")
+        sizes[name] = data.nbytes
+    manifest = {"version": VERSION, "sizes": sizes, "files": ["a row of full length"], "weights": [1.0]}
+    write_json(folder / "manifest.json", {**manifest, "packed": job.data.packing, "max_length": length})
+    described = {"folder": str(folder), "files": ["a row of full length"]}
+    counts = {"num_samples": count, "num_tokens": count * length}
+    data = {"train": {**described, **counts}, "eval": None, "padding_id": 0, "fingerprint": "rehearsal"}
+    write_json(run.data, data)
+
+
+def write_model(folder: Path, config: dict[str, Any], *, dtype: torch.dtype) -> Path:
+    """A model folder for a config.json: the weights that transformers builds of it, as files that take no space.
+    Raises ModelError, UnsupportedError: there is no such model."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    model = build_on_meta(read_config(folder), attn_implementation="eager")
+    files: dict[str, str] = {}
+    header: dict[str, Any] = {}
+    at = number = 0
+    for name, parameter in model.named_parameters():
+        end = at + math.prod(parameter.shape) * dtype.itemsize
+        header[name] = {"dtype": _TYPES[dtype], "shape": list(parameter.shape), "data_offsets": [at, end]}
+        files[name], at = f"model-{number}.safetensors", end
+        if at >= _FILE_BYTES:
+            _write_hole(folder / files[name], header)
+            header, at, number = {}, 0, number + 1
+    if header:
+        _write_hole(folder / f"model-{number}.safetensors", header)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    return folder
+
+
+def _write_hole(path: Path, header: dict[str, Any]) -> None:
+    """A safetensors file without its tensors' bytes, which takes no space where files may have holes."""
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + max(entry["data_offsets"][1] for entry in header.values()))

@@ -1,0 +1,187 @@
+"""The storages that a training on fake tensors has alive: what was allocated and freed, in order, and by whom.
+
+A FakeTensor has a storage with a size and no memory. It lives as long as the tensors that share it, as a real one does,
+so that what is counted here is what an allocator would be asked for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from shardwise.parallel.ownership import local_part
+from shardwise.train.rehearsing.makers import ASKS, maker_of
+
+_aten, _prim = torch.ops.aten, torch.ops.prim
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One storage: of which part of the planner's it is, and the first tensor that had it. `maker` is the function
+    that asked for it."""
+
+    part: str
+    maker: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Bytes that an allocation grew by, or shrank, and the instant at which it did."""
+
+    allocation: Allocation
+    delta: int
+    instant: str
+
+
+class Ledger(TorchDispatchMode):
+    """To be entered inside a FakeTensorMode. What has real tensors alone is computed, on none of the counted memory;
+    what would be read of a fake tensor is 1.
+
+    Args:
+        casts: elementwise operators make copies of what is not in their common type, as on a processor; a GPU's read
+            and write any.
+
+    Attributes:
+        instant: what the training does, in words; set from outside.
+        is_on: whether it has been entered.
+        changes: of all storages, in order.
+    """
+
+    def __init__(self, *, casts: bool) -> None:
+        super().__init__()
+        self._casts = casts
+        self.instant = "loading"
+        self.is_on = False
+        self.changes: list[Change] = []
+        self._live: dict[int, tuple[Any, Allocation, list[int]]] = {}
+        self._passing: list[tuple[Allocation, list[int]]] = []
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Ledger:
+        """Also watches storages that are resized, as FSDP2 frees what it gathered."""
+        resize, ledger = self._resize, self
+
+        def resized(self: torch.UntypedStorage, size: int) -> Any:
+            made = resize(self, size)
+            ledger._resized(self)
+            return made
+
+        torch.UntypedStorage.resize_ = resized
+        self.is_on = True
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        """Leaves the mode."""
+        torch.UntypedStorage.resize_ = self._resize
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs one operator, and notes what it made."""
+        if func is _prim.device.default and type(args[0]) is FakeTensor:
+            return args[0].fake_device  # asked for more often than anything is computed
+        kwargs = kwargs or {}
+        if any(kind is DTensor for kind in types):
+            return NotImplemented  # its local tensors come here by themselves
+        # DDP writes the order of its buckets into an empty tensor of 32-bit numbers, and reads it back.
+        indices = func is _aten.empty.memory_format and kwargs.get("dtype") == torch.int32
+        fakes = any(issubclass(kind, FakeTensor) for kind in types)
+        if indices or (not fakes and _are_numbers(tree_leaves((args, kwargs)))):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
+        if func is _aten._local_scalar_dense.default:
+            return 1.0 if args[0].is_floating_point() else 1
+        if self._casts and torch.Tag.pointwise in func.tags:
+            self._cast(args, kwargs.get("out"))
+        made = func(*args, **kwargs)
+        for tensor in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
+            if isinstance(tensor, FakeTensor):
+                self._note(tensor, func, args)
+        while self._passing:
+            self._change(*self._passing.pop(), 0)
+        return made
+
+    def tag(self, tensors: Iterable[torch.Tensor], part: str) -> int:
+        """Says of which part some tensors' storages are; returns their bytes, each storage's once."""
+        storages = {s._cdata: s.nbytes() for s in (local_part(tensor).untyped_storage() for tensor in tensors)}
+        for key in storages:
+            if key in self._live:
+                self._live[key][1].part = part
+        return sum(storages.values())
+
+    def take_in(self, tensor: torch.Tensor, part: str) -> None:
+        """Counts a fake tensor that no operator made."""
+        self._add(tensor, Allocation(part, "", tuple(tensor.shape), _name(tensor)))
+
+    def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
+        if tensor.untyped_storage()._cdata in self._live:
+            return
+        part, maker = maker_of()
+        if part == ASKS:
+            return
+        if func is _aten._to_copy.default and isinstance(args[0], nn.Parameter):
+            part = "temporary"  # autocast's copy of a weight
+        self._add(tensor, Allocation(part, maker, tuple(tensor.shape), _name(tensor)))
+
+    def _cast(self, args: Any, out: torch.Tensor | None) -> None:
+        """Counts copies of operands in the common type, which live as long as the operator."""
+        given = [one for one in args if isinstance(one, torch.Tensor) and one.ndim and one.is_floating_point()]
+        if out is None and len(given) < 2:
+            return
+        common = reduce(torch.promote_types, (one.dtype for one in given))
+        for one in (*given, *(() if out is None else (out,))):
+            if one.dtype != common:
+                self._pass(one, common)
+
+    def _pass(self, like: torch.Tensor, dtype: torch.dtype) -> None:
+        """Counts a copy of a tensor in a type, until the operator at hand is done."""
+        part, maker = maker_of()
+        if part == ASKS:
+            return
+        copy, size = Allocation(part, maker, tuple(like.shape), str(dtype).removeprefix("torch.")), [0]
+        self._change(copy, size, like.numel() * dtype.itemsize)
+        self._passing.append((copy, size))
+
+    def _add(self, tensor: torch.Tensor, allocation: Allocation) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, [0]
+        self._live[key] = (weakref.ref(storage, self._dropping(key)), allocation, size)
+        self._change(allocation, size, storage.nbytes())
+
+    def _dropping(self, key: int) -> Callable[[Any], None]:
+        def drop(_: Any) -> None:
+            _reference, allocation, size = self._live.pop(key)
+            self._change(allocation, size, 0)
+
+        return drop
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        known = self._live.get(storage._cdata)
+        if known is not None:
+            self._change(known[1], known[2], storage.nbytes())
+
+    def _change(self, allocation: Allocation, size: list[int], now: int) -> None:
+        if now != size[0]:
+            self.changes.append(Change(allocation, now - size[0], self.instant))
+            size[0] = now
+
+
+def _are_numbers(leaves: Iterable[Any]) -> bool:
+    """Whether there are tensors, all with numbers: not on the meta device, from which parameters are made."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return bool(tensors) and not any(tensor.is_meta for tensor in tensors)
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

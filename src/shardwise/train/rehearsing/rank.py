@@ -1,0 +1,174 @@
+"""One rank's rehearsal: its part of a run is composed, and two steps are taken, on fake tensors."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from shardwise.data.micro_batches import GlobalBatch
+from shardwise.models.load import materialise
+from shardwise.models.weights import Weights
+from shardwise.parallel import ddp
+from shardwise.parallel.mesh import World, lay_world
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory
+from shardwise.train.build import Build, build
+from shardwise.train.loop import launch
+from shardwise.train.measuring.memory import Held, held
+from shardwise.train.rehearsing.folder import write_rows
+from shardwise.train.rehearsing.instants import follow_instants
+from shardwise.train.rehearsing.ledger import Ledger
+from shardwise.train.watching.journal import Journal
+
+#: The second has optimizer states.
+_STEPS = 2
+
+_FILE_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsed:
+    """A rank's rehearsal: what it holds after a step, with the gradients of it, and all that it allocated."""
+
+    rank: int
+    held: Held
+    ledger: Ledger
+
+
+def rehearse_rank(job: Job, execution: Execution, *, rank: int, casts: bool) -> Rehearsed:
+    """Takes two steps of a job on one rank of an execution's world.
+
+    Args:
+        job: its model is a folder.
+        casts: as a `Ledger` takes it.
+
+    Raises what building and stepping raise.
+    """
+    asked = _shortened(execution)
+    ranks, micros = asked.layout.data_world_size, asked.gradient_accumulation_steps
+    size = asked.micro_batch_size * ranks * micros
+    train = job.train.model_copy(update={"global_batch_size": size, "max_steps": _STEPS, "report_to": []})
+    job = job.model_copy(update={"train": train})
+    with tempfile.TemporaryDirectory() as root, alone(asked.layout, rank=rank) as world:
+        run = RunDirectory(Path(root))
+        write_rows(run, job, count=size)
+        return _rehearsed(run, job, asked, world=world, ledger=Ledger(casts=casts))
+
+
+def _shortened(execution: Execution) -> Execution:
+    """With as few micro-batches as fill memory as all of them do."""
+    layout, micros = execution.layout, execution.gradient_accumulation_steps
+    if layout.schedule not in ("gpipe", "interleaved") or layout.pp == 1:
+        micros = min(micros, layout.pp + 1)
+    return replace(execution, gradient_accumulation_steps=micros)
+
+
+@contextmanager
+def alone(layout: Layout, *, rank: int) -> Iterator[World]:
+    """A process group of the layout's size in which this process is alone."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
+    try:
+        ddp.DistributedDataParallel = _Alone
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of timeouts, which a fake group has not
+            world = lay_world(layout, rank=rank, device=torch.device("cpu"), control="fake")
+        yield world
+    finally:
+        ddp.DistributedDataParallel = DistributedDataParallel
+        dist.destroy_process_group()
+        gc.collect()
+
+
+class _Alone(DistributedDataParallel):
+    """DDP whose reduction has a result, which a fake process group's has not."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # torch reads a hook's annotations, and a lambda has none.
+        self.register_comm_hook(None, lambda _state, bucket: _done(bucket.buffer()))
+
+
+def _done(result: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(result)
+    return future
+
+
+def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: World, ledger: Ledger) -> Rehearsed:
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    with ExitStack() as modes:
+
+        def fill(model: nn.Module, *, weights: Weights, **given: Any) -> None:
+            """Materialises without reading. What was built before is on the meta device, which is no fake."""
+            if not ledger.is_on:
+                modes.enter_context(fakes)
+                modes.enter_context(ledger)
+            vars(weights)["read"] = _unread(weights)
+            materialise(model, weights=weights, **given)
+            for module in model.modules():
+                for name, buffer in module._buffers.items():
+                    if buffer is not None:
+                        module._buffers[name] = made = fakes.from_tensor(buffer)
+                        ledger.take_in(made, "weights")
+
+        built = build(run, job, execution, world=world, journal=Journal(run=run, rank=world.rank), fill=fill)
+        return Rehearsed(rank=world.rank, held=_stepped(built, ledger, fakes), ledger=ledger)
+
+
+def _unread(weights: Weights) -> Any:
+    def read(name: str, *, offsets: Any, lengths: Any) -> torch.Tensor:
+        del offsets
+        return torch.empty(tuple(lengths), dtype=_FILE_TYPES[str(weights._slice(name).get_dtype())])
+
+    return read
+
+
+def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> Held:
+    follow_instants(built, ledger)
+    gradients: list[int] = []
+
+    def tag(*_: Any) -> None:
+        gradients.append(ledger.tag([p.grad for p in built.model.trainable if p.grad is not None], "gradients"))
+        ledger.tag((p for _, p in built.model.parameters), "weights")
+
+    # Before the hooks that hand gradients on.
+    built.optimizer.register_step_pre_hook(tag)
+    hooks: Any = built.optimizer._optimizer_step_pre_hooks
+    hooks.move_to_end(next(reversed(hooks)), last=False)
+    ledger.tag((p for _, p in built.model.parameters), "weights")
+    for batch in built.batches.from_(0):
+        ledger.instant = "forward"
+        update = launch(built, _faked(batch, fakes))
+        update.figures  # noqa: B018 - as the loop reads them
+        ledger.tag(_states(built.optimizer), "optimizer")
+        del update
+    now = held((p for _, p in built.model.parameters), built.optimizer)
+    return replace(now, gradients=max(gradients, default=0))
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+
+
+def _faked(batch: GlobalBatch, fakes: FakeTensorMode) -> GlobalBatch:
+    """What a forward reads, without numbers; labels have them, because the host chooses among positions."""
+    micros = [
+        replace(m, input_ids=fakes.from_tensor(m.input_ids), position_ids=fakes.from_tensor(m.position_ids))
+        for m in batch.micro_batches
+    ]
+    return replace(batch, micro_batches=tuple(micros))

@@ -1,0 +1,127 @@
+"""A rehearsal, on tensors without numbers, finds what the same code allocates with them, and what real ranks hold."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory, write_json
+from shardwise.train.build import Build, build
+from shardwise.train.loop import launch
+from shardwise.train.measuring.memory import held
+from shardwise.train.rehearsing.command import rehearse_ranks
+from shardwise.train.rehearsing.folder import write_rows
+from shardwise.train.rehearsing.rank import alone
+from shardwise.train.watching.journal import Journal
+from tests.dist.cells import ZERO1, ZERO2, composed, execution, train_on
+from tests.dist.worlds import run_world, toy_llama
+
+LAYOUTS: dict[str, Layout] = {
+    "single": Layout(),
+    "ddp": Layout(dp_replicate=2),
+    "zero1": Layout(dp_shard=2, **ZERO1),
+    "zero2": Layout(dp_shard=2, **ZERO2),
+    "fsdp": Layout(dp_shard=2),
+    "tp": Layout(tp=2),
+    "mp": Layout(pp=2, schedule="sequential"),
+    "1f1b": Layout(pp=2),
+    "gpipe": Layout(pp=2, schedule="gpipe"),
+    "interleaved": Layout(pp=2, schedule="interleaved"),
+    "zero_bubble": Layout(pp=2, schedule="zero_bubble"),
+    "hsdp": Layout(dp_replicate=2, dp_shard=2),
+    "fsdp x tp": Layout(dp_shard=2, tp=2),
+    "zero1 x tp": Layout(dp_shard=2, tp=2, **ZERO1),
+    "fsdp x 1f1b": Layout(dp_shard=2, pp=2),
+}
+
+#: Method, and what of an execution is not `cells.execution`'s.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("full", {}),
+    "recompute": ("full", {"precision": "mixed", "gradient_checkpointing": "full"}),
+    "selective": ("full", {"precision": "bf16", "gradient_checkpointing": "selective"}),
+    "lora": ("lora", {"precision": "mixed"}),
+    "qlora": ("qlora", {"precision": "mixed"}),
+    "fp16": ("full", {"precision": "fp16", "loss": "full"}),
+    "adafactor": ("full", {"precision": "mixed", "optimizer": "adafactor"}),
+    "adamw_8bit": ("full", {"precision": "mixed", "optimizer": "adamw_8bit"}),
+    "adamw_foreach": ("lora", {"precision": "bf16", "optimizer": "adamw_foreach"}),
+}
+
+#: What the profiler counts of a step beside tensors that the code makes, and rotary frequencies, which it does not.
+_BESIDE = 0.001
+
+#: What the kernel of attention's backward on a processor works in, at the sizes below: buffers, and its gradient anew.
+_ATTENTION = 256 * 1024
+
+
+def _cell(tmp_path, make_job, layout: str, kind: str) -> tuple[RunDirectory, Job, Execution]:
+    """A prepared run of two steps, whose rows are all as long as they may be."""
+    spread, (method, options) = LAYOUTS[layout], KINDS[kind]
+    sizes = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4}
+    model = toy_llama(tmp_path / "model", tied=False, vocab_size=512, **sizes)
+    chosen = execution(spread, micro_batch_size=4, gradient_accumulation_steps=2, **options)
+    size = 8 * spread.data_world_size
+    train = {"global_batch_size": size, "max_steps": 2, "precision": chosen.precision, "save_steps": 0}
+    if chosen.optimizer == "adafactor":
+        train["weight_decay"] = 0.0
+    job = make_job(method=method, data={"max_length": 64}, train={**train, "optimizer": chosen.optimizer})
+    job = job.model_copy(update={"model": str(model)})
+    run = RunDirectory(tmp_path / "run")
+    write_json(run.resolved, job.to_json())
+    write_rows(run, job, count=2 * size)
+    return run, job, chosen
+
+
+def _figures(built: Build) -> tuple[int, int, int]:
+    now = held((p for _, p in built.model.parameters), built.optimizer)
+    return built.meter.peak_bytes, now.weights, now.optimizer
+
+
+def _alone(run: RunDirectory, job: Job, chosen: Execution, rank: int) -> tuple[int, int, int]:
+    """Two steps of one rank with numbers. Its collectives bring none: a loss may be any, and gloo copies nothing."""
+    with alone(chosen.layout, rank=rank) as world, patch("shardwise.train.loop._check", return_value=True):
+        built = build(run, job, chosen, world=world, journal=Journal(run=run, rank=rank))
+        for batch in built.batches.from_(0):
+            with built.meter.watch([job.data.max_length]):
+                launch(built, batch)
+        return _figures(built)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rehearsal_is_what_the_same_code_allocates(layout, kind, make_job, tmp_path) -> None:
+    run, job, chosen = _cell(tmp_path, make_job, layout, kind)
+    if chosen.optimizer == "adamw_8bit" and chosen.layout.tp > 1:
+        (answer,) = rehearse_ranks(job, chosen, [0], cuda=False)
+        (reason,) = answer["refused"]
+        assert reason.startswith(f"optimizer adamw_8bit is not trained under {layout}; use optimizer: adamw, or fsdp")
+        return
+    ranks = sorted({0, chosen.layout.world_size - 1})
+    for rank, found in zip(ranks, rehearse_ranks(job, chosen, ranks, cuda=False), strict=True):
+        (peak, weights, optimizer), *_ = run_world(1, _alone, run, job, chosen, rank)
+        assert (found["held"]["weights"], found["held"]["optimizer"]) == (weights, optimizer)
+        beside = _BESIDE * found["peak_bytes"]
+        assert -beside <= peak - found["peak_bytes"] <= beside + _ATTENTION
+        assert sum(found["parts"].values()) == found["peak_bytes"] <= found["peak_reserved_bytes"]
+
+
+def _together(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
+    built = composed(run, chosen)
+    train_on(run, built)
+    return _figures(built)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None:
+    """Their peaks are no lower; gloo's copies of what it gathers and scatters may be on top."""
+    run, job, chosen = _cell(tmp_path, make_job, layout, "full")
+    size = chosen.layout.world_size
+    rehearsed = rehearse_ranks(job, chosen, range(size), cuda=False)
+    for (peak, *kept), found in zip(run_world(size, _together, run, chosen), rehearsed, strict=True):
+        assert [found["held"]["weights"], found["held"]["optimizer"]] == kept
+        assert (1 - _BESIDE) * found["peak_bytes"] <= peak

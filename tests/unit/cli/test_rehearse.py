@@ -1,0 +1,165 @@
+"""`shardwise rehearse`: exit codes, sentences, and what it prints of a rehearsal."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.api import plan
+from shardwise.api.rehearsed_plan import with_rehearsals
+from shardwise.catalog.models import read_model
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.support.rehearsed import rehearsal_refusals
+from tests.unit.cli.conftest import Shardwise
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job on a model of which nobody has weights."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        f"model: {tmp_path / 'config.json'}\n"
+        "data: {num_rows: 1000, max_length: 64}\n"
+        "train: {global_batch_size: 16}\n"
+        "hardware: 4x RTX-4090\n"
+        f"output_dir: {tmp_path / 'run'}\n"
+    )
+    return file
+
+
+def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwise: Shardwise) -> None:
+    said = shardwise("rehearse", job, "--json", "--set", "layout.dp_shard=2", "--set", "layout.pp=2")
+    assert (said.code, said.err) == (0, "")
+    found = json.loads(said.out)
+    assert (found["fits"], found["layout"]["pp"], found["compile"]) == (True, 2, False)
+    first, last = sorted(found["ranks"], key=lambda one: min(one["ranks"]))[:: len(found["ranks"]) - 1]
+    assert sorted(rank for one in found["ranks"] for rank in one["ranks"]) == [0, 1, 2, 3]
+    for one in (first, last):
+        for part in ("weights", "optimizer"):
+            assert one["held"][part] == one["forecast"]["parts"][part]
+        assert sum(one["parts"].values()) == one["peak_bytes"] < one["peak_reserved_bytes"]
+        assert 0.9 < one["ratio"] < 1.1
+        assert one["tensors"][0]["bytes"] >= one["tensors"][-1]["bytes"] > 0
+    assert "forward of layer 0" in first["instants"]
+    assert "forward of layer 3" in last["instants"]
+    assert "optimizer step" in last["instants"]
+
+
+def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Shardwise) -> None:
+    wide = {**CONFIG, "vocab_size": 30_000_000, "num_hidden_layers": 1}
+    (job.parent / "config.json").write_text(json.dumps(wide))
+    options = ("--set", "hardware=1x RTX-4090", "--set", "data.max_length=8", "--set", "train.offload=none")
+    said = shardwise("rehearse", job, *options)
+    assert said.code == 1
+    assert "single does not fit on 1x RTX-4090: rehearsed peak" in said.out
+    assert "30000000 x 64" in said.out
+
+
+def test_a_model_that_a_layout_cannot_cut_is_refused_in_a_sentence(job: Path, shardwise: Shardwise) -> None:
+    said = shardwise("rehearse", job, "--set", "layout.tp=4")
+    assert said.code == 2
+    assert "key-value heads" in said.err
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "sentence"),
+    [
+        ("llama", {"compile": True}, "compile is not rehearsed: the compiler chooses what a block keeps; write train"),
+        ("llama", {"offload": "optimizer"}, "offload optimizer is not rehearsed: a rehearsal does not tell the host's"),
+        ("llama", {"layout": Layout(cp=2)}, "cp is not rehearsed: PyTorch has no mask of parts of a row without numbe"),
+        ("llama", {"attn_implementation": "flash_attention_2"}, "flash_attention_2 is not rehearsed: it has kernels"),
+        ("mixtral", {}, "mixtral is not rehearsed: which expert a token goes to is a number, and rehearsed tensors ha"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_named(family: str, options: Any, sentence: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**CONFIG, "model_type": family, "num_local_experts": 4, "num_experts_per_tok": 2}))
+    chosen = Execution(**{"layout": Layout(), "micro_batch_size": 1, "gradient_accumulation_steps": 1, **options})
+    (reason,) = rehearsal_refusals(chosen, read_model(str(config)))
+    assert reason.startswith(sentence)
+
+
+def test_a_stated_compile_is_refused_with_exit_2(job: Path, shardwise: Shardwise) -> None:
+    said = shardwise("rehearse", job, "--set", "train.compile=true")
+    assert (said.code, said.out) == (2, "")
+    assert "compile is not rehearsed" in said.err
+
+
+def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwise) -> None:
+    forecast = json.loads(shardwise("plan", job, "--json", "--set", "train.compile=false").out)
+    said = shardwise("plan", job, "--rehearse", "--json")
+    assert (said.code, said.err) == (0, "")
+    made = json.loads(said.out)
+    before, after = (one["candidates"][one["chosen"]] for one in (forecast, made))
+    assert (after["strategy"], after["layout"], after["fits"]) == (before["strategy"], before["layout"], True)
+    assert after["memory"]["peak_bytes"] == pytest.approx(before["memory"]["peak_bytes"], rel=0.1)
+    assert after["memory"]["peak_bytes"] != before["memory"]["peak_bytes"]
+    assert after["memory"]["peak_low_bytes"] == after["memory"]["peak_bytes"]
+    assert re.fullmatch(r"rehearsed, it fits: .+ of 23.6 GiB in .+; the forecast is .+", after["reasons"][-1])
+    assert after["reasons"][:-1] == before["reasons"]
+    assert made["candidates"][1:] == forecast["candidates"][1:]
+    assert made["rejected"] == forecast["rejected"]
+
+
+def test_what_does_not_fit_when_it_is_rehearsed_gives_way(job: Path) -> None:
+    made = plan(job, overrides=["train.compile=false", "layout=[fsdp, ddp]"])
+    first, second = made.candidates
+    small = replace(first, memory=replace(first.memory, capacity_bytes=2**20))
+    found = with_rehearsals(replace(made, candidates=(small, second)))
+    assert [one.execution for one in found.candidates] == [second.execution, first.execution]
+    assert (found.chosen, [one.fits for one in found.candidates]) == (0, [True, False])
+    assert found.candidates[0].reasons[-2].startswith("rehearsed, it fits:")
+    strategy = first.execution.layout.strategy
+    assert found.candidates[0].reasons[-1].startswith(f"{strategy}: rehearsed, it does not fit: ")
+    assert [one.strategy for one in found.rejected] == [strategy]
+
+
+def test_where_nothing_fits_when_it_is_rehearsed_the_plan_says_so(job: Path) -> None:
+    made = plan(job, overrides=["train.compile=false", "layout=ddp"])
+    (only,) = made.candidates
+    small = replace(only, memory=replace(only.memory, capacity_bytes=2**20))
+    found = with_rehearsals(replace(made, candidates=(small,)))
+    assert (found.best, found.advice[0][:33]) == (None, "ddp: rehearsed, it does not fit: ")
+
+
+def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwise) -> None:
+    said = shardwise("plan", job, "--rehearse", "--json", "--set", "train.offload=optimizer")
+    chosen = json.loads(said.out)["candidates"][0]
+    assert (said.code, chosen["fits"]) == (0, True)
+    assert chosen["reasons"][-1].startswith("not rehearsed: offload optimizer is not rehearsed")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--solve", "max_length"), "--rehearse checks the plan of a job as it is; solve first, then rehearse with"),
+        (("--hardware", "any"), "--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000"),
+        (("--task", "generate"), "--task generate has no --solve, --rehearse, --timeline, --html or --output; leave"),
+    ],
+)
+def test_a_plan_that_is_not_rehearsed_is_refused(
+    options: tuple[str, str], sentence: str, job: Path, shardwise: Shardwise
+) -> None:
+    said = shardwise("plan", job, "--rehearse", *options)
+    assert (said.code, said.out) == (2, "")
+    assert sentence in said.err
