@@ -7,8 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from accuracy.cases import Case
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import ModelShape
+
+
+class Case(Protocol):
+    """What the formulas are about."""
+
+    @property
+    def job(self) -> Job:
+        """Method and lengths."""
+        ...
+
+    @property
+    def model(self) -> ModelShape:
+        """Its shape."""
+        ...
+
+    @property
+    def execution(self) -> Execution:
+        """Layout, batch, precision and recompute."""
+        ...
+
 
 Formula = Callable[[Case], float]
 

@@ -59,7 +59,15 @@ def gathered(scene: Scene, *, units: int, keeps: bool = True, before: bool = Fal
             + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
         )
     ahead = units - 1 + layout.prefetch if units > 1 else units
-    return root + block * min(ahead * work.unit_blocks, most)
+    # Where a block is computed again before its backward, the next one has come by the time most is alive.
+    comes = units > 1 and layout.weight_shards > 1 and work.execution.gradient_checkpointing == "none"
+    copied = _copied(scene, block * min(work.unit_blocks, most)) if comes else 0
+    return root + block * min(ahead * work.unit_blocks, most) + copied
+
+
+def _copied(scene: Scene, gathered_bytes: float) -> float:
+    """What gloo, which moves tensors between processors, makes a copy of while it gathers."""
+    return gathered_bytes if scene.work.cluster.gpu.kind == "cpu" else 0
 
 
 def in_reduction(scene: Scene, unit: Unit, *, reduced: int = 0) -> float:
@@ -127,7 +135,8 @@ def exchanged_rows(scene: Scene) -> float:
     if not layout.shards_states_only:
         return 0
     whole = part.inventory.trained_elements * scene.work.types.trainable
-    return min(FLAT_BYTES, whole) * (1 + 1 / layout.dp_shard)
+    message = min(FLAT_BYTES, whole)
+    return message * (1 + 1 / layout.dp_shard) + _copied(scene, message)
 
 
 def step_temporaries(scene: Scene) -> float:

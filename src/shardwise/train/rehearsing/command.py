@@ -31,11 +31,18 @@ from shardwise.train.rehearsing.rank import rehearse_rank
 from shardwise.train.rehearsing.summary import summary
 
 
-def rehearse_ranks(job: Job, execution: Execution, ranks: Sequence[int], *, cuda: bool) -> list[dict[str, Any]]:
-    """The `summary` of each of some ranks, or {"refused": sentences}; `job.model` is a folder."""
+def rehearse_ranks(
+    job: Job, execution: Execution, ranks: Sequence[int], *, cuda: bool, copies: bool = True
+) -> list[dict[str, Any]]:
+    """The `summary` of each of some ranks, or {"refused": sentences}; `job.model` is a folder. `copies`: with those
+    that gloo makes, where processors are rehearsed."""
     cores = len(os.sched_getaffinity(0))
     batches = (ranks[start : start + cores] for start in range(0, len(ranks), cores))
-    return [answer for batch in batches for answer in _at_once(batch, partial(_rehearse, job, execution, cuda))]
+    return [
+        answer
+        for batch in batches
+        for answer in _at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda))
+    ]
 
 
 def _at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -65,12 +72,12 @@ def _received(pipe: Connection, rank: int) -> dict[str, Any]:
         return {"refused": [f"the rehearsal of rank {rank} ended without an answer"]}
 
 
-def _rehearse(job: Job, execution: Execution, cuda: bool, rank: int) -> dict[str, Any]:
+def _rehearse(job: Job, execution: Execution, cuda: bool, copies: bool, rank: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fakes whose memory is asked for its address
         try:
-            return summary(rehearse_rank(job, execution, rank=rank, casts=not cuda))
+            return summary(rehearse_rank(job, execution, rank=rank, casts=not cuda, copies=copies))
         except InputError as error:
             return {"refused": [problem.message for problem in error.problems]}
         except ShardwiseError as error:

@@ -25,6 +25,14 @@ from shardwise.train.rehearsing.makers import ASKS, maker_of
 _aten, _prim = torch.ops.aten, torch.ops.prim
 
 
+#: Collectives that gloo, which moves tensors between processors, makes a copy for: of which argument.
+_COPIED: dict[Any, int] = {
+    torch.ops.c10d._allgather_base_.default: 0,
+    torch.ops.c10d._reduce_scatter_base_.default: 1,
+    torch.ops._c10d_functional.reduce_scatter_tensor.default: 0,
+}
+
+
 @dataclass(slots=True)
 class Allocation:
     """One storage: of which part of the planner's it is, and the first tensor that had it. `maker` is the function
@@ -52,6 +60,7 @@ class Ledger(TorchDispatchMode):
     Args:
         casts: elementwise operators make copies of what is not in their common type, as on a processor; a GPU's read
             and write any.
+        copies: gloo's of what it gathers and scatters.
 
     Attributes:
         instant: what the training does, in words; set from outside.
@@ -59,9 +68,9 @@ class Ledger(TorchDispatchMode):
         changes: of all storages, in order.
     """
 
-    def __init__(self, *, casts: bool) -> None:
+    def __init__(self, *, casts: bool, copies: bool) -> None:
         super().__init__()
-        self._casts = casts
+        self._casts, self._copies = casts, copies
         self.instant = "loading"
         self.is_on = False
         self.changes: list[Change] = []
@@ -104,6 +113,8 @@ class Ledger(TorchDispatchMode):
             return 1.0 if args[0].is_floating_point() else 1
         if self._casts and torch.Tag.pointwise in func.tags:
             self._cast(args, kwargs.get("out"))
+        elif self._copies and func in _COPIED:
+            self._pass(args[_COPIED[func]], args[_COPIED[func]].dtype)
         made = func(*args, **kwargs)
         for tensor in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
             if isinstance(tensor, FakeTensor):

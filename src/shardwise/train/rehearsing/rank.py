@@ -50,12 +50,12 @@ class Rehearsed:
     ledger: Ledger
 
 
-def rehearse_rank(job: Job, execution: Execution, *, rank: int, casts: bool) -> Rehearsed:
+def rehearse_rank(job: Job, execution: Execution, *, rank: int, casts: bool, copies: bool) -> Rehearsed:
     """Takes two steps of a job on one rank of an execution's world.
 
     Args:
         job: its model is a folder.
-        casts: as a `Ledger` takes it.
+        casts, copies: as a `Ledger` takes them.
 
     Raises what building and stepping raise.
     """
@@ -67,7 +67,7 @@ def rehearse_rank(job: Job, execution: Execution, *, rank: int, casts: bool) -> 
     with tempfile.TemporaryDirectory() as root, alone(asked.layout, rank=rank) as world:
         run = RunDirectory(Path(root))
         write_rows(run, job, count=size)
-        return _rehearsed(run, job, asked, world=world, ledger=Ledger(casts=casts))
+        return _rehearsed(run, job, asked, world=world, ledger=Ledger(casts=casts, copies=copies))
 
 
 def _shortened(execution: Execution) -> Execution:
@@ -133,7 +133,7 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
 def _unread(weights: Weights) -> Any:
     def read(name: str, *, offsets: Any, lengths: Any) -> torch.Tensor:
         del offsets
-        return torch.empty(tuple(lengths), dtype=_FILE_TYPES[str(weights._slice(name).get_dtype())])
+        return torch.empty(tuple(lengths), dtype=_FILE_TYPES[weights.type(name)])
 
     return read
 

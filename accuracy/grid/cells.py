@@ -1,0 +1,194 @@
+"""The cells of the grid: family x method x layout x batch x length x recompute x rows, drawn once for all."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.errors import UnsupportedError
+from shardwise.plan.answer import make_plan
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Candidate, Lengths
+from shardwise.spec.support.trained import execution_refusals
+
+#: Cells that are measured.
+COUNT = 220
+_SEED = 0
+#: Micro-batches of a step.
+ACCUMULATION = 2
+#: Share of a peak that may go unseen.
+EXACT = 0.001
+
+#: Keys of config.json beside `COMMON`; all widths are multiples of 64, which QLoRA's blocks are.
+COMMON: dict[str, Any] = {
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 1024,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama tied": {"model_type": "llama", "tie_word_embeddings": True},
+    "mistral": {},
+    "qwen3": {"head_dim": 32},
+    "gemma": {"head_dim": 32, "tie_word_embeddings": True},
+    "gpt_neox": {},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmo2": {},
+    "granite": {},
+    "starcoder2": {},
+}
+#: Nothing in the forecast was changed for these after they were measured.
+HELD_OUT = ("olmo2", "granite", "starcoder2")
+
+#: Name -> processes, and what the job says of the layout.
+LAYOUTS: dict[str, tuple[int, Any]] = {
+    "single": (1, "auto"),
+    "ddp": (2, "ddp"),
+    "zero1": (2, "zero1"),
+    "zero2": (2, "zero2"),
+    "fsdp": (2, "fsdp"),
+    "fsdp 4": (4, "fsdp"),
+    "hsdp": (4, {"dp_replicate": 2, "dp_shard": 2}),
+    "tp": (2, "tp"),
+    "mp": (2, "mp"),
+    "1f1b": (2, {"pp": 2, "schedule": "1f1b"}),
+    "gpipe": (2, {"pp": 2, "schedule": "gpipe"}),
+    "cp": (2, {"cp": 2}),
+    "fsdp x tp": (4, {"dp_shard": 2, "tp": 2}),
+    "fsdp x 1f1b": (4, {"dp_shard": 2, "pp": 2, "schedule": "1f1b"}),
+}
+METHODS = ("full", "lora", "qlora")
+BATCHES = (1, 2, 4)
+LENGTHS = (128, 256)
+RECOMPUTE = ("none", "none", "selective", "full")
+PRECISIONS = ("fp32", "mixed")
+#: How rows fill `max_length`: each as long as that; packed to it; or shorter, so that batches are padded.
+ROWS = ("whole", "packed", "padded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run: what it trains, how, on how many processes."""
+
+    family: str
+    method: str
+    layout: str
+    batch: int
+    length: int
+    recompute: str
+    precision: str
+    rows: str
+
+    @property
+    def processes(self) -> int:
+        """Of the layout."""
+        return LAYOUTS[self.layout][0]
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        what = f"{self.family}, {self.method}, {self.layout}, {self.batch} x {self.length} tokens, {self.precision}"
+        return f"{what}, recompute {self.recompute}, {self.rows} rows"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its config.json."""
+        return {**COMMON, "model_type": self.family, **FAMILIES[self.family]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One rank of one cell. `longest`, `mean`, `document`: tokens of the sequences it trained on, as a plan knows them;
+    `weights`, `optimizer`, `peak`: bytes; `unseen`: of the peak, what may have been freed before it; `rehearsed`: the
+    peak of the same rank on fake tensors, None where that is refused."""
+
+    longest: int
+    mean: float
+    document: float | None
+    rank: int
+    weights: int
+    optimizer: int
+    peak: int
+    unseen: int
+    rehearsed: int | None = None
+
+    @property
+    def seen_whole(self) -> bool:
+        """Next to nothing of the peak is uncertain."""
+        return self.unseen <= EXACT * self.peak
+
+
+def job_of(cell: Cell, *, model: str, data: str) -> Job:
+    """The job of a cell on a model's folder and a file of rows. Raises ShardwiseError: no such job."""
+    layout = LAYOUTS[cell.layout][1]
+    others = 1 if isinstance(layout, str) else layout.get("pp", 1) * layout.get("tp", 1) * layout.get("cp", 1)
+    replicas = 1 if layout in ("auto", "tp", "mp") else cell.processes // others
+    return job_from_data(
+        {
+            "model": model,
+            "method": cell.method,
+            "layout": layout,
+            "data": {
+                "path": data,
+                "max_length": cell.length,
+                "packing": cell.rows == "packed",
+                "over_long": "truncate",
+            },
+            "train": {
+                "global_batch_size": cell.batch * replicas * ACCUMULATION,
+                "micro_batch_size": cell.batch,
+                "max_steps": 6,
+                "precision": cell.precision,
+                "gradient_checkpointing": cell.recompute,
+                "save_steps": 0,
+                "optimizer": "adamw",
+            },
+        }
+    )
+
+
+def planned(cell: Cell, job: Job, *, shape: ModelShape, lengths: Lengths) -> Candidate:
+    """As `shardwise train` plans it. Raises ShardwiseError: the planner or the trainer refuses it."""
+    best = make_plan(job, model=shape, cluster=parse_hardware(f"cpu:{cell.processes}"), lengths=lengths).best
+    if best is None:
+        raise UnsupportedError("no execution fits")
+    if reasons := execution_refusals(job, best.execution, model=shape):
+        raise UnsupportedError("; ".join(reasons))
+    return best
+
+
+def drawn() -> Iterator[Cell]:
+    """Cells without end. Values of each side come equally often, in an order of its own; what the trainer refuses is
+    for the caller to leave out."""
+    draw = random.Random(_SEED)  # noqa: S311
+    sides = {
+        "family": tuple(FAMILIES),
+        "method": METHODS,
+        "layout": tuple(LAYOUTS),
+        "batch": BATCHES,
+        "length": LENGTHS,
+        "recompute": RECOMPUTE,
+        "precision": PRECISIONS,
+        "rows": ("whole", *ROWS),
+    }
+    decks: dict[str, list[Any]] = {name: [] for name in sides}
+    while True:
+        chosen: dict[str, Any] = {}
+        for name, values in sides.items():
+            if not decks[name]:
+                decks[name] = draw.sample(values, len(values))
+            chosen[name] = decks[name].pop()
+        yield Cell(**chosen)

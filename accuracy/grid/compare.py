@@ -1,0 +1,205 @@
+"""Forecasts asked again for the measured cells: by rank, how far from what was measured.
+
+python -m accuracy.grid.compare [--cells accuracy/grid/cells.csv] [--each]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from accuracy.grid.cells import HELD_OUT, ROWS, Cell, Measured, job_of, planned
+from accuracy.rivals import RIVALS
+from shardwise.catalog.config import shape_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Lengths
+
+CELLS = Path(__file__).parent / "cells.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A rank that is alike to others: of these, the one that was seen best."""
+
+    cell: Cell
+    measured: Measured
+    job: Job
+    model: ModelShape
+    execution: Execution
+    forecast_weights: int
+    forecast_optimizer: int
+    forecast_peak: int
+
+    @property
+    def error(self) -> float:
+        """Of the peak, relative to what was measured."""
+        return self.forecast_peak / self.measured.peak - 1
+
+    @property
+    def note(self) -> str:
+        """What is special about it."""
+        unseen = "" if self.measured.seen_whole else f"{self.measured.unseen / self.measured.peak:.1%} unseen"
+        return ", ".join(filter(None, (unseen, "" if self.exact else "persistent bytes differ")))
+
+    @property
+    def exact(self) -> bool:
+        """Weights and optimizer states are those that were forecast."""
+        return (self.forecast_weights, self.forecast_optimizer) == (self.measured.weights, self.measured.optimizer)
+
+
+def read_cells(file: Path) -> Iterator[tuple[Cell, list[Measured]]]:
+    """Cells and their ranks."""
+    with file.open(newline="") as opened:
+        for _, rows in groupby(csv.DictReader(opened), key=lambda row: row["cell"]):
+            ranks = list(rows)
+            yield _typed(Cell, ranks[0]), [_typed(Measured, row) for row in ranks]
+
+
+def _typed(kind: Any, row: dict[str, str]) -> Any:
+    read = {
+        "int": int,
+        "float": float,
+        "str": str,
+        "float | None": lambda text: float(text) if text else None,
+        "int | None": lambda text: int(text) if text else None,
+    }
+    return kind(**{field.name: read[field.type](row[field.name]) for field in fields(kind)})
+
+
+def compared(cell: Cell, ranks: list[Measured]) -> Iterator[Compared]:
+    """Each kind of rank."""
+    first = ranks[0]
+    lengths = Lengths(longest=first.longest, mean=first.mean, document=first.document)
+    job, model = job_of(cell, model="model", data="rows.jsonl"), shape_from_data(cell.config, file="config.json")
+    chosen = planned(cell, job, shape=model, lengths=lengths)
+    for alike in chosen.memory.ranks:
+        best = min((ranks[rank] for rank in alike.ranks), key=lambda rank: rank.unseen)
+        yield Compared(
+            cell=cell,
+            measured=best,
+            job=job,
+            model=model,
+            execution=chosen.execution,
+            forecast_weights=alike.parts["weights"],
+            forecast_optimizer=alike.parts["optimizer"],
+            forecast_peak=alike.peak_bytes - alike.parts.get("context", 0),
+        )
+
+
+_HEAD = "| median error | P95 | lowest | highest |"
+_OPENING = """\
+## Our own trainer, on small runs
+{runs} runs of toy models on one to four CPU processes: all that a rank allocates is counted over whole steps, and
+compared with the plan of the same job. `python -m accuracy.grid.measure` makes the runs in some 25 minutes;
+`accuracy/grid/cells.csv` has them. Models of 4 million parameters and rows of 128 or 256 tokens make small terms
+large: messages, copies and what one operator works in. Bytes between steps (weights, optimizer states) are forecast
+exactly in {exact} of {kinds} kinds of rank. Of the peak:
+"""
+_REHEARSED = """\
+Rehearsals of the same ranks (`shardwise rehearse`; `python -m accuracy.grid.rehearse`), which run the trainer's own
+code on tensors without numbers, on rows that are all as long as the longest. In packed and padded runs not every step
+that was measured had such rows. Experts and context parallel are not rehearsed:
+"""
+_LEFT_OUT = """\
+Left out are {unsure} kinds of rank whose peak is not certain, because a thread of gloo freed tensors, which the
+profiler does not see. Formulas of other tools on the runs of full training among them:
+"""
+#: Cells that the page names.
+_NAMED = 5
+#: What the table groups cells by.
+_SIDES = ("layout", "method", "recompute", "rows", "precision", "family")
+
+
+def table(every: Iterable[Compared]) -> list[tuple[str, ...]]:
+    """(side, value, ranks, median, P95, lowest, highest) of those whose peak was seen whole."""
+    sure = [one for one in every if one.measured.seen_whole]
+    groups = {("all", ""): sure}
+    for side in _SIDES:
+        for value in sorted({getattr(one.cell, side) for one in sure}):
+            groups[side, value] = [one for one in sure if getattr(one.cell, side) == value]
+    return [(*name, *_figures([one.error for one in group])) for name, group in groups.items() if group]
+
+
+def _figures(errors: list[float]) -> tuple[str, ...]:
+    off = sorted(abs(error) for error in errors)
+    p95 = off[math.ceil(0.95 * len(off)) - 1]
+    return (str(len(off)), f"{median(off):.1%}", f"{p95:.1%}", f"{min(errors):+.1%}", f"{max(errors):+.1%}")
+
+
+def section(cells: Path = CELLS) -> str:
+    """Of docs/accuracy.md."""
+    every = [one for cell, ranks in read_cells(cells) for one in compared(cell, ranks)]
+    exact, held = sum(one.exact for one in every), [one for one in every if one.cell.family in HELD_OUT]
+    low = [one for one in every if one.measured.seen_whole and one.error < 0]
+    unsure = sum(not one.measured.seen_whole for one in every)
+    rehearsed = {rows: list(_rehearsed(every, rows)) for rows in ROWS}
+    named = sorted(low, key=lambda one: one.error)[:_NAMED]
+    runs, kinds = len({one.cell for one in every}), len(every)
+    lines = [
+        _OPENING.format(runs=runs, exact=exact, kinds=kinds),
+        f"| by | value | ranks {_HEAD}",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in table(every)),
+        f"| nothing changed for | {', '.join(HELD_OUT)} | {' | '.join(_figures([one.error for one in held]))} |",
+        "",
+        'Too low is a false "fits". The lowest:',
+        "",
+        *(f"- {one.error:+.1%}: {one.cell.words}" for one in named),
+        "",
+        _REHEARSED,
+        f"| rehearsed | ranks {_HEAD}",
+        "|---|---|---|---|---|---|",
+        *(f"| {rows} rows | {' | '.join(_figures(errors))} |" for rows, errors in rehearsed.items()),
+        "",
+        _LEFT_OUT.format(unsure=unsure),
+        f"| tool | ranks {_HEAD}",
+        "|---|---|---|---|---|---|",
+        *_beside_others(every),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _rehearsed(every: Iterable[Compared], rows: str) -> Iterator[float]:
+    for one in every:
+        peak = one.measured.rehearsed
+        if one.cell.rows == rows and one.measured.seen_whole and peak is not None:
+            yield peak / one.measured.peak - 1
+
+
+def _beside_others(every: Iterable[Compared]) -> Iterator[str]:
+    full = [one for one in every if one.cell.method == "full" and one.measured.seen_whole]
+    yield f"| Shardwise | {' | '.join(_figures([one.error for one in full]))} |"
+    for rival in RIVALS:
+        errors = [rival.bytes_per_gpu(one) / one.measured.peak - 1 for one in full]
+        yield f"| {rival.name} | {' | '.join(_figures(errors))} |"
+
+
+def main() -> None:
+    """Prints the table, and each rank with --each."""
+    parser = argparse.ArgumentParser(prog="python -m accuracy.grid.compare", description=__doc__)
+    parser.add_argument("--cells", type=Path, default=CELLS)
+    parser.add_argument("--each", action="store_true")
+    arguments = parser.parse_args()
+    every = [one for cell, ranks in read_cells(arguments.cells) for one in compared(cell, ranks)]
+    if arguments.each:
+        for one in sorted(every, key=lambda one: one.error):
+            sys.stdout.write(f"{one.error:+7.1%}  rank {one.measured.rank}  {one.note}  {one.cell}\n")
+    for row in table(every):
+        sys.stdout.write("{:10} {:14} {:>4} median {:>6} P95 {:>6} lowest {:>7} highest {:>7}\n".format(*row))
+    exact = sum(one.exact for one in every)
+    sys.stdout.write(f"bytes between steps exact: {exact} of {len(every)}\n")
+
+
+if __name__ == "__main__":
+    main()

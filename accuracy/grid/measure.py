@@ -1,0 +1,159 @@
+"""Runs cells of the grid in real processes and writes what each rank measured beside its forecast.
+
+    python -m accuracy.grid.measure [--count N] [--out accuracy/grid/cells.csv]    # about 15 minutes on two cores
+
+Each cell is planned as `shardwise train` plans it, on prepared data, and trained for some optimizer steps with
+accumulation. Measured are the bytes that a rank holds between steps and the most that was allocated at one instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from accuracy.grid.cells import COUNT, EXACT, Cell, Measured, drawn, job_of, planned
+from shardwise.catalog.models import read_model
+from shardwise.errors import ShardwiseError
+from shardwise.launch.run_folder import known_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory
+from shardwise.train.build import Build
+from shardwise.train.measuring.memory import Allocations, Held, _highest, held
+from tests.dist.cells import composed, prepare_cell
+from tests.dist.worlds import run_world
+
+OUT = Path(__file__).parent / "cells.csv"
+_WORDS = 2000
+_STEPS = 6
+#: Tokens of a row that is shorter than `max_length`, as shares of it, in turn.
+_SHARES = (0.7, 0.35)
+
+
+@cache
+def _folder(root: Path, config: str) -> Path:
+    folder = root / f"model-{abs(hash(config))}"
+    torch.manual_seed(0)
+    stated = json.loads(config)
+    made = AutoConfig.for_model(stated.pop("model_type"), **stated)
+    AutoModelForCausalLM.from_config(made, dtype=torch.float32).save_pretrained(folder)
+    words = {word: at for at, word in enumerate(["<pad>", "<bos>", "<eos>", *(f"w{at}" for at in range(_WORDS))])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<eos>"))  # noqa: S106
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    special = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    return folder
+
+
+def _rows(cell: Cell, count: int) -> Iterator[dict[str, str]]:
+    for index in range(count):
+        share = 1.0 if cell.rows == "whole" else _SHARES[index % len(_SHARES)]
+        yield {"text": " ".join(f"w{(7 * index + at) % _WORDS}" for at in range(int(share * cell.length)))}
+
+
+def written_job(cell: Cell, root: Path) -> Job:
+    """The job of a cell, its model and rows written below `root`."""
+    data = root / "rows.jsonl"
+    folder = _folder(root.parent, json.dumps(cell.config))
+    job = job_of(cell, model=str(folder), data=str(data))
+    count = _STEPS * job.train.global_batch_size * (3 if cell.rows == "packed" else 1)
+    with data.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in _rows(cell, count))
+    return job
+
+
+def _peaks(run: RunDirectory, chosen: Execution) -> dict[str, int]:
+    """Bytes of weights and of optimizer states; the peak of a step that has these, and what of it is not certain.
+
+    A tensor that gloo's own thread is the last to let go of is not seen to be freed. Of the steps, those count in which
+    all was seen, or the one in which most was.
+    """
+    built = composed(run, chosen)
+    steps: list[tuple[int, int]] = []
+    for batch in built.batches.from_(0):
+        before = _held(built)
+        profiler = Allocations(profile_memory=True)
+        with profiler:
+            built.step(batch)
+            built.optimizer.step()
+            built.optimizer.zero_grad()
+        unseen = _grown(profiler) - (_held(built).total - before.total)
+        buckets = sum(bucket.nbytes for bucket in built.model.spread.kept_gradients)
+        steps.append((unseen, before.total + buckets + _highest(profiler)))
+    del steps[0]
+    peak, unseen = max((p, u) for u, p in steps if u <= max(min(steps)[0], EXACT * p))
+    now = _held(built)
+    return {"weights": now.weights, "optimizer": now.optimizer, "peak": peak, "unseen": unseen}
+
+
+def _held(built: Build) -> Held:
+    return held((p for _, p in built.model.parameters), built.optimizer)
+
+
+def _grown(profiler: Allocations) -> int:
+    """What was allocated and is not freed."""
+    events: Any = profiler.kineto_results
+    return sum(event.nbytes() for event in events.events() if event.name() == "[memory]")
+
+
+def measured(cell: Cell, root: Path) -> list[Measured]:
+    """What its ranks measured. Raises ShardwiseError: the planner or the trainer refuses it."""
+    job = written_job(cell, root)
+    run = prepare_cell(job, root / "run")
+    _, lengths = known_data(run)
+    if lengths is None:
+        raise ShardwiseError("no data was prepared")
+    execution = planned(cell, job, shape=read_model(job.model), lengths=lengths).execution
+    found = run_world(cell.processes, _peaks, run, execution)
+    seen = {"longest": lengths.longest, "mean": lengths.mean, "document": lengths.document}
+    return [Measured(**seen, rank=rank, **taken) for rank, taken in enumerate(found)]
+
+
+def main() -> None:
+    """Measures cells until there are enough, and writes them."""
+    parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    names = [field.name for kind in (Cell, Measured) for field in fields(kind)]
+    done, root = 0, Path(tempfile.mkdtemp())
+    with arguments.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["cell", *names], lineterminator="\n")
+        writer.writeheader()
+        for cell in drawn():
+            if done == arguments.count:
+                break
+            folder = root / str(done)
+            folder.mkdir()
+            try:
+                ranks = measured(cell, folder)
+            except ShardwiseError as refused:
+                sys.stderr.write(f"left out: {cell}: {refused}\n")
+                shutil.rmtree(folder)
+                continue
+            writer.writerows({"cell": done, **asdict(cell), **asdict(rank)} for rank in ranks)
+            file.flush()
+            sys.stdout.write(f"{done} of {arguments.count}: {cell}\n")
+            sys.stdout.flush()
+            done += 1
+            shutil.rmtree(folder)
+    shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Rehearses the measured cells, and writes the peaks beside what was measured.
+
+python -m accuracy.grid.rehearse [--cells accuracy/grid/cells.csv]    # about 15 minutes on two cores
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+from accuracy.grid.cells import Cell, Measured, planned
+from accuracy.grid.compare import CELLS, read_cells
+from accuracy.grid.measure import written_job
+from shardwise.catalog.models import read_model
+from shardwise.spec.plan.forecast import Lengths
+from shardwise.spec.support.rehearsed import rehearsal_refusals
+from shardwise.train.rehearsing.command import rehearse_ranks
+
+
+def rehearsed(cell: Cell, ranks: list[Measured], root: Path) -> list[Measured]:
+    """The same with the peak of each kind of rank, on rows as long as the longest that was trained on."""
+    job = written_job(cell, root)
+    first = ranks[0]
+    lengths = Lengths(longest=first.longest, mean=first.mean, document=first.document)
+    shape = read_model(job.model)
+    chosen = planned(cell, job, shape=shape, lengths=lengths)
+    if rehearsal_refusals(chosen.execution, shape):
+        return ranks
+    job = job.model_copy(update={"data": job.data.model_copy(update={"max_length": first.longest})})
+    kinds = [group.ranks for group in chosen.memory.ranks]
+    answers = rehearse_ranks(job, chosen.execution, [alike[0] for alike in kinds], cuda=False)
+    peaks = {rank: answer.get("peak_bytes") for alike, answer in zip(kinds, answers, strict=True) for rank in alike}
+    for answer in answers:
+        if "refused" in answer:
+            sys.stderr.write(f"{cell.words}: {'; '.join(answer['refused'])}\n")
+    return [replace(one, rehearsed=peaks[one.rank]) for one in ranks]
+
+
+def main() -> None:
+    """Reads the cells, and writes them anew."""
+    parser = argparse.ArgumentParser(prog="python -m accuracy.grid.rehearse", description=__doc__)
+    parser.add_argument("--cells", type=Path, default=CELLS)
+    cells = parser.parse_args().cells
+    made = list(read_cells(cells))
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as root:
+        for index, (cell, ranks) in enumerate(made):
+            folder = Path(root) / str(index)
+            folder.mkdir()
+            rows += [{"cell": index, **asdict(cell), **asdict(one)} for one in rehearsed(cell, ranks, folder)]
+            sys.stdout.write(f"{index + 1} of {len(made)}\n")
+            sys.stdout.flush()
+    with cells.open("w", newline="") as file:
+        names = ["cell", *(field.name for kind in (Cell, Measured) for field in fields(kind))]
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Forecasts beside the measured runs of our own trainer, which lie in the repository."""
+
+from itertools import islice
+
+from accuracy.grid.cells import COUNT, drawn
+from accuracy.grid.compare import CELLS, compared, read_cells, section
+
+
+def test_forecasts_of_measured_runs_stay_as_near_as_the_page_says():
+    every = [one for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
+    assert len({one.cell for one in every}) == COUNT
+    assert all(one.exact for one in every), "weights and optimizer states, to the byte"
+    errors = sorted(abs(one.error) for one in every if one.measured.seen_whole)
+    assert errors[len(errors) // 2] < 0.04
+    assert min(one.error for one in every if one.measured.seen_whole) > -0.08
+    assert section().count("\n| layout |") == 14
+
+
+def test_the_measured_cells_are_those_that_are_drawn():
+    known, chosen = {cell for cell, _ in read_cells(CELLS)}, list(islice(drawn(), 2 * COUNT))
+    assert [cell for cell in chosen if cell in known] == [cell for cell, _ in read_cells(CELLS)]
