@@ -147,8 +147,10 @@ def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
 
 
 def await_others(run: RunDirectory, place: Place, *, requests: StopRequests) -> None:
-    """Rank 0, when all may begin: waits for a sign of each rank, or for a signal. Raises RunDirectoryError: some leave
-    none."""
+    """Rank 0, when all may begin: waits for a sign of each rank on several machines, or for a signal. Raises
+    RunDirectoryError: some leave none."""
+    if place.local_size == place.size:
+        return
     patience, began = _patience(), time.monotonic()
     while requests.first is None:
         missing = [rank for rank in range(1, place.size) if not run.rank_pid(rank).exists()]
