@@ -47,16 +47,17 @@ worker.end_process(worker.main())
 #: A worker that fills its weights as slowly as a disk that others use, on all ranks or on one.
 SLOW = """
 import os, sys, time
-from shardwise.train import model, worker
+from shardwise.models import load
 
-materialise = model.materialise
+materialise = load.materialise
 
 def slow(*args, **kwargs):
     if {how}:
         time.sleep(600)
     return materialise(*args, **kwargs)
 
-model.materialise = slow
+load.materialise = slow
+from shardwise.train import worker
 worker.end_process(worker.main())
 """
 
@@ -218,8 +219,8 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_pat
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        pytest.param("True", ("ranks 0-1 are in fill (model.py:",), id="all"),
-        pytest.param("os.environ['RANK'] == '1'", ("rank 1 is in fill (model.py:", "; rank 0 waits in "), id="one"),
+        pytest.param("True", ("ranks 0-1 are in fill_part (model.py:",), id="all"),
+        pytest.param("os.environ['RANK'] == '1'", ("rank 1 is in fill_part (model.py:", "; rank 0 waits in "), id="one"),
     ],
 )
 def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(how, words, start, tmp_path) -> None:
