@@ -220,7 +220,9 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_pat
     ("how", "words"),
     [
         pytest.param("True", ("ranks 0-1 are in fill_part (model.py:",), id="all"),
-        pytest.param("os.environ['RANK'] == '1'", ("rank 1 is in fill_part (model.py:", "; rank 0 waits in "), id="one"),
+        pytest.param(
+            "os.environ['RANK'] == '1'", ("rank 1 is in fill_part (model.py:", "; rank 0 waits in "), id="one"
+        ),
     ],
 )
 def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(how, words, start, tmp_path) -> None:
