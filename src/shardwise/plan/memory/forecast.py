@@ -166,7 +166,7 @@ class Peaks:
             self._works[key] = work_of(
                 self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
             )
-        return self._works[key].under(execution, document=self.document)
+        return replace(self._works[key], execution=execution, document=self.document)
 
     def _fullest(self, execution: Execution) -> Iterable[Holding]:
         """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps

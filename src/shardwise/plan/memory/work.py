@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import ceil
-from typing import Any
 
 from shardwise.plan.memory.activations import (
     Setting,
@@ -50,19 +49,6 @@ class Work:
     saved_whole: float = field(repr=False)
     saved: float = field(repr=False)
     document: float | None = None
-    #: What was derived under an execution that differs in nothing that it depends on; its makers know the keys.
-    memo: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
-
-    def under(self, execution: Execution, *, document: float | None) -> Work:
-        """The same under an execution with the same precision, recompute, kernels, slices and gathering: what follows
-        from these is not derived again."""
-        for name in _DERIVED_ONCE:
-            getattr(self, name)
-        other = object.__new__(Work)
-        vars(other).update(vars(self), execution=execution, document=document)
-        for name in _OF_AN_EXECUTION:
-            vars(other).pop(name, None)
-        return other
 
     @property
     def tokens(self) -> int:
@@ -160,14 +146,6 @@ class Work:
     def head_slice(self) -> float:
         """Logits of each of them on one rank."""
         return self.model.vocab_size / (self.execution.layout.tp if self.model.plain_head else 1)
-
-
-#: Cached properties of `Work`, by what they follow from.
-_DERIVED_ONCE = (
-    *("sharded", "block_input", "block_backward", "unsaved", "computed_weights"),
-    *("remade", "remade_once", "remade_backward", "remade_by_mean"),
-)
-_OF_AN_EXECUTION = ("replicated", "unit_blocks")
 
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:

@@ -28,14 +28,6 @@ class Ending(NamedTuple):
 
 def endings_of(work: Work) -> tuple[Ending, ...]:
     """What the ranks at each pipeline coordinate do behind their last backward."""
-    execution = work.execution
-    key = (endings_of, execution.layout, execution.optimizer, execution.offload, execution.reduce_once)
-    if key not in work.memo:
-        work.memo[key] = _endings(work)
-    return work.memo[key]
-
-
-def _endings(work: Work) -> tuple[Ending, ...]:
     elements, tied = _trained_elements(work), _sum_of_ends(work)
     keys = [(trained, pp in (0, len(elements) - 1)) for pp, trained in enumerate(elements)]
     made = {key: _ending(work, key[0], tied=tied if key[1] else NO_TIME) for key in set(keys)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.memory import Work
+from shardwise.plan.memory import Unit, Work
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.kernels import HOST_SECONDS_PER_STEP
 from shardwise.plan.time.links import group_of
@@ -40,20 +40,16 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
-            sent = _messages(work, index, blocks=blocks, reduces=last_micro_batch)
+            sent = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
             made[key] = stage_of(work, pieces, sent, blocks=blocks, last=index == last)
     return tuple(made[blocks, index == 0, index == last] for index, blocks in enumerate(spans))
 
 
-def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> Messages:
-    if not work.sharded:
-        return reduced_messages(work, outer=outer_of_stage(work, stage)) if reduces and work.replicated else Messages()
-    execution, ends = work.execution, (stage == 0, stage == work.execution.layout.num_stages - 1)
-    key = (sharded_messages, execution.layout, execution.offload, execution.reduce_once, blocks, *ends, reduces)
-    if key not in work.memo:
-        outer, size = outer_of_stage(work, stage), blocks / num_units(work, blocks)
-        work.memo[key] = sharded_messages(work, outer=outer, blocks=size, last=reduces)
-    return gathered_once(work.memo[key], work) if execution.postpones_reduction else work.memo[key]
+def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
+    if work.sharded:
+        sent = sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks), last=reduces)
+        return gathered_once(sent, work) if work.execution.postpones_reduction else sent
+    return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
 
 
 def step_of(work: Work, pieces: Pieces | None = None) -> Step:
