@@ -33,15 +33,15 @@ _LARGEST = 10**8
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
 
 
-def read_shape(path: Path) -> ModelShape:
-    """Reads one config.json. Raises ModelError: it cannot be read, is no configuration, or of an unknown family."""
+def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
+    """What a config.json holds, and its name. Raises ModelError: it cannot be read, or is no configuration."""
     file = str(path)
     try:
         with path.open("rb") as opened:
             raw = opened.read(MAX_BYTES + 1)
     except OSError as error:
         raise ModelError.at(file, f"cannot be read: {error.strerror}") from None
-    return shape_from_data(parse_config(raw, file=file), file=file)
+    return parse_config(raw, file=file), file
 
 
 def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from shardwise.catalog.config import parse_config, read_shape, shape_from_data
+from shardwise.catalog.config import parse_config, read_config_file, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
 from shardwise.errors import ModelError
 from shardwise.spec.model.shape import ModelShape
@@ -71,34 +71,36 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
     Raises:
         ModelError: it is none of these, or its configuration is not one that can be planned.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return read_shape(path / "config.json")
-    if path.is_file():
-        return read_shape(path)
-    known = _known(name)
+    known = _known_here(name)
     if known is not None:
         return known.shape
-    if not is_hub_id(name):
-        raise ModelError.at(name, f"is no folder, no config.json and no known model{_nearest(name)}")
-    cached = cached_config(name, revision=revision)
-    if cached is not None:
-        return read_shape(cached)
-    return _from_hub(name, offline=offline)
+    data, file = _stated(name, offline=offline, revision=revision)
+    return shape_from_data(data, file=file)
 
 
 def config_of(name: str) -> dict[str, Any]:
     """The keys of config.json that `find_model` reads a shape from; raises as that does."""
+    known = _known_here(name)
+    return _stated(name, offline=False, revision=None)[0] if known is None else known.config
+
+
+def _known_here(name: str) -> KnownModel | None:
+    """The catalogue's entry that a name means, where no file or folder is called so."""
     path = Path(name).expanduser()
-    found = path / "config.json" if path.is_dir() else path if path.is_file() else None
-    known = _known(name)
-    if found is None and known is not None:
-        return known.config
-    found = found or cached_config(name)
-    if found is not None:
-        return parse_config(found.read_bytes(), file=str(found))
-    url, raw = download_config(name)
-    return parse_config(raw, file=url)
+    return None if path.is_dir() or path.is_file() else _known(name)
+
+
+def _stated(name: str, *, offline: bool, revision: str | None) -> tuple[dict[str, Any], str]:
+    """What the config.json of a name holds, and where it stands."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return read_config_file(path / "config.json")
+    if path.is_file():
+        return read_config_file(path)
+    if not is_hub_id(name):
+        raise ModelError.at(name, f"is no folder, no config.json and no known model{_nearest(name)}")
+    cached = cached_config(name, revision=revision)
+    return _from_hub(name, offline=offline) if cached is None else read_config_file(cached)
 
 
 def read_model(name: str, *, revision: str | None = None) -> ModelShape:
@@ -130,7 +132,7 @@ def _nearest(name: str) -> str:
     )
 
 
-def _from_hub(name: str, *, offline: bool) -> ModelShape:
+def _from_hub(name: str, *, offline: bool) -> tuple[dict[str, Any], str]:
     if offline:
         message = f"is not in the local Hugging Face cache, and the network is not to be used{_nearest(name)}"
         raise ModelError.at(name, message)
@@ -139,4 +141,4 @@ def _from_hub(name: str, *, offline: bool) -> ModelShape:
     except ModelError as error:
         nearest = _nearest(name)
         raise ModelError([replace(one, message=one.message + nearest) for one in error.problems]) from None
-    return shape_from_data(parse_config(raw, file=url), file=url)
+    return parse_config(raw, file=url), url

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.catalog import stated
-from shardwise.catalog.config import MAX_BYTES, parse_config, read_shape, shape_from_data
+from shardwise.catalog.config import MAX_BYTES, parse_config, read_config_file, shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.errors import ModelError
@@ -76,7 +76,7 @@ def test_what_is_not_a_configuration_is_named(raw, word):
 
 def test_a_missing_file_is_a_sentence(tmp_path):
     with pytest.raises(ModelError, match="cannot be read"):
-        read_shape(tmp_path / "config.json")
+        read_config_file(tmp_path / "config.json")
 
 
 def test_a_window_counts_only_where_the_family_uses_it():
