@@ -80,6 +80,25 @@ def spread(layout: Layout | None = None, *, micros: int = 1, **options: Any) -> 
 ZERO1: dict[str, Any] = {"zero_stage": 1, "reshard_after_forward": False}
 ZERO2: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False}
 
+#: One of each kind of layout, on two or four processes.
+LAYOUTS: dict[str, Layout] = {
+    "single": Layout(),
+    "ddp": Layout(dp_replicate=2),
+    "zero1": Layout(dp_shard=2, **ZERO1),
+    "zero2": Layout(dp_shard=2, **ZERO2),
+    "fsdp": Layout(dp_shard=2),
+    "tp": Layout(tp=2),
+    "mp": Layout(pp=2, schedule="sequential"),
+    "pp": Layout(pp=2),
+    "gpipe": Layout(pp=2, schedule="gpipe"),
+    "interleaved": Layout(pp=2, schedule="interleaved"),
+    "zero_bubble": Layout(pp=2, schedule="zero_bubble"),
+    "hsdp": Layout(dp_replicate=2, dp_shard=2),
+    "fsdp x tp": Layout(dp_shard=2, tp=2),
+    "fsdp x pp": Layout(dp_shard=2, pp=2),
+    "zero1 x tp": Layout(dp_shard=2, tp=2, **ZERO1),
+}
+
 #: Method and model: every layout trains a tied model in full, and adapters of an untied one.
 PAIRS = [("full", "tied"), ("lora", "untied"), ("qlora", "wide")]
 

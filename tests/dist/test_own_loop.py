@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM
 import shardwise
 from shardwise.errors import DataError, InputError
 from shardwise.spec.layout.axes import Layout
-from tests.dist.cells import TOLERANCE, ZERO1, ZERO2, apart, relative
+from tests.dist import cells
+from tests.dist.cells import TOLERANCE, apart, relative
 from tests.dist.conftest import TOYS
 from tests.dist.worlds import run_world, said_by, toy_model
 
@@ -26,21 +27,7 @@ STEPS = 6
 EPSILON = 1e-5
 
 LAYOUTS: dict[str, Layout] = {
-    "single": Layout(),
-    "ddp": Layout(dp_replicate=2),
-    "zero1": Layout(dp_shard=2, **ZERO1),
-    "zero2": Layout(dp_shard=2, **ZERO2),
-    "fsdp": Layout(dp_shard=2),
-    "tp": Layout(tp=2),
-    "mp": Layout(pp=2, schedule="sequential"),
-    "pp": Layout(pp=2),
-    "gpipe": Layout(pp=2, schedule="gpipe"),
-    "interleaved": Layout(pp=2, schedule="interleaved"),
-    "zero_bubble": Layout(pp=2, schedule="zero_bubble"),
-    "hsdp": Layout(dp_replicate=2, dp_shard=2),
-    "fsdp x tp": Layout(dp_shard=2, tp=2),
-    "fsdp x pp": Layout(dp_shard=2, pp=2),
-    "zero1 x tp": Layout(dp_shard=2, tp=2, **ZERO1),
+    **cells.LAYOUTS,
     "tp x pp": Layout(tp=2, pp=2),
     "ddp x pp": Layout(dp_replicate=2, pp=2),
     "cp": Layout(cp=2),

@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.build import Build, build
@@ -18,26 +17,8 @@ from shardwise.train.rehearsing.command import rehearse_ranks
 from shardwise.train.rehearsing.folder import write_rows
 from shardwise.train.rehearsing.rank import alone
 from shardwise.train.watching.journal import Journal
-from tests.dist.cells import ZERO1, ZERO2, composed, execution, train_on
+from tests.dist.cells import LAYOUTS, composed, execution, train_on
 from tests.dist.worlds import run_world, toy_llama
-
-LAYOUTS: dict[str, Layout] = {
-    "single": Layout(),
-    "ddp": Layout(dp_replicate=2),
-    "zero1": Layout(dp_shard=2, **ZERO1),
-    "zero2": Layout(dp_shard=2, **ZERO2),
-    "fsdp": Layout(dp_shard=2),
-    "tp": Layout(tp=2),
-    "mp": Layout(pp=2, schedule="sequential"),
-    "1f1b": Layout(pp=2),
-    "gpipe": Layout(pp=2, schedule="gpipe"),
-    "interleaved": Layout(pp=2, schedule="interleaved"),
-    "zero_bubble": Layout(pp=2, schedule="zero_bubble"),
-    "hsdp": Layout(dp_replicate=2, dp_shard=2),
-    "fsdp x tp": Layout(dp_shard=2, tp=2),
-    "zero1 x tp": Layout(dp_shard=2, tp=2, **ZERO1),
-    "fsdp x 1f1b": Layout(dp_shard=2, pp=2),
-}
 
 #: Method, and what of an execution is not `cells.execution`'s.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -95,8 +76,6 @@ def _alone(run: RunDirectory, job: Job, chosen: Execution, rank: int) -> tuple[i
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_rehearsal_is_what_the_same_code_allocates(layout, kind, make_job, tmp_path) -> None:
-    if (layout, kind) == ("fsdp x tp", "full"):
-        pytest.skip("measured 0.6 % lower than it is rehearsed, which is not explained")
     run, job, chosen = _cell(tmp_path, make_job, layout, kind)
     if chosen.optimizer == "adamw_8bit" and chosen.layout.tp > 1:
         (answer,) = rehearse_ranks(job, chosen, [0], cuda=False)

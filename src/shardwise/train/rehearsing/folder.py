@@ -16,9 +16,9 @@ from shardwise.models.load import build_on_meta, read_config
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, write_json
 
-#: Types of safetensors, by torch's.
-_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
-
+#: torch's types, by safetensors'.
+FILE_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
+_NAMES = {dtype: name for name, dtype in FILE_TYPES.items()}
 
 #: Files are mapped into memory, and some systems map none that is larger than their memory.
 _FILE_BYTES = 2**30
@@ -64,7 +64,7 @@ def write_model(folder: Path, config: dict[str, Any], *, dtype: torch.dtype) -> 
     at = number = 0
     for name, parameter in model.named_parameters():
         end = at + math.prod(parameter.shape) * dtype.itemsize
-        header[name] = {"dtype": _TYPES[dtype], "shape": list(parameter.shape), "data_offsets": [at, end]}
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(parameter.shape), "data_offsets": [at, end]}
         files[name], at = f"model-{number}.safetensors", end
         if at >= _FILE_BYTES:
             _write_hole(folder / files[name], header)

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from shardwise.parallel.ownership import local_part
+from shardwise.train.precision import type_name
 from shardwise.train.rehearsing.makers import ASKS, maker_of
 
 _aten, _prim = torch.ops.aten, torch.ops.prim
@@ -100,6 +101,8 @@ class Ledger(TorchDispatchMode):
         """Runs one operator, and notes what it made."""
         if func is _prim.device.default and type(args[0]) is FakeTensor:
             return args[0].fake_device  # asked for more often than anything is computed
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # a fake one would be another tensor
         kwargs = kwargs or {}
         if any(kind is DTensor for kind in types):
             return NotImplemented  # its local tensors come here by themselves
@@ -133,7 +136,7 @@ class Ledger(TorchDispatchMode):
 
     def take_in(self, tensor: torch.Tensor, part: str) -> None:
         """Counts a fake tensor that no operator made."""
-        self._add(tensor, Allocation(part, "", tuple(tensor.shape), _name(tensor)))
+        self._add(tensor, Allocation(part, "", tuple(tensor.shape), type_name(tensor.dtype)))
 
     def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
         if tensor.untyped_storage()._cdata in self._live:
@@ -143,7 +146,7 @@ class Ledger(TorchDispatchMode):
             return
         if func is _aten._to_copy.default and isinstance(args[0], nn.Parameter):
             part = "temporary"  # autocast's copy of a weight
-        self._add(tensor, Allocation(part, maker, tuple(tensor.shape), _name(tensor)))
+        self._add(tensor, Allocation(part, maker, tuple(tensor.shape), type_name(tensor.dtype)))
 
     def _cast(self, args: Any, out: torch.Tensor | None) -> None:
         """Counts copies of operands in the common type, which live as long as the operator."""
@@ -160,7 +163,7 @@ class Ledger(TorchDispatchMode):
         part, maker = maker_of()
         if part == ASKS:
             return
-        copy, size = Allocation(part, maker, tuple(like.shape), str(dtype).removeprefix("torch.")), [0]
+        copy, size = Allocation(part, maker, tuple(like.shape), type_name(dtype)), [0]
         self._change(copy, size, like.numel() * dtype.itemsize)
         self._passing.append((copy, size))
 
@@ -192,7 +195,3 @@ def _are_numbers(leaves: Iterable[Any]) -> bool:
     """Whether there are tensors, all with numbers: not on the meta device, from which parameters are made."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return bool(tensors) and not any(tensor.is_meta for tensor in tensors)
-
-
-def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

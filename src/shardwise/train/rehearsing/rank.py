@@ -30,15 +30,13 @@ from shardwise.spec.run import RunDirectory
 from shardwise.train.build import Build, build
 from shardwise.train.loop import launch
 from shardwise.train.measuring.memory import Held, held
-from shardwise.train.rehearsing.folder import write_rows
+from shardwise.train.rehearsing.folder import FILE_TYPES, write_rows
 from shardwise.train.rehearsing.instants import follow_instants
 from shardwise.train.rehearsing.ledger import Ledger
 from shardwise.train.watching.journal import Journal
 
 #: The second has optimizer states.
 _STEPS = 2
-
-_FILE_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +131,7 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
 def _unread(weights: Weights) -> Any:
     def read(name: str, *, offsets: Any, lengths: Any) -> torch.Tensor:
         del offsets
-        return torch.empty(tuple(lengths), dtype=_FILE_TYPES[weights.type(name)])
+        return torch.empty(tuple(lengths), dtype=FILE_TYPES[weights.type(name)])
 
     return read
 
