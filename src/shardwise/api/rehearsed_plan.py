@@ -55,7 +55,7 @@ def _checked(made: Plan, one: Candidate) -> Candidate:
         peak_bytes=worst.peak_bytes,
         peak_reserved_bytes=worst.peak_reserved_bytes,
         peak_low_bytes=worst.peak_bytes,
-        peak_high_bytes=max(rank.peak_reserved_bytes for rank in found.ranks),
+        peak_high_bytes=found.reserved_bytes,
         peak_instant=worst.peak_instant,
         ranks=tuple(RankMemory(ranks=r.ranks, peak_bytes=r.peak_bytes, parts=r.parts) for r in found.ranks),
     )
@@ -64,9 +64,8 @@ def _checked(made: Plan, one: Candidate) -> Candidate:
 
 
 def _sentence(one: Candidate, found: Rehearsal) -> str:
-    reserved = max(rank.peak_reserved_bytes for rank in found.ranks)
     return (
-        f"rehearsed, it {'fits' if found.fits else 'does not fit'}: {format_gib(reserved)} of "
+        f"rehearsed, it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
         f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
         f"{format_gib(one.memory.peak_reserved_bytes)}"
     )

@@ -69,9 +69,14 @@ class Rehearsal:
         return max(self.ranks, key=lambda rank: rank.peak_bytes)
 
     @property
+    def reserved_bytes(self) -> int:
+        """What the rank reserves that reserves most."""
+        return max(rank.peak_reserved_bytes for rank in self.ranks)
+
+    @property
     def fits(self) -> bool:
         """Whether what every rank reserves is there."""
-        return all(rank.peak_reserved_bytes <= self.capacity_bytes for rank in self.ranks)
+        return self.reserved_bytes <= self.capacity_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with a version."""

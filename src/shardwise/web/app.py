@@ -6,7 +6,7 @@ import asyncio
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,6 +18,8 @@ from starlette.routing import Route
 
 from shardwise import api
 from shardwise.errors import InputError
+from shardwise.spec.job.keys import Goal, Method
+from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.sentences import main_reason, verdict
 from shardwise.units import format_count
@@ -31,8 +33,7 @@ from shardwise.web.runs import Runs, events, stamp
 #: Of the report's own pages, and of these.
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _SHARED, _OWN = ("page.css", "page.js", "uplot.css", "uplot.min.js"), ("web.css", "web.js", "icon.svg")
-METHODS, GOALS = ("full", "lora", "qlora"), ("fastest", "cheapest", "fewest-gpus")
-LAYOUTS = ("auto", "mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "cp")
+METHODS, GOALS, LAYOUTS = get_args(Method), get_args(Goal), ("auto", *STRATEGIES)
 HARDWARE = (
     *("any", "1x RTX-4090", "2x RTX-4090", "4x RTX-6000-Ada", "4x L40S", "8x A100-80GB", "8x H100-SXM"),
     *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),

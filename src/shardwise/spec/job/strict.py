@@ -23,6 +23,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
+#: Of what nothing executes, such as the most of plan.json: a later version may have added keys.
+OPEN = ConfigDict(extra="ignore", strict=True)
+
+
 @cache
 def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(cls)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
-from shardwise.spec.job.strict import from_plain
+from shardwise.spec.job.strict import OPEN, from_plain
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.found import FoundBatch
@@ -19,9 +19,6 @@ from shardwise.spec.plan.offers import Offers
 from shardwise.spec.plan.solved import Solved
 
 VERSION = 1
-
-#: Of the parts of plan.json that nothing executes: a later version may have added keys.
-_OPEN = ConfigDict(extra="ignore", strict=True)
 
 #: The parts of a rank's memory, in the order they are drawn.
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context")
@@ -58,7 +55,7 @@ class MemoryForecast:
     reserved) bytes plus what lies outside the allocator; `peak_reserved_bytes`: with the allocator's rounding and
     fragmentation; `peak_instant`: when the peak is reached, in words: `backward of layer 31`."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     capacity_bytes: int
     peak_bytes: int
@@ -74,7 +71,7 @@ class TimeForecast:
     """Time of one optimizer step and of the whole run; utilisations are shares from 0 to 1. `total_seconds`: None where
     the number of steps is not known."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     step_seconds: float
     tokens_per_second: float
@@ -88,7 +85,7 @@ class TimeForecast:
 class Cost:
     """Rental price; None where the catalogue knows none."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     usd: float | None = None
     usd_per_hour: float | None = None

@@ -7,10 +7,8 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
+from shardwise.spec.job.strict import OPEN
 from shardwise.units import format_bytes
-
-#: Of the parts of plan.json that nothing executes: a later version may have added keys.
-_OPEN = ConfigDict(extra="ignore", strict=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +20,7 @@ class BatchTrial:
         forecast_bytes: the same, as it was forecast.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     micro_batch_size: int
     fits: bool
@@ -39,7 +37,7 @@ class BatchTrial:
 class FoundBatch:
     """What `train --find-batch` tried, in that order. `share`: sequences of the global batch for each rank."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _OPEN
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     capacity_bytes: int
     share: int

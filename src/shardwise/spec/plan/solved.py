@@ -7,6 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
+from shardwise.spec.job.strict import OPEN
+
 Extreme = Literal["largest", "smallest"]
 
 
@@ -41,7 +43,7 @@ class Solved:
         tried: every value that was tried, in that order.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     key: str
     asks: Extreme
