@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -77,6 +79,7 @@ def parallelize(
     shape = given.shape
     _refuse(given, execution)
     world = join_world(execution.layout)
+    atexit.register(_leave_groups)
     given.agree(world)
     if execution.layout.cp > 1:
         Context(world.mesh["cp"]).register()
@@ -244,6 +247,13 @@ class Parallelized:
         mine = {id(parameter) for parameter in self.parameters()}
         if any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
             self._stepped.after_step()
+
+
+def _leave_groups() -> None:
+    """At the end of the user's program, which may leave that to us: threads of gloo that outlive it abort the process,
+    so that torchrun calls a good run failed."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
