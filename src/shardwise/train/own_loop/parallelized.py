@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -40,6 +41,9 @@ from shardwise.train.own_loop.rows import global_batch
 from shardwise.train.saving.export import Result
 from shardwise.train.saving.final import save_folder
 from shardwise.train.step import Step
+
+#: In which a thread that has its last lines to run gets a processor.
+_LET_GO_SECONDS = 0.2
 
 
 def parallelize(
@@ -250,10 +254,11 @@ class Parallelized:
 
 
 def _leave_groups() -> None:
-    """At the end of the user's program, which may leave that to us: threads of gloo that outlive it abort the process,
-    so that torchrun calls a good run failed."""
+    """At the end of the user's program. A thread of gloo lets go of the last collective's tensors a moment after all
+    have them; once Python is being shut down, that aborts the process, and torchrun calls a good run failed."""
     if dist.is_initialized():
         dist.destroy_process_group()
+        time.sleep(_LET_GO_SECONDS)
 
 
 def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
