@@ -35,6 +35,9 @@ TRIAL_ROWS = "trial_rows"
 #: Set in the environment of workers that `shardwise train` started itself, to the name of that launch.
 LAUNCH = "SHARDWISE_LAUNCH"
 
+#: Set in the environment of a worker that speaks for its node: the descriptor of the terminal it was started from.
+CONSOLE = "SHARDWISE_CONSOLE"
+
 
 class _File:
     """A file or folder inside the run directory."""

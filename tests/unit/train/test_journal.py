@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import CONSOLE, RunDirectory
 from shardwise.train.watching.journal import Journal
 
 
@@ -41,3 +42,16 @@ def test_a_start_behind_the_last_step_is_before_no_step(tmp_path: Path) -> None:
     journal = Journal(run=RunDirectory(tmp_path), rank=1)
     journal.enter("saving")
     assert journal.before_first_step == ""
+
+
+def test_the_first_rank_of_a_node_says_once_on_its_terminal_why_it_fails(tmp_path: Path, monkeypatch) -> None:
+    run = RunDirectory(tmp_path)
+    run.logs.mkdir(parents=True)
+    terminal = tmp_path / "terminal"
+    with terminal.open("wb") as file:
+        monkeypatch.setenv(CONSOLE, str(file.fileno()))
+        journal = Journal(run=run, rank=8)
+        journal.failed(OSError("the disk is full"))
+        journal.write_failure(OSError("again"), rank=8, phase="saving")
+    said = f"error: rank 8 on {socket.gethostname()}: the disk is full; rank 0 says what came first\n"
+    assert terminal.read_text() == said

@@ -22,7 +22,7 @@ from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings
 from shardwise.launch.processes.rank import rank_argv
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.cluster import DeviceKind
-from shardwise.spec.run import RunDirectory, read_json, write_json, write_text
+from shardwise.spec.run import CONSOLE, RunDirectory, read_json, write_json, write_text
 from shardwise.units import format_ranks
 
 POLL_SECONDS = 0.2
@@ -172,13 +172,19 @@ def wait_to_be_stopped() -> None:
 
 
 def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
-    """Replaces this process by the worker, whose output goes where other runs have it; leaves a sign for rank 0."""
+    """Replaces this process by the worker, whose output goes where other runs have it; leaves a sign for rank 0. The
+    first rank of another node keeps this terminal, to say there why it fails."""
     with suppress(OSError):
         write_text(run.rank_pid(place.rank), f"{os.getpid()}\n")
     argv = rank_argv(run, module=module)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(argv[0], argv, joined_environment(kind))  # noqa: S606 - an argument list, and no shell
+    environment = joined_environment(kind)
+    if place.local_size < place.size and environment.get("LOCAL_RANK") == "0":
+        console = os.dup(2)
+        os.set_inheritable(console, True)
+        environment[CONSOLE] = str(console)
+    os.execve(argv[0], argv, environment)  # noqa: S606 - an argument list, and no shell
 
 
 def joined_environment(kind: DeviceKind) -> dict[str, str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import shardwise
 from shardwise.errors import InputError
-from shardwise.spec.run import RunDirectory, announce, append_line, write_json, write_text
+from shardwise.spec.run import CONSOLE, RunDirectory, announce, append_line, write_json, write_text
 from shardwise.train.measuring.memory import Held
 from shardwise.train.watching.progress import Progress
 
@@ -138,6 +140,15 @@ class Journal:
             "input_error": isinstance(error, InputError),
         }
         write_json(self.run.rank_failure(rank), cause)
+        self._tell_console(cause["message"])
+
+    def _tell_console(self, message: str) -> None:
+        """Says, once, why this rank fails, where it is the one that speaks for its node."""
+        console = os.environ.pop(CONSOLE, None)
+        if console is not None:
+            text = f"error: rank {self.rank} on {socket.gethostname()}: {message}; rank 0 says what came first\n"
+            with suppress(OSError):
+                os.write(int(console), text.encode())
 
 
 def _message(error: BaseException) -> str:
