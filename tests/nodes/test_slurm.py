@@ -134,6 +134,20 @@ def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
     assert_equal(run, RunDirectory(alone.root))
 
 
+@pytest.mark.parametrize("written", SCRIPTS)
+def test_a_job_that_its_user_cancels_is_not_queued_again(written, two: Cluster, job_file, tmp_path: Path) -> None:
+    path, run = job_file(train={"max_steps": 400}, layout="fsdp", hardware="cpu:2")
+    batch = script(tmp_path, SCRIPTS[written](tmp_path, path))
+    for node in two.nodes:
+        node.slow(rate="20mbit", delay="5ms")
+    with slurm(two.nodes, folder=tmp_path / "slurm") as cluster:
+        job = cluster.ask("sbatch", "--parsable", "--chdir", str(tmp_path), batch).strip()
+        wait_until(job, cluster, lambda state: len(read_metrics(run)) >= 3 or state["JobState"] in ENDED)
+        cluster.ask("scancel", job)
+        state = wait_until(job, cluster, lambda state: state["JobState"] in (*ENDED, "PENDING"))
+    assert (state["JobState"], state["Restarts"]) == ("CANCELLED", "0")
+
+
 #: What a rank finds, short of a GPU: the hardware that a job without `hardware` trains on, and which device is its own.
 LOOK = """
 import json, os

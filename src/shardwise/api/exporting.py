@@ -59,7 +59,7 @@ def job_yaml(keys: dict[str, Any]) -> str:
 def write_export(exported: Exported, folder: str | Path) -> list[Path]:
     """Writes the files into a folder; InputError if they cannot be written. Returns their paths."""
     paths = [Path(folder) / name for name in exported.files]
-    with written_to(folder):
+    with written_to(folder, what="folder"):
         for path, text in zip(paths, exported.files.values(), strict=True):
             write_text(path, text)
     return paths

@@ -143,12 +143,12 @@ def write_plan_page(made: Plan, path: str | Path) -> None:
 
 
 @contextmanager
-def written_to(path: str | Path) -> Generator[None]:
+def written_to(path: str | Path, *, what: str = "file") -> Generator[None]:
     """What cannot be written inside is an InputError that names the path."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
+        raise InputError(f"{path} cannot be written: {error.strerror}; name another {what}") from None
 
 
 def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:

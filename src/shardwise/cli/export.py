@@ -34,13 +34,13 @@ def export(
     made = api.export(job, to=to, overrides=sets or [])
     if output is None and len(made.files) > 1:
         raise InputError(f"--to {to} makes {' and '.join(made.files)}; name a folder for them with --output")
-    told = sys.stderr
+    told, commands = sys.stderr, made.run
     if output is None:
         sys.stdout.write(next(iter(made.files.values())))
     else:
-        told = sys.stdout
+        told, commands = sys.stdout, made.run_with(output)
         for path in api.write_export(made, output):
             print(f"wrote {path}", file=told)
     for sentence in made.said:
         print(f"note: {sentence}", file=told)
-    print("next:", *(f"  {line}" for line in made.run), sep="\n", file=told)
+    print("next:", *(f"  {line}" for line in commands), sep="\n", file=told)

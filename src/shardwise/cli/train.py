@@ -59,7 +59,7 @@ def train(
         several = api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts)
         if several is not None:
             if find_batch:
-                raise InputError("--find-batch tries steps on one machine; leave out it, or --nodes")
+                raise InputError("--find-batch tries steps on one machine; leave it out, or --nodes")
             result = api.train_on_nodes(
                 job,
                 nodes=several,

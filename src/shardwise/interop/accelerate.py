@@ -28,7 +28,7 @@ LIMITS = Limits(
 def to_accelerate(chosen: Chosen) -> Exported:
     """accelerate.yaml, and the line that starts a script with it on each node."""
     LIMITS.refuse(chosen)
-    said = [*memory_notes(chosen), *_said(chosen)]
+    said = ["the script train.py is yours", *memory_notes(chosen), *_said(chosen)]
     comment = [chosen.written, "The script says, for the same training:"]
     comment += [f"  {line}" for line in left_to_the_script(chosen)]
     comment.append(f"  gradients clipped to a norm of {chosen.job.train.max_grad_norm!r}: accelerator.clip_grad_norm_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,12 @@ class Exported:
     files: dict[str, str]
     said: list[str] = field(default_factory=list[str])
     run: list[str]
+
+    def run_with(self, folder: str | Path) -> list[str]:
+        """The commands, with the files where they lie: in a folder, named as from here."""
+        places = {name: shlex.quote(str(Path(folder) / name)) for name in self.files}
+        words = re.compile(rf"(?<!\S)({'|'.join(map(re.escape, places))})(?=[\s;]|$)")
+        return [words.sub(lambda word: places[word[1]], line) for line in self.run]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +107,10 @@ class Chosen:
 
     @property
     def name(self) -> str:
-        """Of the run, in the letters that Kubernetes and clouds allow."""
+        """Of the run, as Kubernetes and clouds allow it: of letters, digits and hyphens, a letter first."""
         letters = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(self.job.output_dir).name.lower())
-        return letters.strip("-")[:40].strip("-") or "run"
+        name = letters.strip("-")[:40].strip("-")
+        return name if name[:1].isalpha() else f"run-{name}".strip("-")
 
     @property
     def written(self) -> str:

@@ -36,7 +36,8 @@ def to_deepspeed(chosen: Chosen) -> Exported:
     if chosen.execution.parameters_on_host and chosen.layout.strategy == "zero2":
         message = "DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; plan again with --set layout=fsdp"
         raise UnsupportedError(f"{chosen.path}: {message}")
-    said = [f"the script says {line}" for line in left_to_the_script(chosen) if not line.startswith("optimizer")]
+    said = ["the script train.py is yours, and hands deepspeed.json to deepspeed.initialize as `config`"]
+    said += [f"the script says {line}" for line in left_to_the_script(chosen) if not line.startswith("optimizer")]
     if chosen.job.train.weight_decay:
         said.append("the script hands over norms and biases as a group of their own with weight_decay 0")
     if chosen.execution.gradient_checkpointing == "full":

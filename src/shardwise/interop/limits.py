@@ -88,11 +88,12 @@ def left_to_the_script(chosen: Chosen) -> list[str]:
     job, execution = chosen.job, chosen.execution
     train = job.train
     stored = "bfloat16" if execution.precision == "bf16" else "float32"
+    forwards = execution.gradient_accumulation_steps
     lines = [
         f'model: from_pretrained("{chosen.model}", dtype=torch.{stored}, '
         f'attn_implementation="{execution.attn_implementation}")',
-        f"batch: {execution.micro_batch_size} rows a process and forward, {execution.gradient_accumulation_steps} "
-        f"forwards a step: {train.global_batch_size} rows a step in all",
+        f"batch: {execution.micro_batch_size} rows a process and forward, {forwards} forward{'s' * (forwards > 1)} "
+        f"a step: {train.global_batch_size} rows a step in all",
         f"optimizer: {optimizer_written(chosen)}",
         f"schedule: {train.lr_scheduler_type} with {warmup_written(chosen)} of warmup",
         "loss: the sum over trained tokens, divided by their number in the whole global batch",

@@ -46,6 +46,9 @@ _SLURM = """\
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 {time}
+##SBATCH --partition=NAME --account=NAME
+##SBATCH --cpus-per-task=8 --mem=0
+# With one # less the lines above count; clusters that do not give whole nodes need the last.
 # Slurm starts this where sbatch was called, on a file system that all nodes see.
 
 export SHARDWISE_CACHE="${{SHARDWISE_CACHE:-$PWD/.shardwise-cache}}"
@@ -64,9 +67,10 @@ if [ -n "$stopped" ]; then  # the first wait ended with the signal
   wait $!
   code=$?
 fi
-# 143: stopped by SIGTERM after saving. The same script goes on from there.
+# 143: stopped by SIGTERM after saving. The same script goes on from there, unless `scancel` ended the job: then Slurm
+# no longer counts it as running.
 if [ "$code" -ne 0 ] && {{ [ -n "$stopped" ] || [ "$code" -eq 143 ]; }}; then
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING && scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"
 """

@@ -20,7 +20,10 @@ def said_of(chosen: Chosen) -> list[str]:
 
 def to_torchrun(chosen: Chosen) -> Exported:
     """One line for each node."""
-    lines = [f"# {chosen.written}", *chosen.torchrun_lines(f"-m shardwise {chosen.train}")]
-    what = "its line on each node; NODE_0 is the name or the address of the first" if chosen.nodes > 1 else lines[1]
+    several = chosen.nodes > 1
+    how = ["# Run on each node its own line; NODE_0 is the name or the address of the first."] if several else []
+    lines = [f"# {chosen.written}", *how, *chosen.torchrun_lines(f"-m shardwise {chosen.train}")]
+    theirs = "on each node its line of torchrun.sh; NODE_0 is the name or the address of the first"
+    what = theirs if several else lines[1]
     limit = "torchrun gives ranks that it stops 30 s to save; what takes longer is lost back to the last checkpoint"
     return Exported(files={"torchrun.sh": "\n".join(lines) + "\n"}, said=[*said_of(chosen), limit], run=[what])

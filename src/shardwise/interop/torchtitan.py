@@ -59,6 +59,7 @@ def to_torchtitan(chosen: Chosen) -> Exported:
     text = "\n".join([*lines, "    return config"]) + "\n"
     run = chosen.torchrun_lines("-m torchtitan.train --module shardwise_titan --config finetune")
     said = [
+        "the module shardwise_titan is found where the command is run from, or on PYTHONPATH",
         f"the rows are those of torchtitan's own configuration {base}: set config.dataloader to yours",
         f"config.checkpoint loads the weights of {chosen.model} from ./assets/hf, where "
         "scripts/download_hf_assets.py of torchtitan puts them",

@@ -30,6 +30,7 @@ def test_one_file_is_printed_alone_and_all_else_is_said_beside_it(shardwise: Sha
     assert said.code == 0
     assert json.loads(said.out)["zero_optimization"]["stage"] == 3
     assert "note: the script says schedule: linear" in said.err
+    assert "the script train.py is yours, and hands deepspeed.json to deepspeed.initialize" in said.err
     assert said.err.splitlines()[-2:] == ["next:", "  torchrun --standalone --nproc-per-node 2 train.py"]
 
 
@@ -63,11 +64,31 @@ def test_several_files_need_a_folder(shardwise: Shardwise, job: Path, tmp_path: 
     assert written.code == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["accelerate.yaml", "sft.py"]
     assert written.out.startswith(f"wrote {tmp_path}/out/sft.py\n")
-    assert written.out.endswith("next:\n  accelerate launch --config_file accelerate.yaml sft.py\n")
+    out = tmp_path / "out"
+    assert written.out.endswith(f"next:\n  accelerate launch --config_file {out}/accelerate.yaml {out}/sft.py\n")
     (tmp_path / "file").write_text("")
     in_the_way = shardwise("export", str(job), "--to", "trl", "--output", str(tmp_path / "file"))
     assert in_the_way.code == 2
-    assert "cannot be written: " in in_the_way.err
+    assert "cannot be written: File exists; name another folder" in in_the_way.err
+
+
+@pytest.mark.parametrize(
+    ("to", "line"),
+    [
+        ("slurm", "sbatch OUT/train.sbatch"),
+        ("kubernetes", "kubectl apply -f OUT/jobset.yaml"),
+        ("skypilot", "sky launch -c first OUT/task.yaml"),
+        ("torchrun", "on each node its line of OUT/torchrun.sh; NODE_0 is the name or the address of the first"),
+    ],
+)
+def test_what_to_run_next_names_files_where_they_were_written(
+    shardwise: Shardwise, job: Path, tmp_path: Path, to: str, line: str
+) -> None:
+    """The commands are run where the job lies, because the files name it from there."""
+    out = tmp_path / "out"
+    said = shardwise("export", str(job), "--to", to, "--output", str(out), "--set", "hardware=2 x 1x L4")
+    assert said.code == 0
+    assert said.out.splitlines()[-1].strip() == line.replace("OUT", str(out))
 
 
 def test_an_unknown_target_and_a_plan_that_is_not_trained_are_refused(shardwise: Shardwise, job: Path) -> None:

@@ -150,4 +150,4 @@ def test_compare_prints_what_stands_beside_a_layout_that_failed_and_exits_1(
 
 def test_a_micro_batch_is_tried_on_one_machine(shardwise) -> None:
     said = shardwise("train", "job.yaml", "--find-batch", "--nodes", 2, "--node-rank", 0, "--master", "n0")
-    assert (said.code, said.err) == (2, "error: --find-batch tries steps on one machine; leave out it, or --nodes\n")
+    assert (said.code, said.err) == (2, "error: --find-batch tries steps on one machine; leave it out, or --nodes\n")

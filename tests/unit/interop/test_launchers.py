@@ -31,7 +31,8 @@ def test_torchrun_has_one_line_for_each_node(make) -> None:
     assert one.files["torchrun.sh"].splitlines() == ["# fsdp on 2x L4", line]
     assert one.run == [line]
     two = export(make(**TWO_NODES), "torchrun")
-    first, second = two.files["torchrun.sh"].splitlines()[1:]
+    how, first, second = two.files["torchrun.sh"].splitlines()[1:]
+    assert how == "# Run on each node its own line; NODE_0 is the name or the address of the first."
     assert '--nnodes 2 --nproc-per-node 4 --node-rank 0 --master-addr "$NODE_0"' in first
     assert "--node-rank 1 " in second
     assert any("SHARDWISE_CACHE" in sentence for sentence in two.said)
@@ -51,22 +52,31 @@ def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, t
     for option in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--signal=B:TERM@120", "--requeue"):
         assert option in asked
     assert "##SBATCH --time=3:00:00" in text  # half as long again as 5000 s
+    assert "##SBATCH --cpus-per-task=8 --mem=0" in text
     assert "WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 python -m shardwise train plan.json" in text
     assert "gpus" not in export(make(hardware="cpu:2"), "slurm").files["train.sbatch"].replace("2x", "")
 
 
 @pytest.mark.parametrize(
-    ("asked_to_stop", "code", "requeued"), [(False, 0, 0), (True, 143, 1), (False, 143, 1), (False, 1, 0)]
+    ("asked_to_stop", "code", "state", "requeued"),
+    [
+        (False, 0, "RUNNING", 0),
+        (True, 143, "RUNNING", 1),
+        (False, 143, "RUNNING", 1),
+        (False, 1, "RUNNING", 0),
+        (True, 143, "COMPLETING", 0),  # cancelled by its user
+    ],
 )
 def test_the_batch_script_queues_a_run_again_that_has_saved_and_no_other(
-    make, tmp_path, asked_to_stop, code, requeued
+    make, tmp_path, asked_to_stop, code, state, requeued
 ) -> None:
     """With programs of Slurm's names that note what they are asked; a real Slurm is `make test-nodes`' affair."""
     notes = tmp_path / "notes"
     scancel = f'#!/bin/bash\necho "scancel $*" >> {notes}\ntouch {tmp_path}/stop\n'
     signal = "kill -TERM $PPID\nwhile [ ! -e stop ]; do sleep 0.05; done\n" if asked_to_stop else ""
     programs = {
-        "scontrol": f'#!/bin/bash\necho "scontrol $*" >> {notes}\necho node0\n',
+        "scontrol": f'#!/bin/bash\necho "scontrol $*" >> {notes}\n'
+        f'[ "$2" = job ] && echo "   JobState={state} Reason=None" || echo node0\n',
         "scancel": scancel,
         "srun": f'#!/bin/bash\necho "srun $MASTER_ADDR $MASTER_PORT" >> {notes}\n{signal}exit {code}\n',
     }
@@ -100,6 +110,17 @@ def test_the_jobset_keeps_to_its_published_schema(make, case) -> None:
     made["spec"]["replicatedJobs"][0]["template"]["spec"]["completion_mode"] = "Indexed"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(made, schema)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("runs/7B_lora.v2", "run-7b-lora-v2"), ("runs/first", "first"), ("runs/__", "run")]
+)
+def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_be(make, folder, name) -> None:
+    """RFC 1035 labels: a letter first."""
+    chosen = make(job={"output_dir": folder})
+    jobset = yaml_of(export(chosen, "kubernetes").files["jobset.yaml"])
+    assert jobset["metadata"]["name"] == jobset["spec"]["network"]["subdomain"] == name
+    assert export(chosen, "skypilot").run == [f"sky launch -c {name} task.yaml"]
 
 
 @pytest.mark.parametrize("case", [{}, TWO_NODES])

@@ -45,7 +45,7 @@ def test_accelerate_reads_every_key_and_says_the_layout_of_the_plan(make) -> Non
         "parallelism_config_dp_replicate_size": 2,
         "parallelism_config_dp_shard_size": 4,
     }
-    assert "#   batch: 1 rows a process and forward, 1 forwards a step: 8 rows a step in all" in text
+    assert "#   batch: 1 rows a process and forward, 1 forward a step: 8 rows a step in all" in text
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     launch = pytest.importorskip("accelerate.commands.launch")
     assert made.keys() <= {field.name for field in fields(config_args.ClusterConfig)} | {"compute_environment"} | {

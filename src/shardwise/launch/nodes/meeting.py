@@ -42,7 +42,9 @@ class Nodes:
             raise InputError("--node-rank and --master are for several machines; say how many with --nodes")
         if max_restarts:
             raise InputError("--max-restarts is for one machine; on several, start the same command again on each")
-        if master is None or node_rank is None or not 0 <= node_rank < nodes:
+        if node_rank is not None and not 0 <= node_rank < nodes:
+            raise InputError(f"--node-rank is {node_rank}; with --nodes {nodes} it is from 0 to {nodes - 1}")
+        if master is None or node_rank is None:
             raise InputError(
                 f"--nodes {nodes} needs --node-rank, from 0 to {nodes - 1}, another on each machine, and --master with "
                 "the address of node 0"
