@@ -10,7 +10,7 @@ from shardwise import api
 from shardwise.errors import InputError, Problem
 from shardwise.spec.plan.forecast import Plan
 from shardwise.web.models import DROPPED, Models, catalogue
-from shardwise.web.question import NAMES, Question
+from shardwise.web.question import NAMES, SOLVE, Question
 
 #: Plans that are remembered: going back and changing what is copied make none anew.
 _REMEMBERED = 24
@@ -50,11 +50,11 @@ class Answers:
 
     def _plan(self, question: Question, model: str) -> Plan:
         overrides = question.overrides(model)
-        key = tuple(one.text for one in overrides)
+        key = (question.solve or "", *(one.text for one in overrides))
         # A folder's configuration may change; the catalogue and what was dropped do not.
         lasting = model.lower() in catalogue() or question["model"].startswith(DROPPED)
         with self._turn:
-            made = self._made.pop(key, None) or api.plan(overrides=overrides)
+            made = self._made.pop(key, None) or api.plan(overrides=overrides, solve=question.solve)
             if lasting:
                 self._made[key] = made
             while len(self._made) > _REMEMBERED:
@@ -68,7 +68,6 @@ def _refused(problems: tuple[Problem, ...] | list[Problem], *, place: str = "") 
     general: list[str] = []
     for problem in problems:
         message = problem.message.replace(place, SAVED_AS) if place.startswith("/") else problem.message
-        by_field.setdefault(problem.where or "", []).append(message) if problem.where in NAMES else general.append(
-            message
-        )
+        where = "solve" if (problem.where or "").startswith(SOLVE) else problem.where
+        (by_field.setdefault(where, []) if where in NAMES else general).append(message)
     return Answer(by_field=by_field, general=tuple(general))

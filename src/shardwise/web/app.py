@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -38,6 +39,14 @@ HARDWARE = (
     *("any", "1x RTX-4090", "2x RTX-4090", "4x RTX-6000-Ada", "4x L40S", "8x A100-80GB", "8x H100-SXM"),
     *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),
 )
+#: What can be solved for, in words.
+SOLVES = {
+    "": "nothing: as it is asked",
+    "max_length": "the longest sequences",
+    "micro_batch_size": "the largest micro-batch",
+    "lora.r": "the largest LoRA rank",
+    "gpus": "the fewest GPUs",
+}
 MOST_COMPARED = 4
 #: Seconds for a file of a page's size.
 LONGEST_UPLOAD = 10
@@ -115,6 +124,7 @@ class Pages:
             methods=METHODS,
             goals=GOALS,
             layouts=LAYOUTS,
+            solves=SOLVES,
             hardware=HARDWARE,
             answer=answer,
             verdict="" if answer.plan is None else _sentence(verdict(answer.plan)),
@@ -159,8 +169,9 @@ class Pages:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
         found = api.read_report(path)
-        part, curves = map(Markup, api.report_as_part(found))
         live = found.outcome.state == "unfinished"
+        # What a run has not written yet is no gap before it ends.
+        part, curves = map(Markup, api.report_as_part(replace(found, gaps=()) if live else found))
         return render(
             "run.html",
             headers={"etag": tag},
@@ -190,7 +201,7 @@ def copied(shown: str, question: Question, plan: Plan, *, model: str) -> dict[st
     if shown == "command":
         return {"command": question.command(model)}
     if shown == "job.yaml":
-        return {"job.yaml": api.job_yaml(question.keys(model))}
+        return {"job.yaml": api.job_yaml(question.keys(model, solved=plan.solved))}
     if shown not in api.export_targets():
         return {"": f"There is nothing to copy as {shown[:40]!r}."}
     try:

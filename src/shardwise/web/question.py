@@ -12,9 +12,12 @@ from shardwise.api import Override
 from shardwise.errors import InputError, Problem
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import LoraSpec, TrainSpec
+from shardwise.spec.plan.solved import Solved
 
 #: A field's text in the address; no job has a longer one.
 MOST_LETTERS = 300
+#: Stands for a field that is no key of a job: what `shardwise plan` is to solve for.
+SOLVE = "--solve"
 #: Numbers of more digits stay text, which the reader of jobs refuses.
 _MOST_DIGITS = 18
 
@@ -60,6 +63,7 @@ FIELDS = (
     Field(name="rows", label="Rows of data", key="data.num_rows", usual="10000", number=(100, 10_000_000)),
     Field(name="goal", label="Goal", key="goal", usual="fastest"),
     Field(name="layout", label="Layout", key="layout", usual="auto"),
+    Field(name="solve", label="Find what fits", key=SOLVE, usual=""),
 )
 NAMES = tuple(field.name for field in FIELDS)
 
@@ -93,7 +97,7 @@ class Question:
             text = model if field.name == "model" else self.texts[field.name]
             if field.name == "hardware" and not text:
                 text = "any"
-            if not text or (field.name == "rank" and self.texts["method"] in ("full", "")):
+            if not text or field.key == SOLVE or (field.name == "rank" and self.texts["method"] in ("full", "")):
                 continue
             is_number = field.number is not None and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
             yield field, int(text) if is_number else text
@@ -104,11 +108,19 @@ class Question:
             Override(text=f"{field.key}={json.dumps(value)}", where=field.name) for field, value in self.values(model)
         ]
 
-    def keys(self, model: str) -> dict[str, Any]:
-        """The job as its file has it."""
+    @property
+    def solve(self) -> str | None:
+        """The key to solve for."""
+        return self.texts["solve"] or None
+
+    def keys(self, model: str, *, solved: Solved | None = None) -> dict[str, Any]:
+        """The job as its file has it, with the value that was found."""
+        values: dict[str, str | int] = {field.key: value for field, value in self.values(model)}
+        if solved is not None and solved.value is not None:
+            values |= {"hardware": solved.written} if solved.key == "gpus" else {solved.key: solved.value}
         job: dict[str, Any] = {}
-        for field, value in self.values(model):
-            section, _, key = field.key.rpartition(".")
+        for name, value in values.items():
+            section, _, key = name.rpartition(".")
             (job.setdefault(section, {}) if section else job)[key] = value
         return job
 
@@ -117,6 +129,7 @@ class Question:
         words = ["shardwise", "plan"]
         for field, value in self.values(model):
             words += [field.flag, str(value)] if field.flag else ["--set", f"{field.key}={value}"]
+        words += [SOLVE, self.solve] if self.solve else []
         return shlex.join(words)
 
     def query(self, **changed: str) -> dict[str, str]:

@@ -74,6 +74,21 @@ def test_answers_are_those_of_the_command_line_field_by_field(served: Served, sh
     assert (chosen is None) == (printed.code == 1) == ("Nothing fits" in page.text)
 
 
+@pytest.mark.parametrize("key", ["max_length", "gpus"])
+def test_what_fits_is_found_as_the_command_line_finds_it(served: Served, shardwise: Shardwise, key: str) -> None:  # noqa: F811
+    page, said = (served.get(path, **{**USUAL, "copy": "command"}, solve=key) for path in ("/", "/plan.json"))
+    command = shlex.split(copied(page))
+    assert command[-2:] == ["--solve", key]
+    assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)
+    solved = json.loads(said.text)["solved"]
+    assert "<h2>Solved</h2>" in page.text
+    job = copied(served.get("/", **USUAL, solve=key))
+    found = {"max_length": f"max_length: {solved['value']}\n", "gpus": f"hardware: {solved['written']}\n"}
+    assert found[key] in job, "the file has the value that was found"
+    refused = served.get("/", **{**USUAL, "hardware": "any"}, solve=key)
+    assert "the hardware is open, and so there is no one answer" in wrong(refused, "solve")
+
+
 def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp_path: Any) -> None:  # noqa: F811
     planned = json.loads(served.get("/plan.json", **USUAL).text)
     job = tmp_path / "job.yaml"
@@ -183,6 +198,7 @@ def test_runs_are_listed_and_looked_at_and_nothing_is_written(served: Served) ->
 def test_a_live_run_is_told_anew_where_something_has_changed(served: Served) -> None:
     live = served.get("/run", name="runs/live")
     assert 'data-poll="2000"' in live.text
+    assert "What this report lacks" not in live.text, "what is not written yet is no gap"
     assert "step 5 of 50" in live.text
     tag = live.headers["etag"]
     again = served.ask("GET", "/run?name=runs/live", headers={"If-None-Match": tag})

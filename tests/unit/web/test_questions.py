@@ -1,23 +1,18 @@
-"""A hundred questions in a row: processor time of an answer, and memory of the server."""
+"""A hundred questions in a row: how soon they are answered, and memory of the server."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
+from tests.speed import REFERENCE_SECONDS, yardstick
 from tests.unit.web.served import Served
 
-#: Processor seconds in which 95 of 100 answers are there, with room for a machine that does much else meanwhile.
-MOST_SECONDS = 0.6
 #: What the server may grow by, once it has answered the first thirty: its caches are full then.
 MOST_GROWTH = 32 * 1024**2
-
-
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
@@ -26,17 +21,25 @@ def resident_bytes(pid: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timed
-def test_a_hundred_questions_in_a_row_are_answered_soon_and_leave_nothing_behind(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("hardware", "batch", "count", "most_seconds"), [("8x H100-SXM", 8, 100, 0.3), ("128 x 8x H100-SXM", 1024, 40, 3.0)]
+)
+def test_questions_in_a_row_are_answered_soon_and_leave_nothing_behind(
+    served: Served, hardware: str, batch: int, count: int, most_seconds: float
+) -> None:
+    """Seconds on the quiet core that limits are written for, from the question to the whole answer."""
     pid, taken, before = served.process.pid, list[float](), 0
-    for number in range(100):
-        question = {"model": "llama-3.1-8b", "method": ("lora", "full")[number % 2], "hardware": "8x H100-SXM"}
-        question |= {"length": str(512 + 64 * number), "batch": str(8 + number % 11), "rank": str(8 + number % 7)}
-        began = processor_seconds(pid)
+    for number in range(count):
+        question = {"model": "llama-3.1-8b", "method": ("lora", "full")[number % 2], "hardware": hardware}
+        question |= {"length": str(512 + 64 * number), "batch": str(batch + number % 11), "rank": str(8 + number % 7)}
+        slower = max(1.0, yardstick() / REFERENCE_SECONDS)
+        began = perf_counter()
         assert served.get("/", **question).status == 200
-        taken.append(processor_seconds(pid) - began)
+        taken.append((perf_counter() - began) / slower)
         before = resident_bytes(pid) if number == 30 else before
-    assert sorted(taken)[94] < MOST_SECONDS
+    assert sorted(taken)[count * 95 // 100 - 1] < most_seconds
     assert resident_bytes(pid) - before < MOST_GROWTH
-    known = processor_seconds(pid)
+    began = perf_counter()
     assert served.get("/", **question).status == 200
-    assert processor_seconds(pid) - known < 0.3 * sorted(taken)[50], "a question that has been answered is remembered"
+    slower = max(1.0, yardstick() / REFERENCE_SECONDS)
+    assert (perf_counter() - began) / slower < 0.5 * sorted(taken)[count // 2], "what has been answered is remembered"

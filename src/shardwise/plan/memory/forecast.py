@@ -58,9 +58,10 @@ class _Peak(NamedTuple):
 
 def _peak(work: Work, holding: Holding) -> _Peak:
     context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
-    named = [(name, _rank_memory(alive, context=context)) for name, alive in moments(work, holding)]
+    seen = list(moments(work, holding))
+    named = [(name, _rank_memory(alive, context=context)) for name, alive in seen]
     instant, fullest = max(named, key=lambda one: one[1].peak_bytes)
-    both = [ends(alive, context=context, sharded=sharded) for _, alive in moments(work, holding)]
+    both = [ends(alive, context=context, sharded=sharded) for _, alive in seen]
     return _Peak(instant, fullest, reserved=max(end for _, end in both), high=max(end for end, _ in both))
 
 

@@ -67,6 +67,8 @@ class Forecasts:
 
     def __init__(self, question: Question) -> None:
         self.question = question
+        self._seconds: dict[Execution, float] = {}
+        self._known: dict[Execution, Forecast] = {}
         cluster, network = question.cluster, question.cluster.network
         self._place = (
             question.mean_length,
@@ -76,6 +78,10 @@ class Forecasts:
             cluster.node.link.name,
             network and network.name,
         )
+
+    @cached_property
+    def _bounds(self) -> dict[object, float]:
+        return self.question.memo.bounds.setdefault(self._place, {})
 
     @cached_property
     def memory(self) -> Peaks:
@@ -105,12 +111,33 @@ class Forecasts:
 
     def seconds(self, execution: Execution) -> float:
         """Of a step."""
-        work = self._at_mean_length.work(execution)
-        return step_of(work, self._pieces(execution)).seconds
+        if execution not in self._seconds:
+            work = self._at_mean_length.work(execution)
+            self._seconds[execution] = step_of(work, self._pieces(execution)).seconds
+        return self._seconds[execution]
 
     def least_seconds(self, base: Execution, size: int) -> float:
         """A lower bound of a step's seconds: the last pipeline rank waits for its first micro-batch and computes all
         its own, and the last gradient goes back; collectives outside blocks take no time."""
+        key = (*self._alike(base), size)
+        if key not in self._bounds:
+            self._bounds[key] = self._least_seconds(base, size)
+        return self._bounds[key]
+
+    def least_of_sizes(self, base: Execution, sizes: tuple[int, ...]) -> float:
+        """The least of the lower bounds of some micro-batches."""
+        key = (*self._alike(base), sizes)
+        if key not in self._bounds:
+            self._bounds[key] = min(self.least_seconds(base, size) for size in sizes)
+        return self._bounds[key]
+
+    def _alike(self, base: Execution) -> tuple[object, ...]:
+        """What a lower bound depends on: no offload, and of how data ranks share weights only `gathers_weights`."""
+        layout = base.layout
+        spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
+        return (*spread, base.gradient_checkpointing, base.gathers_weights, base.compile)
+
+    def _least_seconds(self, base: Execution, size: int) -> float:
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
         pieces = self._pieces(sized(base, self.question.job, size))
@@ -149,9 +176,11 @@ class Forecasts:
 
     def of(self, execution: Execution) -> Forecast:
         """All that is known of an execution."""
-        work = work_on(self.question, self.question.cluster, execution)
-        time = forecast_time(self._at_mean_length.work(execution), num_rows=self.question.num_rows)
-        return Forecast(work=work, memory=forecast_memory(work), time=time)
+        if execution not in self._known:
+            work = work_on(self.question, self.question.cluster, execution)
+            time = forecast_time(self._at_mean_length.work(execution), num_rows=self.question.num_rows)
+            self._known[execution] = Forecast(work=work, memory=forecast_memory(work), time=time)
+        return self._known[execution]
 
 
 #: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX

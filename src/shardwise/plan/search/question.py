@@ -19,10 +19,11 @@ from shardwise.spec.plan.forecast import Lengths
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question: memory by job, and seconds of blocks."""
+    """What was computed of a question: memory by job, seconds of blocks, and lower bounds of steps by hardware."""
 
     peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
     pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])
+    bounds: dict[object, dict[object, float]] = field(default_factory=dict[object, dict[object, float]])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ class Search:
     def look(self, *, limit: float = inf, all_strategies: bool = True) -> None:
         """Finds the best of each strategy within `limit` seconds; without `all_strategies` only of those that can be
         chosen."""
-        near, options = limit, sorted(self._with_bounds())
+        near, options = limit, sorted(self._with_bounds(limit))
         in_full = all_strategies and len(options) <= _IN_FULL
         for least, _, base in options:
             if least > limit:
@@ -83,22 +83,20 @@ class Search:
                 near = min(near, found.seconds * (1 + tie_of(self.question.cluster.gpu)))
                 limit = limit if all_strategies else near
 
-    def _with_bounds(self) -> Iterator[tuple[float, int, Execution]]:
-        """All executions, each with a lower bound of its seconds."""
-        bounds: dict[object, float] = {}
+    def _with_bounds(self, limit: float) -> Iterator[tuple[float, int, Execution]]:
+        """All executions, each with a lower bound of its seconds, but those that take more than `limit`."""
         every = (base for strategy in self.strategies.values() for base in strategy.bases)
         for number, base in enumerate(every):
-            layout, recompute = base.layout, base.gradient_checkpointing
-            spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
-            key = (spread, recompute, base.gathers_weights, base.compile)
-            if key not in bounds:
-                sizes = sizes_on(self.question.job, layout.data_world_size)
-                bounds[key] = min(self.forecasts.least_seconds(base, size) for size in sizes)
-            yield bounds[key] + self.forecasts.seconds_on_host(base), number, base
+            sizes = sizes_on(self.question.job, base.layout.data_world_size)
+            least = self.forecasts.least_of_sizes(base, sizes)
+            if least <= limit:
+                yield least + self.forecasts.seconds_on_host(base), number, base
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
         """The fastest micro-batch that fits and takes fewer seconds than `below`, from the largest down."""
         best, fastest, slower = None, inf, 0
+        if not self._can_take_less(base, below=below):  # sooner known than what fits
+            return None
         for size in reversed(self._that_fit(base)):
             if self.forecasts.least_seconds(base, size) >= below:
                 continue
@@ -113,6 +111,16 @@ class Search:
             if slower == _NO_FASTER:
                 break
         return best
+
+    def _can_take_less(self, base: Execution, *, below: float) -> bool:
+        """Whether a micro-batch takes fewer seconds than `below`, were there memory for it."""
+        for size in reversed(sizes_on(self.question.job, base.layout.data_world_size)):
+            if self.forecasts.least_seconds(base, size) < below:
+                execution = sized(base, self.question.job, size)
+                ways = (execution, replace(execution, reduce_once=True))[: 1 + execution.may_reduce_once]
+                if any(self.forecasts.seconds(one) < below for one in ways):
+                    return True
+        return False
 
     def _once(self, execution: Execution, seconds: float) -> Execution | None:
         """The execution that reduces gradients once a step, where that is worth it and fits."""
