@@ -23,11 +23,15 @@ Admits = Callable[[Layout], bool]
 #: Of no more executions than this the best of every strategy is looked for.
 _IN_FULL = 1000
 
-#: On more GPUs than this the host's memory is turned to only where nothing fits without.
+#: On more GPUs than this the host's memory is turned to only where nothing fits without, and what fits is looked for
+#: before seconds are computed: of many layouts none does.
 _MOST_OFFLOADED = 64
 
 #: So many smaller micro-batches in a row that are no faster end the look at a layout.
 _NO_FASTER = 2
+
+#: Of no more micro-batches than this, seconds are computed before it is known whether they fit.
+_FEW = 2
 
 #: The share of a step for which whole gradients are kept.
 _WORTH_WHOLE_GRADIENTS = 0.01
@@ -95,7 +99,8 @@ class Search:
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
         """The fastest micro-batch that fits and takes fewer seconds than `below`, from the largest down."""
         best, fastest, slower = None, inf, 0
-        if not self._can_take_less(base, below=below):  # sooner known than what fits
+        few = self.question.cluster.num_gpus <= _MOST_OFFLOADED
+        if few and not self._can_take_less(base, below=below):  # sooner known than what fits
             return None
         for size in reversed(self._that_fit(base)):
             if self.forecasts.least_seconds(base, size) >= below:
@@ -114,12 +119,15 @@ class Search:
 
     def _can_take_less(self, base: Execution, *, below: float) -> bool:
         """Whether a micro-batch takes fewer seconds than `below`, were there memory for it."""
-        for size in reversed(sizes_on(self.question.job, base.layout.data_world_size)):
-            if self.forecasts.least_seconds(base, size) < below:
-                execution = sized(base, self.question.job, size)
-                ways = (execution, replace(execution, reduce_once=True))[: 1 + execution.may_reduce_once]
-                if any(self.forecasts.seconds(one) < below for one in ways):
-                    return True
+        sizes = sizes_on(self.question.job, base.layout.data_world_size)
+        open_sizes = [size for size in reversed(sizes) if self.forecasts.least_seconds(base, size) < below]
+        if len(open_sizes) > _FEW:  # what fits is then found sooner than all their seconds
+            return True
+        for size in open_sizes:
+            execution = sized(base, self.question.job, size)
+            ways = (execution, replace(execution, reduce_once=True))[: 1 + execution.may_reduce_once]
+            if any(self.forecasts.seconds(one) < below for one in ways):
+                return True
         return False
 
     def _once(self, execution: Execution, seconds: float) -> Execution | None:
