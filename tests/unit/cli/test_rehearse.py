@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": 128,
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
+}
+
+
+#: Model, hardware and layout -> seconds of a processor within which it is rehearsed, on as few cores as one.
+LARGE: dict[str, tuple[str, str, str, int]] = {
+    "8B on 8 ranks": ("llama-3.1-8b", "8x H100-SXM", "fsdp", 60),
+    "70B on 64 ranks": ("llama-3.1-70b", "8 x 8x H100-SXM", "fsdp", 300),
+    "405B on 1024 ranks": ("llama-3.1-405b", "128 x 8x H100-SXM", "{dp_shard: 16, tp: 8, pp: 8}", 600),
 }
 
 
@@ -163,3 +172,25 @@ def test_a_plan_that_is_not_rehearsed_is_refused(
     said = shardwise("plan", job, "--rehearse", *options)
     assert (said.code, said.out) == (2, "")
     assert sentence in said.err
+
+
+def _processor_seconds() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+@pytest.mark.parametrize("name", LARGE)
+def test_large_models_are_rehearsed_soon(name: str, job: Path, shardwise: Shardwise) -> None:
+    model, hardware, layout, most_seconds = LARGE[name]
+    train = {"global_batch_size": 1024, "micro_batch_size": 1}
+    asked = {"model": model, "data": {"num_rows": 10**6, "max_length": 4096}, "train": train, "hardware": hardware}
+    job.write_text(json.dumps({**asked, "output_dir": str(job.parent / "run")}))
+    began = _processor_seconds()
+    said = shardwise("rehearse", job, "--json", "--set", f"layout={layout}")
+    seconds = _processor_seconds() - began
+    assert (said.code, said.err) == (0, "")
+    ranks = [rank for one in json.loads(said.out)["ranks"] for rank in one["ranks"]]
+    assert sorted(ranks) == list(range(int(name.split()[-2])))
+    assert seconds < most_seconds
