@@ -46,7 +46,8 @@ _SHARES = (0.7, 0.35)
 
 
 @cache
-def _folder(root: Path, config: str) -> Path:
+def model_folder(root: Path, config: str) -> Path:
+    """A random model of a config.json, with a tokenizer of 2,000 words, below `root`."""
     folder = root / f"model-{abs(hash(config))}"
     torch.manual_seed(0)
     stated = json.loads(config)
@@ -69,7 +70,7 @@ def _rows(cell: Cell, count: int) -> Iterator[dict[str, str]]:
 def written_job(cell: Cell, root: Path) -> Job:
     """The job of a cell, its model and rows written below `root`."""
     data = root / "rows.jsonl"
-    folder = _folder(root.parent, json.dumps(cell.config))
+    folder = model_folder(root.parent, json.dumps(cell.config))
     job = job_of(cell, model=str(folder), data=str(data))
     count = _STEPS * job.train.global_batch_size * (3 if cell.rows == "packed" else 1)
     with data.open("w") as file:

@@ -12,7 +12,7 @@ from shardwise.spec.cluster import Cluster, Gpu, Link
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.run import read_json, write_json
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,8 @@ class Rates:
         attention_flops: FLOP/s of causal attention in forward, over the scores that count.
         memory_bytes_per_second: read and written.
         operator_seconds: of the host, for a small operator.
-        message_seconds: of an all-reduce, by its bytes; empty where there was one rank.
+        message_seconds: of an all-reduce, a gather, a reduce-scatter (`scatter`), and a `message` to a neighbour, by
+            their bytes; empty where there was one rank.
         disk_bytes_per_second: written and synced.
         host_to_device_bytes_per_second: from page-locked memory; 0 on a CPU.
     """
@@ -39,7 +40,7 @@ class Rates:
     attention_flops: float
     memory_bytes_per_second: float
     operator_seconds: float
-    message_seconds: dict[str, float]
+    message_seconds: dict[str, dict[str, float]]
     disk_bytes_per_second: float
     host_to_device_bytes_per_second: float
 
@@ -80,11 +81,14 @@ def read_rates(*, gpu: str = "") -> Rates | None:
 
 def with_rates(cluster: Cluster) -> Cluster:
     """A cluster of this machine with the rates that were measured on it, or as it is where none were."""
-    is_cpu = cluster.gpu.kind == "cpu"
-    rates = read_rates(gpu="" if is_cpu else cluster.gpu.name)
-    if rates is None:
-        return cluster
+    rates = read_rates(gpu="" if cluster.gpu.kind == "cpu" else cluster.gpu.name)
+    return cluster if rates is None else rated(cluster, rates)
+
+
+def rated(cluster: Cluster, rates: Rates) -> Cluster:
+    """A cluster with rates that were measured on such a machine."""
     node = cluster.node
+    is_cpu = cluster.gpu.kind == "cpu"
     gpu = _processor(node.gpu, rates, processes=node.num_gpus) if is_cpu else _device(node.gpu, rates)
     return replace(cluster, node=replace(node, gpu=gpu, link=_link(node.link, rates)))
 
@@ -115,13 +119,19 @@ def _device(gpu: Gpu, rates: Rates) -> Gpu:
 
 
 def _link(link: Link, rates: Rates) -> Link:
-    """The link whose all-reduces take what was measured: twice the latency of each hop of the ring, and twice the bytes
-    that pass each rank over the rate."""
-    if rates.ranks == 1 or len(rates.message_seconds) != 2:
+    """The link with the messages that were measured; its rate and latency are those of a ring's all-reduce: twice the
+    latency of each hop, and twice the bytes that pass each rank over the rate."""
+    if rates.ranks == 1 or not rates.message_seconds:
         return link
-    (small, fast), (large, slow) = sorted((int(size), seconds) for size, seconds in rates.message_seconds.items())
+    every = sorted((int(size), seconds) for size, seconds in rates.message_seconds["all_reduce"].items())
+    (small, fast), (large, slow) = every[0], every[-1]
     hops = rates.ranks - 1
     passing = 2 * hops / rates.ranks * (large - small)
     return replace(
-        link, measured=True, bytes_per_second=passing / max(slow - fast, 1e-9), latency_seconds=fast / (2 * hops)
+        link,
+        measured=True,
+        bytes_per_second=passing / max(slow - fast, 1e-9),
+        latency_seconds=fast / (2 * hops),
+        ranks=rates.ranks,
+        message_seconds=rates.message_seconds,
     )

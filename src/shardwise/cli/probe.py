@@ -39,6 +39,10 @@ def probe(
     console.print(f"plans for this machine use these rates from now on: {file}", soft_wrap=True)
 
 
+#: What messages are called in the table.
+_TALKS = {"all_reduce": "all-reduce", "gather": "all-gather", "scatter": "reduce-scatter", "message": "message"}
+
+
 def lines(rates: Rates) -> list[tuple[str, str]]:
     """Names and figures."""
     found = [
@@ -52,8 +56,9 @@ def lines(rates: Rates) -> list[tuple[str, str]]:
         ("the host, for one operator", f"{rates.operator_seconds * 1e6:,.1f} us"),
     ]
     found += [
-        (f"all-reduce of {int(size):,} bytes", f"{seconds * 1e3:,.2f} ms")
-        for size, seconds in rates.message_seconds.items()
+        (f"{_TALKS[name]} of {int(size):,} bytes", f"{seconds * 1e3:,.2f} ms")
+        for name, by_size in rates.message_seconds.items()
+        for size, seconds in by_size.items()
     ]
     found.append(("disk, written and synced", f"{rates.disk_bytes_per_second / 1e6:,.0f} MB/s"))
     if rates.host_to_device_bytes_per_second:

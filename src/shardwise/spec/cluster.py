@@ -19,6 +19,8 @@ class Link:
         latency_seconds: fixed cost of one message.
         shared: it is the one port of a node, which all its GPUs share; otherwise each GPU has its own.
         measured: the rate is what collectives reached on this machine, not a link's nominal one.
+        ranks: that were at work when it was measured.
+        message_seconds: of `all_reduce`, `gather`, `scatter` and `message` by their bytes, where they were measured.
     """
 
     name: str
@@ -26,6 +28,8 @@ class Link:
     latency_seconds: float
     shared: bool = False
     measured: bool = False
+    ranks: int = 0
+    message_seconds: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
 
 @dataclass(frozen=True, kw_only=True)

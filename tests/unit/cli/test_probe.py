@@ -18,7 +18,12 @@ from shardwise.errors import HardwareError, InputError
 from shardwise.plan.time.links import Group
 from shardwise.spec.cluster import Cluster, Node
 
-MESSAGES = {"64": 0.4e-3, "16777216": 12e-3}
+MESSAGES = {
+    "all_reduce": {"64": 0.4e-3, "262144": 0.5e-3, "16777216": 12e-3},
+    "gather": {"64": 0.3e-3, "262144": 0.3e-3, "16777216": 14e-3},
+    "scatter": {"64": 0.3e-3, "262144": 0.6e-3, "16777216": 18e-3},
+    "message": {"64": 0.1e-3, "262144": 0.2e-3, "16777216": 5e-3},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +59,14 @@ def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -
     assert (gpu.attention_flops, gpu.memory_bytes_per_second, gpu.operator_seconds) == (2.5e10, 1e10, 3e-6)
     assert gpu.memory_bytes == pytest.approx(nominal.gpu.memory_bytes, rel=0.2)
     pair = Group(size=2, link=cluster.node.link)
-    for size, seconds in MESSAGES.items():
-        assert pair.all_reduce(int(size)) == pytest.approx(seconds, abs=5e-5), "but for the start of a collective"
+    for name, by_size in MESSAGES.items():
+        for size, seconds in by_size.items():
+            assert getattr(pair, name)(int(size)) == pytest.approx(seconds)
+    assert 0.5e-3 < pair.all_reduce(2**23) < 12e-3, "between two that were measured"
+    assert pair.all_reduce(2**26) == pytest.approx(4 * 12e-3, rel=0.05), "at the rate of the largest"
+    four = Group(size=4, link=cluster.node.link)
+    assert four.gather(64) == pytest.approx(3 * 0.3e-3, rel=0.01), "a hop each"
+    assert four.gather(2**24) > 1.4 * pair.gather(2**24), "three quarters of all bytes pass a rank, not half"
 
 
 def test_plans_for_this_machine_use_what_was_measured() -> None:
@@ -85,6 +96,31 @@ def test_a_damaged_hardware_file_is_as_if_it_were_not_there(content) -> None:
     assert read_rates() is None
 
 
+def test_one_process_has_the_cores_that_others_leave_to_it() -> None:
+    """`train` starts it with as many threads as the machine has cores."""
+    write_rates(_rates())
+    asked = ["model=SmolLM2-135M", "method=full", "layout=ddp", "train.micro_batch_size=4"]
+    alone, beside = (
+        api.plan(overrides=[*asked, "layout={}", f"hardware=cpu:{processes}"]).best for processes in (1, 2)
+    )
+    assert alone is not None and beside is not None
+    assert beside.time.step_seconds == pytest.approx(alone.time.step_seconds)
+
+
+def test_messages_of_cpu_processes_take_time_from_the_computation() -> None:
+    """Gloo works on the core that computes, so that nothing is hidden behind a backward."""
+    asked = ["model=SmolLM2-135M", "method=full", "layout=fsdp", "train.micro_batch_size=4", "hardware=cpu:2"]
+    seconds: list[float] = []
+    for times in (1, 3, 5):
+        slower = {name: {size: times * one for size, one in by.items()} for name, by in MESSAGES.items()}
+        write_rates(_rates(message_seconds=slower))
+        best = api.plan(overrides=asked).best
+        assert best is not None
+        seconds.append(best.time.step_seconds)
+    assert seconds[1] - seconds[0] == pytest.approx(seconds[2] - seconds[1])
+    assert seconds[1] > 1.05 * seconds[0]
+
+
 def test_gpus_keep_the_peak_that_mfu_is_counted_by() -> None:
     known = find_gpu("H100-SXM")
     write_rates(_rates(gpu=known.gpu.name, product_flops={"bfloat16": {"8192x4096x4096": 6.2e14}}))
@@ -110,5 +146,6 @@ def test_this_machine_is_probed(capsys) -> None:
     assert rates is not None and rates.to_json() == found
     assert rates.best_flops()["float32"] > 1e9
     assert all(name and figure for name, figure in lines(rates))
-    small, large = rates.message_seconds.values()
-    assert 0 < small < large
+    for by_size in rates.message_seconds.values():
+        small, *_, large = by_size.values()
+        assert 0 < small < large

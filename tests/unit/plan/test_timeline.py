@@ -27,7 +27,7 @@ def stages(draw):
     outer = (draw(maybe) if gather else 0.0, draw(maybe), draw(maybe) if again else 0.0)
     messages = Messages(gather, again, draw(maybe), *outer, draw(maybe) if gather else 0.0, draw(maybe))
     forward, backward, loss = (Piece(seconds, seconds) for seconds in (draw(some), draw(some), draw(maybe)))
-    return Stage(draw(st.integers(1, 9)), forward, backward, 0.0, loss, messages)
+    return Stage(draw(st.integers(1, 9)), forward, backward, 0.0, loss, messages, draw(st.booleans()))
 
 
 def covered(streams):

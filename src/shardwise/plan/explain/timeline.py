@@ -148,19 +148,19 @@ def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
 
 def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
     """Lays out a forward; returns its end. Block i's gather waits until block i - 2 has freed its weights."""
-    message, ends = stage.messages, [begin, begin]
+    message, ends, link = stage.messages, [begin, begin], _stream_of(stage)
     if message.outer_gather:
-        streams.add("links", message.outer_gather, kind="gather", name="gather embedding", not_before=begin)
+        streams.add(link, message.outer_gather, kind="gather", name="gather embedding", not_before=begin)
     for layer in range(stage.blocks):
         ready = ends[-1]
         if message.gather:
             name = f"gather layer {layer}"
-            ready = max(ready, streams.add("links", message.gather, kind="gather", name=name, not_before=ends[-2]))
+            ready = max(ready, streams.add(link, message.gather, kind="gather", name=name, not_before=ends[-2]))
         elif layer == 0:
             ready += message.outer_gather
         ends.append(_block(streams, stage.forward, "forward", f"forward of layer {layer}", ready))
     if message.head_gather:
-        there = streams.add("links", message.head_gather, kind="gather", name="gather head", not_before=ends[-2])
+        there = streams.add(link, message.head_gather, kind="gather", name="gather head", not_before=ends[-2])
         return max(ends[-1], there)
     return ends[-1]
 
@@ -168,28 +168,33 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
 def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
     """Lays out loss and backward; returns the end of the last reduction. A gather begins with the backward of the block
     behind its own, and precedes that one's reduction."""
-    message, last = stage.messages, stage.blocks - 1
+    message, last, link = stage.messages, stage.blocks - 1, _stream_of(stage)
     ready, done = begin, begin
     if message.again:
-        ready = streams.add("links", message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
+        ready = streams.add(link, message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
     if stage.loss.seconds:
         done = _block(streams, stage.loss, "loss", "head and loss", begin)
     if message.head_reduce:
-        streams.add("links", message.head_reduce, kind="reduce", name="reduce head", not_before=done)
+        streams.add(link, message.head_reduce, kind="reduce", name="reduce head", not_before=done)
     for layer in range(last, -1, -1):
         start = max(ready, done)
         if message.again and layer:
             name = f"gather layer {layer - 1} again"
-            ready = streams.add("links", message.again, kind="gather", name=name, not_before=start)
+            ready = streams.add(link, message.again, kind="gather", name=name, not_before=start)
         if message.outer_again and not layer:
             name = "gather embedding again"
-            streams.add("links", message.outer_again, kind="gather", name=name, not_before=start)
+            streams.add(link, message.outer_again, kind="gather", name=name, not_before=start)
         done = _block(streams, stage.backward, "backward", f"backward of layer {layer}", start)
         if message.reduce:
-            streams.add("links", message.reduce, kind="reduce", name=f"reduce layer {layer}", not_before=done)
+            streams.add(link, message.reduce, kind="reduce", name=f"reduce layer {layer}", not_before=done)
     if message.outer_reduce:
-        streams.add("links", message.outer_reduce, kind="reduce", name="reduce embedding", not_before=done)
+        streams.add(link, message.outer_reduce, kind="reduce", name="reduce embedding", not_before=done)
     return max(done, streams.end)
+
+
+def _stream_of(stage: Stage) -> Stream:
+    """Where its collectives run."""
+    return "compute" if stage.in_turn else "links"
 
 
 def _block(streams: Streams, piece: Piece, kind: Kind, name: str, not_before: float) -> float:

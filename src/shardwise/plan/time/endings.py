@@ -61,7 +61,7 @@ def _late_reduction(work: Work, trained: float) -> Piece:
     held, whole = trained * work.types.trainable, trained * REDUCTION_BYTES
     over_replicas = group_of(work.cluster, layout, "dp_replicate").all_reduce(whole / shard_degree(layout))
     if work.execution.postpones_reduction or (work.execution.reduce_once and layout.pp > 1):
-        seconds = shard_group(work.cluster, layout).gather(whole) + over_replicas
+        seconds = shard_group(work.cluster, layout).scatter(whole) + over_replicas
     elif work.execution.adds_replicas_once and layout.pp > 1:
         seconds = over_replicas
     elif work.sharded:

@@ -89,29 +89,30 @@ CPU_OPTIMIZER_BYTES_PER_SECOND = 20e9
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One GPU and the type it computes in."""
+    """One GPU and the type it computes in. `share`: of a CPU process's rates, for cores that others leave to it."""
 
     gpu: Gpu
     compute: str
     element_bytes: int
+    share: float = 1.0
 
     @cached_property
     def peak(self) -> float:
         """Dense FLOP/s; a type the GPU has no units for runs at float32's rate."""
-        return self.gpu.dense_flops.get(self.compute, self.gpu.dense_flops["float32"])
+        return self.share * self.gpu.dense_flops.get(self.compute, self.gpu.dense_flops["float32"])
 
     @cached_property
     def ceiling(self) -> float:
         """FLOP/s of the best products."""
         if self.compute in self.gpu.product_flops:
-            return self.gpu.product_flops[self.compute]
+            return self.share * self.gpu.product_flops[self.compute]
         if self.gpu.measured:
             return self.peak
         return self.peak * _share(_CEILINGS, self.gpu.name)
 
     @cached_property
     def _bytes_per_second(self) -> float:
-        return self.gpu.memory_bytes_per_second * (1.0 if self.gpu.measured else _BANDWIDTH_SHARE)
+        return self.share * self.gpu.memory_bytes_per_second * (1.0 if self.gpu.measured else _BANDWIDTH_SHARE)
 
     def product(self, m: float, n: float, k: float) -> float:
         """Seconds of an (m x k) times (k x n) product: by its FLOPs or by its bytes, whichever takes longer."""
@@ -124,7 +125,7 @@ class Device:
     def attention(self, flops: float, *, kind: str) -> float:
         """Seconds of so many FLOPs of one kind of attention."""
         if self.gpu.attention_flops and kind in ("sdpa", MASKED_ATTENTION):
-            return flops / self.gpu.attention_flops
+            return flops / (self.share * self.gpu.attention_flops)
         return flops / (self.peak * _share(_ATTENTION_SHARES.get(kind, _ATTENTION_SHARES[""]), self.gpu.name))
 
     @property

@@ -35,22 +35,45 @@ class Group:
     hop: Link | None = None
 
     def gather(self, count: float) -> float:
-        """Seconds until every rank has all `count` bytes, of which each had a share; or of a reduce-scatter."""
-        if self.size == 1 or not count:
-            return 0.0
-        hops = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
-        return (self.size - 1) / self.size * count / _carried(self.link) + hops + START_SECONDS
+        """Seconds until every rank has all `count` bytes, of which each had a share."""
+        return self._ring("gather", count)
+
+    def scatter(self, count: float) -> float:
+        """Seconds until every rank has its share of the sum of `count` bytes."""
+        return self._ring("scatter", count)
 
     def all_reduce(self, count: float) -> float:
         """Seconds until every rank has the sum of `count` bytes: a reduce-scatter and a gather."""
-        return 2 * self.gather(count)
+        return self._ring("all_reduce", count, rounds=2)
+
+    def _ring(self, what: str, count: float, *, rounds: int = 1) -> float:
+        if self.size == 1 or not count:
+            return 0.0
+        passing = (self.size - 1) / self.size * count
+        if known := self.link.message_seconds.get(what):
+            hops = self.link.ranks - 1
+            return _read(known, passing * self.link.ranks / hops, times=(self.size - 1) / hops)
+        waited = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
+        return rounds * (passing / _carried(self.link) + waited + START_SECONDS)
 
     def message(self, count: float) -> float:
         """Seconds until one neighbour has `count` bytes."""
         if self.size == 1:
             return 0.0
         link = self.hop or self.link
+        if known := link.message_seconds.get("message"):
+            return _read(known, count)
         return count / (link.bytes_per_second * _MESSAGE_SHARE) + link.latency_seconds + START_SECONDS
+
+
+def _read(known: dict[str, float], count: float, *, times: float = 1.0) -> float:
+    """Seconds of `count` bytes between those that were measured, or beyond the largest of them at its rate; the
+    smallest, which is all latency, takes as many `times` as long."""
+    points = sorted((int(size), seconds) for size, seconds in known.items())
+    latency = points[0][1]
+    above = next((at for at in range(1, len(points)) if count <= points[at][0]), len(points) - 1)
+    (small, fast), (large, slow) = points[above - 1], points[above]
+    return times * latency + max(fast + (slow - fast) * (count - small) / (large - small) - latency, 0.0)
 
 
 def _carried(link: Link) -> float:

@@ -1,7 +1,8 @@
 """A stage's forward and backward: its blocks in turn, with the gathers and reductions beside them.
 
 FSDP gathers one unit ahead and reduces one behind, on the same links, and fetches offloaded weights ahead (one GPU
-alone waits for them). DDP reduces a block's gradients while earlier blocks go backward.
+alone waits for them). DDP reduces a block's gradients while earlier blocks go backward. On CPU processes nothing runs
+beside anything: gloo moves and sums bytes on the core that computes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
+
+NO_TIME = Piece(0.0, 0.0)
 
 
 class Messages(NamedTuple):
@@ -37,7 +40,7 @@ class Messages(NamedTuple):
 class Stage(NamedTuple):
     """What one rank does for one micro-batch with one stage's blocks, or units of several blocks. `forward` and
     `backward` are of one block with contention of collectives; `weights` is the part of `backward` that makes gradients
-    of weights; `loss` takes no time where another stage has it."""
+    of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks."""
 
     blocks: int
     forward: Piece
@@ -45,10 +48,13 @@ class Stage(NamedTuple):
     weights: float
     loss: Piece
     messages: Messages
+    in_turn: bool
 
     def forward_pass(self) -> Piece:
         """All blocks. The first gather is waited for; each other one, and the head's, runs beside the block before."""
         n, piece, message = self.blocks, self.forward, self.messages
+        if self.in_turn:
+            return self._in_turn(piece, message.outer_gather + n * message.gather + message.head_gather)
         waited = message.outer_gather + (min(message.gather, piece.seconds) if message.gather else 0.0)
         seconds = waited + n * max(message.gather, piece.seconds) + max(0.0, message.head_gather - piece.seconds)
         computing = n * piece.computing
@@ -59,6 +65,9 @@ class Stage(NamedTuple):
         the last reductions are waited for."""
         n, piece, message = self.blocks, self.backward, self.messages
         again, reduce, b = message.again, message.reduce, piece.seconds
+        if self.in_turn:
+            outer = message.head_reduce + message.outer_reduce + message.outer_again
+            return self._in_turn(piece, outer + n * (again + reduce), loss=self.loss)
         loss = max(self.loss.seconds, again)
         tail = reduce + message.outer_reduce
         if n == 1:
@@ -71,8 +80,13 @@ class Stage(NamedTuple):
         busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
         return Piece(seconds, computing, busy - computing)
 
+    def _in_turn(self, piece: Piece, messages: float, *, loss: Piece = NO_TIME) -> Piece:
+        """All blocks and the loss, and so many seconds of messages between them."""
+        seconds, computing, talking = (self.blocks * one + other for one, other in zip(piece, loss, strict=True))
+        return Piece(seconds + messages, computing, talking + messages)
 
-NO_TIME = Piece(0.0, 0.0)
+
+NO_MESSAGES = Messages()
 _NOTHING = Unit(tensors=())
 
 
@@ -83,10 +97,13 @@ def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: b
     again = float(work.execution.layout.reshard_after_forward)
     waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
     each = blocks / units
-    forward = _beside(pieces.forward, each, each * copy_out, host + each * waited, talking=sent.gather)
+    in_turn = work.cluster.gpu.kind == "cpu"
+    beside = NO_MESSAGES if in_turn else sent
+    forward = _beside(pieces.forward, each, each * copy_out, host + each * waited, talking=beside.gather)
     back, host_back = each * (copy_in + again * copy_out), host + again * each * waited
-    backward = _beside(pieces.backward, each, back, host_back, talking=sent.again + sent.reduce)
-    return Stage(units, forward, backward, each * pieces.weights, pieces.loss if last else NO_TIME, sent)
+    backward = _beside(pieces.backward, each, back, host_back, talking=beside.again + beside.reduce)
+    loss = pieces.loss if last else NO_TIME
+    return Stage(units, forward, backward, each * pieces.weights, loss, sent, in_turn)
 
 
 def num_units(work: Work, blocks: int) -> int:
@@ -136,7 +153,7 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool
             return 0.0
         held = count * unit.trained_elements * REDUCTION_BYTES / layout.tp
         return (
-            shard.gather(held)
+            shard.scatter(held)
             + (replicate.all_reduce(held / shard.size) if last or not execution.adds_replicas_once else 0.0)
             + count * _over_the_bus(work, unit.trained_elements * work.types.trainable)
         )

@@ -65,8 +65,10 @@ class Pieces(NamedTuple):
 
 
 def device_of(work: Work) -> Device:
-    """The rank's GPU, in the type that it computes in."""
-    return Device(gpu=work.cluster.gpu, compute=work.types.compute_name, element_bytes=work.types.compute)
+    """The rank's GPU, in the type that it computes in. CPU processes share all cores, however few they are."""
+    gpu, types = work.cluster.gpu, work.types
+    share = work.cluster.num_gpus / work.execution.layout.world_size if gpu.kind == "cpu" else 1.0
+    return Device(gpu=gpu, compute=types.compute_name, element_bytes=types.compute, share=share)
 
 
 def masked_share(work: Work) -> float:
@@ -149,7 +151,8 @@ def _talking(work: Work, tokens: float) -> tuple[float, float]:
     gathers keys and values in forward and adds up their gradients in backward."""
     layout, model = work.execution.layout, work.model
     stream = tokens * model.hidden_size * work.types.compute
-    tensor = _TENSOR_COLLECTIVES * group_of(work.cluster, layout, "tp").gather(stream) + _dealing(work, stream)
+    group = group_of(work.cluster, layout, "tp")
+    tensor = _TENSOR_COLLECTIVES / 2 * (group.gather(stream) + group.scatter(stream)) + _dealing(work, stream)
     widths = model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim)) / layout.tp
     return tensor, group_of(work.cluster, layout, "cp").gather(tokens * layout.cp * widths * work.types.compute)
 

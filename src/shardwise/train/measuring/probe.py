@@ -33,8 +33,8 @@ SHAPES = {
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Seconds that each figure is measured for, and repetitions at least.
 SECONDS, TIMES = 0.4, 3
-#: Bytes of a copy; of a small and a large message; of a file.
-COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**24), 2**26
+#: Bytes of a copy; of messages; of a file.
+COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24), 2**26
 #: Small operators of a chain, which take the host's time and little else.
 OPERATORS = 200
 
@@ -69,7 +69,7 @@ def _measure(rank: int, ranks: int, folder: str) -> None:
         "attention_flops": _attention(device),
         "memory_bytes_per_second": _copies(device),
         "operator_seconds": _operators(device),
-        "message_seconds": {str(size): _message(device, size) for size in MESSAGES} if ranks > 1 else {},
+        "message_seconds": {name: _messages(device, talk) for name, talk in TALKS.items()} if ranks > 1 else {},
         "disk_bytes_per_second": _disk(Path(folder) / f"file_{rank}"),
         "host_to_device_bytes_per_second": _host_copies(device) if device.type == "cuda" else 0.0,
     }
@@ -134,18 +134,55 @@ def _operators(device: torch.device) -> float:
     return _seconds(device, chain) / (2 * OPERATORS)
 
 
-def _message(device: torch.device, size: int) -> float:
-    """Seconds of an all-reduce of so many bytes. Every rank does the same number of them."""
-    tensor = torch.ones(size // 4, device=device)
-    dist.all_reduce(tensor)
-    found: list[float] = []
-    for _ in range(5 if size > 2**20 else 50):
-        dist.barrier()
-        start = time.perf_counter()
-        dist.all_reduce(tensor)
-        _wait(device)
-        found.append(time.perf_counter() - start)
-    return statistics.median(found)
+def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict[str, float]:
+    """Seconds of a collective on the rank that waits longest, by its bytes. Every rank does the same number of them."""
+    found: dict[str, float] = {}
+    ranks = dist.get_world_size()
+    for size in MESSAGES:
+        share = -(-size // (4 * ranks))
+        tensor, taken = torch.ones(ranks * share, device=device), list[float]()
+        talk(tensor)
+        for _ in range(15 if size > 2**20 else 50):
+            dist.barrier()
+            start = time.perf_counter()
+            talk(tensor)
+            _wait(device)
+            taken.append(time.perf_counter() - start)
+        longest = torch.tensor(statistics.median(taken), device=device)
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+        found[str(size)] = float(longest)
+    return found
+
+
+#: Their names since torch 2.13, and before.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def _gather(whole: torch.Tensor) -> None:
+    _all_gather(whole, whole.new_empty(len(whole) // dist.get_world_size()))
+
+
+def _scatter(whole: torch.Tensor) -> None:
+    _reduce_scatter(whole.new_empty(len(whole) // dist.get_world_size()), whole)
+
+
+def _send(tensor: torch.Tensor) -> None:
+    """From every other rank to the next one, where there is one."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank % 2:
+        dist.recv(tensor, rank - 1)
+    elif rank + 1 < size:
+        dist.send(tensor, rank + 1)
+
+
+#: What is measured of messages; gloo's ways to gather and to reduce are not halves of its all-reduce.
+TALKS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "all_reduce": dist.all_reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "message": _send,
+}
 
 
 def _disk(path: Path) -> float:

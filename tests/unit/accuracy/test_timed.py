@@ -1,0 +1,52 @@
+"""The table of step times after a probe: forecasts are of the rates and the layout, regrets of what was measured."""
+
+import csv
+import json
+from dataclasses import asdict
+
+import pytest
+
+from accuracy.grid.timed import JOBS, LAYOUTS, Timed, regret, summary, timed
+from shardwise.catalog.rates import VERSION, Rates
+
+BY_SIZE = {"64": 0.3e-3, "16777216": 12e-3}
+RATES = Rates(
+    version=VERSION,
+    processor="any",
+    cores=2,
+    gpu="",
+    ranks=2,
+    product_flops={kind: {"1024x1024x1024": 1e11} for kind in ("float32", "bfloat16", "float16")},
+    attention_flops=5e10,
+    memory_bytes_per_second=2e10,
+    operator_seconds=4e-6,
+    message_seconds=dict.fromkeys(("all_reduce", "gather", "scatter", "message"), BY_SIZE),
+    disk_bytes_per_second=1e9,
+    host_to_device_bytes_per_second=0.0,
+)
+
+
+@pytest.fixture
+def cells(tmp_path):
+    times, rates = tmp_path / "times.csv", tmp_path / "rates.json"
+    rates.write_text(json.dumps(asdict(RATES)))
+    with times.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["job", "layout", "round", "step_seconds", "fastest_step"])
+        writer.writerows([JOBS[0].words, layout, at, 0.5 + at, 0.5] for at in (0, 1, 2) for layout in LAYOUTS)
+    return timed(times, rates)
+
+
+def test_every_layout_is_forecast_with_the_probed_rates(cells):
+    seconds = {cell.layout: cell.forecast for cell in cells}
+    assert seconds.keys() == {*LAYOUTS}
+    assert seconds["ddp-2"] < seconds["zero2-2"] < seconds["fsdp-2"], "what is sent more often"
+    assert seconds["single-1"] < seconds["mp-2"], "which has one core at work at a time"
+    assert {(cell.measured, cell.fastest) for cell in cells} == {(1.5, 0.5)}
+    assert "within 5 % of it in 1 of 1 jobs" in summary(cells)
+
+
+def test_regret_is_what_the_chosen_layout_takes_longer():
+    names = (("ddp-2", 1.2, 0.8), ("fsdp-2", 1.0, 0.9))
+    made = [Timed(job="any", layout=name, measured=m, fastest=m, forecast=f) for name, m, f in names]
+    assert regret(made) == pytest.approx(0.2)
