@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from accuracy.rows import Published
 from accuracy.stacks import Stack
 from shardwise.plan.memory.activations import made_again
+from shardwise.plan.memory.buffers import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.memory.persistent import Holding
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
-from shardwise.plan.memory.work import Work
+from shardwise.plan.memory.work import Flight, Scene, Work
 
 Alive = dict[str, float]
 
@@ -25,8 +26,8 @@ _WHOLE_LOGIT_BYTES = 12
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
 _UNCHANGED = ("loading", "sum of gradients over replicas")
-#: Of what FSDP1 holds to the end of backward, two blocks' gradients are not there yet when the first block is at work.
-_BLOCKS_WITHOUT_KEPT_GRADIENT = 2
+#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the first block is at work.
+_BLOCKS_WITHOUT_KEPT_GRADIENT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,9 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         return changed
     if name in _LOSS_INSTANTS and work.execution.loss == "full":
         changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
-        _add(changed, "gradients", -holding.part.trained_head * work.types.compute)
+        made = holding.part.trained_head * work.types.compute
+        ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
+        _add(changed, "gradients", -ours)
     if name in _UNCHANGED:
         return changed
     stream = work.tokens * work.model.hidden_size * work.types.compute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accuracy.cases import Case, LeftOutError
 from accuracy.differences import peak_of_stack
@@ -77,5 +77,6 @@ def _by_kind(*, allocated: float, reserved: float, context: float) -> dict[str, 
 
 
 def _work(case: Case) -> Work:
-    inventory = take_inventory(case.job, case.model)
+    # No other stack joins the products of adapters.
+    inventory = replace(take_inventory(case.job, case.model), joined=frozenset())
     return work_of(case.job, model=case.model, cluster=case.cluster, execution=case.execution, inventory=inventory)

@@ -117,15 +117,14 @@ REMAINDERS: tuple[Remainder, ...] = (
 
 #: Runs on which forecast and outcome disagree, and what is said of them.
 FALSE_FITS = frozenset(f"fms-acceleration-{n}" for n in ("068", "096", "100", "120", "124", "251"))
-FALSE_REFUSALS = frozenset(("fsdp_qlora-023", "fsdp_qlora-024", "qwen-readme-081", "dgxc-benchmarking-logs-002"))
+FALSE_REFUSALS = frozenset(("qwen-readme-081", "dgxc-benchmarking-logs-002"))
 _FITS = (
     "**Went out of memory, forecast to fit.** Five of the six are one setting under five versions of the software, a "
     "70B model in 4 bits on two GPUs of 80 GB, whose driver saw 75.9 to 79.0 GiB before they failed. There, as in the "
     "figures of kind `device`, the allocator holds more than is typical. The upper end of the sixth is 1.3 GiB below "
     "the limit.",
-    "**Came to an end, forecast not to fit.** Those of fsdp_qlora filled their GPUs; the forecasts' upper "
-    "ends are beyond by less than one GiB. That of Qwen-72B is met for short sequences, and too much is forecast for "
-    "8192 tokens, most of it in logits at the end of forward: supposedly the model's own code takes its loss from "
+    "**Came to an end, forecast not to fit.** That of Qwen-72B is met for short sequences, and too much is forecast "
+    "for 8192 tokens, most of it in logits at the end of forward: supposedly the model's own code takes its loss from "
     "fewer copies of them. That of dgxc-benchmarking-logs is explained above.",
 )
 

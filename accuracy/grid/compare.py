@@ -9,7 +9,7 @@ import argparse
 import csv
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -105,6 +105,9 @@ compared with the plan of the same job. `python -m accuracy.grid.measure` makes 
 large: messages, copies and what one operator works in. Bytes between steps (weights, optimizer states) are forecast
 exactly in {exact} of {kinds} kinds of rank. Of the peak:
 """
+_MISSED = """\
+Each cell once, in the first group that has it, with the reason for what is missed:
+"""
 _REHEARSED = """\
 Rehearsals of the same ranks (`shardwise rehearse`; `python -m accuracy.grid.rehearse`), which run the trainer's own
 code on tensors without numbers, on rows that are all as long as the longest. In packed and padded runs not every step
@@ -114,6 +117,30 @@ _LEFT_OUT = """\
 Left out are {unsure} kinds of rank whose peak is not certain, because a thread of gloo freed tensors, which the
 profiler does not see. Formulas of other tools on the runs of full training among them:
 """
+#: Groups of cells with the reason for what they miss; each cell is in the first that has it.
+MISSES: dict[str, tuple[Callable[[Cell], bool], str]] = {
+    "padded rows": (
+        lambda cell: cell.rows == "padded",
+        "a plan is for rows that are all as long as the longest, every position trained; those measured were shorter",
+    ),
+    "context parallel": (
+        lambda cell: cell.layout == "cp",
+        "keys and values of other ranks are counted as one sum; not rehearsed, so not seen tensor by tensor",
+    ),
+    "experts": (
+        lambda cell: cell.family == "mixtral",
+        "routing and the experts' products are counted as one sum; not rehearsed, so not seen tensor by tensor",
+    ),
+    "tensor parallel": (
+        lambda cell: cell.layout in ("tp", "fsdp x tp"),
+        "what is gathered and summed between slices is counted as if it were there together",
+    ),
+    "recompute": (
+        lambda cell: cell.recompute != "none",
+        "a block's backward is counted by its fullest moments, which what is let go in between does not fill",
+    ),
+    "all others": (lambda _: True, "small terms: of toys, messages and what one operator works in"),
+}
 #: Cells that the page names.
 _NAMED = 5
 #: What the table groups cells by.
@@ -128,6 +155,15 @@ def table(every: Iterable[Compared]) -> list[tuple[str, ...]]:
         for value in sorted({getattr(one.cell, side) for one in sure}):
             groups[side, value] = [one for one in sure if getattr(one.cell, side) == value]
     return [(*name, *_figures([one.error for one in group])) for name, group in groups.items() if group]
+
+
+def misses(every: Iterable[Compared]) -> dict[str, list[float]]:
+    """Errors of those whose peak was seen whole, by group of `MISSES`."""
+    found: dict[str, list[float]] = {name: [] for name in MISSES}
+    for one in every:
+        if one.measured.seen_whole:
+            found[next(name for name, (has, _) in MISSES.items() if has(one.cell))].append(one.error)
+    return found
 
 
 def _figures(errors: list[float]) -> tuple[str, ...]:
@@ -151,6 +187,11 @@ def section(cells: Path = CELLS) -> str:
         "|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in table(every)),
         f"| nothing changed for | {', '.join(HELD_OUT)} | {' | '.join(_figures([one.error for one in held]))} |",
+        "",
+        _MISSED,
+        f"| group | ranks {_HEAD[:-1]}| why |",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {name} | {' | '.join(_figures(errors))} | {MISSES[name][1]} |" for name, errors in misses(every).items()),
         "",
         'Too low is a false "fits". The lowest:',
         "",

@@ -69,7 +69,7 @@ def as_then(monkeypatch):
         kept = scene.whole or scene.work.execution.loss == "full"
         return 0 if kept else scene.part.trained_head * scene.work.types.trainable
 
-    monkeypatch.setattr(instants, "logits", logits)
+    monkeypatch.setattr(instants, "in_loss", lambda scene: (logits(scene), head_gradient(scene)))
     monkeypatch.setattr(instants, "made_head_gradient", head_gradient)
     wide = property(lambda s: s.types.trainable if s.casts else s.types.compute)
     monkeypatch.setattr(Setting, "adapter_bytes", wide)

@@ -13,7 +13,7 @@ along the sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.plan.memory.inventory import Inventory
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
@@ -23,6 +23,9 @@ from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
 
 #: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
+
+#: Names of norms that read a block's input.
+_FIRST_NORMS = ("input_layernorm", "ln_1", "norms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +83,48 @@ def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) ->
     return rules[recompute](model, setting)
 
 
-def backward_bytes(model: ModelShape, setting: Setting) -> float:
-    """Bytes per token of gradients at a block's peak, inside the MLP, above what it saved: those of the residual stream
-    (sum and branch), of the product and of its factors."""
+def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, float]:
+    """Bytes per token of gradients in a block's backward, above what it saved: of the residual stream, which are there
+    throughout; beside these of the product that the MLP's last matrix reads, while that matrix is at work; then of the
+    product and of its factors, less the product itself."""
     c, wide = setting.types.compute, model.mlp_width
     # Under tensor parallelism the gradient of what the sum after the MLP gave is gathered to full length.
-    stream = 2 * block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
+    stream = block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
     if setting.widens and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
         # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
-        return stream + (2 * c + FLOAT32_BYTES) * wide
+        widened = (2 * c + FLOAT32_BYTES) * wide
+        return stream, widened, widened
+    # PEFT sums the gradients that the frozen matrix and the adapter make of what they read.
+    apart = setting.inventory.adapted - setting.inventory.joined
+    summands = 2 if any(m.reads == "mlp_product" and m.name in apart for m in model.matrices) else 1
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
     product = 0.0
     for reads in ("mlp_product", "expert_product"):
         kept = [m for m in model.matrices if m.reads == reads and _keeps_input(m, setting)]
         product += kept[0].columns * _copies(kept[0]) * c if kept else 0.0
-    return stream + max(gradients - product, 0.0)
+    return stream, summands * wide * c, max(gradients - product, 0.0)
+
+
+def unasked_bytes(model: ModelShape, *, types: Types) -> float:
+    """Bytes per token of what the last product of a block made: selective recompute keeps it, and never asks for it."""
+    last = [m for m in model.matrices if m.reads == "mlp_product" and not made_again(m)]
+    return sum(m.rows for m in last) * types.compute
+
+
+def reads_in_place(model: ModelShape, setting: Setting) -> bool:
+    """Whether a block keeps its input as it comes in, and no copy of it: what its first norm keeps is that."""
+    first = _norms(model)[0]
+    if first.width != model.hidden_size or not first.name.endswith(_FIRST_NORMS):
+        return False
+    if model.norm == "layer":
+        return bool(first.size) and setting.layer_norm_bytes == setting.types.compute
+    return setting.compiled or setting.types.compute == FLOAT32_BYTES
+
+
+def final_norm_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token that the norm behind the blocks keeps; it is not compiled with them."""
+    norm = Norm(name="final_norm", size=model.hidden_size, width=model.hidden_size)
+    return _norm(norm, model, replace(setting, compiled=False)) / setting.tp
 
 
 def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:

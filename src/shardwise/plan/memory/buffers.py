@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from shardwise.plan.memory.inventory import Unit
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.memory.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 
-def weight_casts(scene: Scene, *, blocks: float) -> float:
-    """Copies of blocks' trained matrices in the compute type, which autocast makes at first use and keeps; those that
-    stay for the whole step are counted by `step_casts`."""
-    return 0 if scene.work.execution.keeps_casts else _casts(scene, blocks=blocks)
+def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
+    """Copies of blocks' trained matrices: in the compute type, which autocast makes at first use and keeps (those that
+    stay for the whole step are counted by `step_casts`); and those of plain adapters, which their joined product saves
+    for its backward, so that under recompute only a block that is `at_work` has them."""
+    recomputed = scene.work.execution.gradient_checkpointing != "none"
+    joined = (at_work if recomputed else blocks) * _joined_copies(scene)
+    return joined + (0 if scene.work.execution.keeps_casts else _casts(scene, blocks=blocks))
 
 
 def step_casts(scene: Scene) -> float:
@@ -25,20 +27,30 @@ def _casts(scene: Scene, *, blocks: float) -> float:
     work, part = scene.work, scene.part
     if not work.setting.casts:
         return 0
-    matrices = part.inventory.block.trained_matrix_elements if blocks == 1 else part.mean_trained_matrices
-    return blocks * matrices * work.types.compute
+    largest, mean = part.cast_matrices
+    return blocks * (largest if blocks == 1 else mean) * work.types.compute
+
+
+def _joined_copies(scene: Scene) -> float:
+    """Of the mean block: A's are brought together, B's cast where they are wider."""
+    a, b = scene.part.joined_adapters
+    return (a + (b if scene.work.setting.casts else 0)) * scene.work.types.compute
 
 
 def kept_casts(scene: Scene, *, blocks: float) -> float:
     """Those that outlive the forward, because a backward needs them: not where blocks are computed again."""
-    return weight_casts(scene, blocks=blocks if scene.work.execution.gradient_checkpointing == "none" else 0)
+    kept = blocks if scene.work.execution.gradient_checkpointing == "none" else 0
+    return weight_casts(scene, blocks=kept, at_work=0)
 
 
-def gathered(scene: Scene, *, units: int, keeps: bool = True, before: bool = False, behind: int = 0) -> float:
+def gathered(
+    scene: Scene, *, units: int, forward: bool = False, keeps: bool = True, before: bool = False, behind: int = 0
+) -> float:
     """Whole weights under sharding: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
 
     Args:
         units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead of it.
+        forward: the buffer that the unit at work arrived in stays beside the weights copied out of it.
         keeps: gathered blocks stay, where the layout keeps them, and the embedding.
         before: the embedding is there in any case.
         behind: as many copies of the head, which stays for other micro-batches in flight too.
@@ -53,16 +65,20 @@ def gathered(scene: Scene, *, units: int, keeps: bool = True, before: bool = Fal
     copies = max(behind, int(scene.flight.heads > 1 or work.execution.postpones_reduction))
     root += (copies - 1) * head - (0 if before or stays else embedding)
     if stays:
-        return (
-            root
-            + block * min(work.unit_blocks, most)
-            + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
-        )
-    ahead = units - 1 + layout.prefetch if units > 1 else units
-    # Where a block is computed again before its backward, the next one has come by the time most is alive.
-    comes = units > 1 and layout.weight_shards > 1 and work.execution.gradient_checkpointing == "none"
-    copied = _copied(scene, block * min(work.unit_blocks, most)) if comes else 0
-    return root + block * min(ahead * work.unit_blocks, most) + copied
+        buffer = block * min(work.unit_blocks, most) if forward else 0
+        return root + buffer + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
+    ahead = units - 1 + layout.prefetch if units > 1 else units + forward
+    return root + block * min(ahead * work.unit_blocks, most)
+
+
+def arriving(scene: Scene) -> float:
+    """What is copied of a unit while it is gathered from other ranks: nothing of what stays."""
+    work, inventory = scene.work, scene.part.inventory
+    layout = work.execution.layout
+    if layout.weight_shards == 1 or not layout.reshard_after_forward:
+        return 0
+    unit = min(work.unit_blocks, max(1, inventory.num_blocks))
+    return _copied(scene, unit * inventory.block.gathered_bytes(work.types))
 
 
 def _copied(scene: Scene, gathered_bytes: float) -> float:
@@ -70,13 +86,21 @@ def _copied(scene: Scene, gathered_bytes: float) -> float:
     return gathered_bytes if scene.work.cluster.gpu.kind == "cpu" else 0
 
 
-def in_reduction(scene: Scene, unit: Unit, *, reduced: int = 0) -> float:
-    """Whole gradients of the unit at work, and the float32 buffer of the unit before it, of at least so many
-    elements."""
+def in_reduction(scene: Scene, *, whole: int, behind: int) -> float:
+    """So many elements of whole gradients, which wait in the compute type until all of their unit are there, and the
+    float32 buffer of the unit behind it."""
     if not scene.work.sharded:
         return 0
-    own = scene.work.unit_blocks * unit.trained_elements
-    return own * scene.work.types.compute + max(own, reduced) * REDUCTION_BYTES
+    return whole * scene.work.types.compute + behind * REDUCTION_BYTES
+
+
+def leaving(scene: Scene, whole: int) -> float:
+    """Elements of whole gradients as they are copied into the float32 buffer that is reduced, or while it is."""
+    if not scene.work.sharded:
+        return 0
+    buffer = whole * REDUCTION_BYTES
+    several = scene.work.execution.layout.weight_shards > 1
+    return buffer + max(whole * scene.work.types.compute, _copied(scene, buffer) if several else 0)
 
 
 def head_gradient(scene: Scene) -> float:
@@ -101,12 +125,21 @@ def fresh_gradient(work: Work, elements: int) -> float:
     return elements * (work.types.trainable + (work.types.compute if work.setting.casts else 0))
 
 
-def logits(scene: Scene) -> float:
-    """A chunk's logits and their powers in float32, which a CPU casts once more on the way; of heads that cap or scale
-    logits also the two copies that autograd keeps."""
+def logits(scene: Scene, *, powers: bool = True) -> float:
+    """A chunk's logits, and their `powers` in float32, which a CPU casts once more on the way; of heads that cap or
+    scale logits also the two copies that autograd keeps."""
     work, c = scene.work, scene.work.types.compute
-    powers = 0 if c == FLOAT32_BYTES else FLOAT32_BYTES * (1 if work.setting.cuda else 2)
-    return work.head_tokens * work.head_slice * (c + powers + (0 if work.model.plain_head else 2 * c))
+    wide = FLOAT32_BYTES * (1 if work.setting.cuda else 2) if powers and c != FLOAT32_BYTES else 0
+    return work.head_tokens * work.head_slice * (c + wide + (0 if work.model.plain_head else 2 * c))
+
+
+def in_loss(scene: Scene) -> tuple[float, float]:
+    """Logits, and the head's gradient, when most is alive of the last chunk: in its softmax, beside the gradient of the
+    chunks before it; or when its own gradients are made, the logits' in their place."""
+    work, made = scene.work, made_head_gradient(scene)
+    softmax, before = logits(scene), made if work.head_tokens < work.tokens else 0.0
+    behind = logits(scene, powers=False) + work.head_tokens * work.model.hidden_size * work.types.compute
+    return (softmax, before) if softmax + before >= behind + made else (behind, made)
 
 
 def head_cast(scene: Scene) -> float:

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.memory.buffers import (
+    arriving,
     exchanged_rows,
     flat_gradients,
     gathered,
     head_cast,
     head_gradient,
-    in_reduction,
+    in_loss,
     kept_casts,
-    logits,
     made_head_gradient,
     step_casts,
     step_temporaries,
@@ -25,13 +26,12 @@ from shardwise.plan.memory.buffers import (
 )
 from shardwise.plan.memory.saved import (
     Alive,
+    arrived_gradient,
     at_work,
     head_input,
     inputs,
-    inside_block,
     of_a_head,
     of_a_pair,
-    of_one_block,
     saved_by_all,
     saved_by_blocks,
     shared,
@@ -49,11 +49,15 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     yield "loading", {"weights": scene.holding.stored}
     part, during = scene.part, _during(scene)
     first, last = part.span.start, part.span.stop - 1
-    yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
+    if scene.flight.forwards:
+        yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
+        if part.is_last:
+            yield "end of forward", _alive(scene, "earlier", during, _end_of_forward(scene))
     if part.is_last:
-        yield "end of forward", _alive(scene, "earlier", during, _end_of_forward(scene))
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
     yield f"backward of layer {last}", _alive(scene, "earlier", during, _backward_of_last_block(scene))
+    if len(part.span) > 2 and scene.work.sharded:
+        yield f"backward of layer {last - 1}", _alive(scene, "earlier", during, _backward_of_middle_block(scene))
     yield f"backward of layer {first}", _alive(scene, "later", during, _backward_of_first_block(scene))
     if part.is_first:
         yield "backward of the embedding", _alive(scene, "every", during, _backward_of_embedding(scene))
@@ -114,26 +118,31 @@ def _during(scene: Scene) -> Alive:
 
 
 def _forward_of_last_block(scene: Scene) -> Alive:
-    blocks = len(scene.part.span)
-    kept = saved_by_blocks(scene, blocks - 1, skips=False) + scene.work.tokens * scene.work.saved_whole
-    kept += scene.work.remade if scene.work.keeps_remade else scene.work.remade_once
+    """At work, or as its weights arrive."""
+    work, blocks = scene.work, len(scene.part.span)
+    own = work.tokens * work.saved_whole + (work.remade if work.keeps_remade else work.remade_once)
+    own += work.computed_weights
+    arrives = arriving(scene)
     return {
-        "activations": kept + shared(scene),
-        "temporary": weight_casts(scene, blocks=blocks) + scene.work.computed_weights,
-        # The buffer the unit arrived in and the weights copied out of it are alive together.
-        "communication": gathered(scene, units=2),
+        "activations": saved_by_blocks(scene, blocks - 1, skips=False) + (own if own > arrives else 0) + shared(scene),
+        "temporary": weight_casts(scene, blocks=blocks),
+        "communication": gathered(scene, units=2, forward=True) + (0 if own > arrives else arrives),
     }
 
 
 def _end_of_forward(scene: Scene) -> Alive:
     """The loss of a chunk, after those of all others: gradients are made with it."""
+    work = scene.work
+    made, gradient = in_loss(scene)
+    several = work.execution.layout.weight_shards > 1
+    # FSDP2 keeps the buffer that a forward's last unit arrived in: the head's or, where that is tied, a block's.
+    buffer = several and scene.part.inventory.tied
     return {
         "activations": saved_by_all(scene) + head_input(scene),
-        "logits": logits(scene),
-        "gradients": made_head_gradient(scene),
-        "temporary": weight_casts(scene, blocks=len(scene.part.span)) + head_cast(scene),
-        # FSDP2 keeps the buffer that the head arrived in until the forward ends.
-        "communication": gathered(scene, units=0, behind=2 if scene.work.execution.layout.weight_shards > 1 else 1),
+        "logits": made,
+        "gradients": gradient,
+        "temporary": weight_casts(scene, blocks=len(scene.part.span), at_work=0) + head_cast(scene),
+        "communication": gathered(scene, units=0, behind=2 if several else 1, forward=buffer),
     }
 
 
@@ -150,32 +159,44 @@ def _backward_of_loss(scene: Scene) -> Alive:
 
 def _backward_of_last_block(scene: Scene) -> Alive:
     blocks = len(scene.part.span) - 1
-    alive = _backward_of_block(scene, reduced=scene.part.inventory.ends[1].trained_elements)
+    # Where a block is computed again before its backward, the next one has come by the time most is alive.
+    comes = scene.work.execution.gradient_checkpointing == "none"
+    alive = _backward_of_block(scene, behind=scene.part.inventory.ends[1].trained_elements, comes=comes)
     alive["activations"] += saved_by_blocks(scene, blocks) + shared(scene)
     alive["temporary"] += kept_casts(scene, blocks=blocks)
     alive["communication"] += gathered(scene, units=2)
     return alive
 
 
-def _backward_of_first_block(scene: Scene) -> Alive:
-    alive = _backward_of_block(scene)
-    # Backward gathers one unit ahead: before the first block a trained embedding. Its predecessor is being reduced.
-    keeps = scene.flight.pairs > 1 or scene.work.execution.postpones_reduction
-    alive["communication"] += gathered(scene, units=1, keeps=keeps, before=scene.part.trained_embedding > 0)
+def _backward_of_middle_block(scene: Scene) -> Alive:
+    """The fullest of those behind which another block is reduced, while a third one has come."""
+    work, part, blocks = scene.work, scene.part, len(scene.part.span) - 2
+    comes = work.execution.gradient_checkpointing == "none"
+    behind = work.unit_blocks * part.inventory.block.trained_elements
+    alive = _backward_of_block(scene, behind=behind, comes=comes)
+    alive["activations"] += saved_by_blocks(scene, blocks) + shared(scene)
+    alive["temporary"] += kept_casts(scene, blocks=blocks)
+    alive["communication"] += gathered(scene, units=2) + arrived_gradient(scene)
     return alive
 
 
-def _backward_of_block(scene: Scene, *, reduced: int = 0) -> Alive:
-    """What any block's backward needs, while as many elements behind it are reduced."""
-    work = scene.work
-    tied = scene.part.inventory.tied
-    return {
-        "gradients": 0 if work.sharded or scene.whole else head_gradient(scene),
-        "activations": of_one_block(scene),
-        "temporary": weight_casts(scene, blocks=1) + inside_block(scene),
-        "communication": in_reduction(scene, scene.part.inventory.block, reduced=reduced)
-        + (whole_head_gradient(scene) if tied else 0),
-    }
+def _backward_of_first_block(scene: Scene) -> Alive:
+    part, work = scene.part, scene.work
+    behind = part.inventory.ends[1] if len(part.span) == 1 else part.inventory.block
+    alive = _backward_of_block(scene, behind=work.unit_blocks * behind.trained_elements, comes=False)
+    # Backward gathers one unit ahead: before the first block a trained embedding. Its predecessor is being reduced.
+    keeps = scene.flight.pairs > 1 or work.execution.postpones_reduction
+    alive["communication"] += gathered(scene, units=1, keeps=keeps, before=part.trained_embedding > 0)
+    alive["communication"] += arrived_gradient(scene)
+    return alive
+
+
+def _backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
+    """What any block's backward needs, with the head's gradient where it is there by then."""
+    alive = backward_of_block(scene, behind=behind, comes=comes)
+    alive["gradients"] = 0 if scene.work.sharded or scene.whole else head_gradient(scene)
+    alive["communication"] += whole_head_gradient(scene) if scene.part.inventory.tied else 0
+    return alive
 
 
 def _backward_of_embedding(scene: Scene) -> Alive:
@@ -201,7 +222,7 @@ def _evaluation(scene: Scene) -> Alive:
     in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
     return {
         "activations": work.tokens * in_block,
-        "communication": gathered(scene, units=2),
+        "communication": gathered(scene, units=2, forward=True),
         "temporary": work.computed_weights + work.remade_once,
     }
 

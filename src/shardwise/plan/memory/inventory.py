@@ -44,6 +44,14 @@ class Unit:
         """Elements of trained matrices."""
         return sum(t.elements for t in self.tensors if t.trained and t.columns > 1)
 
+    def joined_elements(self, names: frozenset[str]) -> tuple[int, int]:
+        """Elements of the A's and of the B's of adapters on matrices of these names."""
+        a, b = (
+            sum(t.elements for t in self.tensors if t.name.endswith(half) and t.name.removesuffix(half) in names)
+            for half in (".lora_A", ".lora_B")
+        )
+        return a, b
+
     def gathered_bytes(self, types: Types) -> float:
         """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
         return self._quantised * NF4_BYTES + (self.elements - self._quantised) * types.compute
@@ -70,12 +78,14 @@ class Unit:
 class Inventory:
     """All parameters of a job. Compared by identity, so that results can be cached. `blocks` is one decoder block of
     each kind with their number, `root` all that lies outside of blocks; matrices of blocks that carry adapters are
-    `adapted` as modules or `bare` parameters."""
+    `adapted` as modules or `bare` parameters, and `joined` where one function computes an adapted product
+    (`methods/lora_products.py`)."""
 
     blocks: tuple[tuple[int, Unit], ...]
     root: Unit
     adapted: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
+    joined: frozenset[str] = frozenset()
     trained_names: frozenset[str] = frozenset()
     tied: bool = False
     dora: bool = False
@@ -172,12 +182,16 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
         root += adapters_outside(model, lora)
         check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
         root += [*copies_outside(root, model, lora)]
+    adapted = frozenset(name for name, hold in held.items() if hold == "module")
+    plain = lora is not None and not lora.use_dora and not lora.lora_dropout
+    turned = {m.name for kind in model.kinds for m in kind.matrices if m.transposed}
     tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
     return Inventory(
         blocks=blocks,
         root=Unit(tensors=tuple(root)),
-        adapted=frozenset(name for name, hold in held.items() if hold == "module"),
+        adapted=adapted,
         bare=frozenset(name for name, hold in held.items() if hold == "bare"),
+        joined=adapted - turned if plain else frozenset(),
         trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in tensors if tensor.trained),
         tied=model.tied,
         dora=lora is not None and lora.use_dora,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from shardwise.plan.memory.inventory import Inventory
+from shardwise.plan.memory.inventory import Inventory, Unit
 from shardwise.plan.memory.tensors import Place
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Matrix, ModelShape, OtherBlocks
@@ -28,9 +28,21 @@ class Part:
     is_last: bool
 
     @cached_property
-    def mean_trained_matrices(self) -> float:
-        """Elements of trained matrices in the mean block."""
-        return self.inventory.over_blocks(lambda unit: unit.trained_matrix_elements) / max(1, self.inventory.num_blocks)
+    def cast_matrices(self) -> tuple[float, float]:
+        """Elements of trained matrices that autocast casts, in the largest block and in the mean one."""
+        held = self.inventory
+
+        def of(unit: Unit) -> int:
+            return unit.trained_matrix_elements - sum(unit.joined_elements(held.joined))
+
+        return of(held.block), held.over_blocks(of) / max(1, held.num_blocks)
+
+    @cached_property
+    def joined_adapters(self) -> tuple[float, float]:
+        """Elements of the A's and of the B's whose products are joined, in the mean block."""
+        held = self.inventory
+        sums = [held.over_blocks(lambda unit, half=half: unit.joined_elements(held.joined)[half]) for half in (0, 1)]
+        return sums[0] / max(1, held.num_blocks), sums[1] / max(1, held.num_blocks)
 
     @cached_property
     def largest_trained(self) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from shardwise.plan.memory.buffers import fresh_gradient, kept_casts, made_head_gradient
+from shardwise.plan.memory.buffers import kept_casts, made_head_gradient
 from shardwise.plan.memory.margins import workspace_bytes
-from shardwise.plan.memory.tensors import FLOAT32_BYTES
 from shardwise.plan.memory.work import Scene
+from shardwise.spec.layout.axes import Layout
 
 Alive = dict[str, float]
 
 #: Of a token: its id, label, position and two indices of trained positions, each an int64.
 INPUT_BYTES = 5 * 8
-#: Messages of a pipeline beside what stages keep: one that arrives ahead, a gradient that arrives, one that leaves.
+#: Messages of a pipeline whose ranks have several stages, or split backward, beside what stages keep, at most: one that
+#: arrives ahead, a gradient that arrives, one that leaves.
 _MESSAGES = 3
 
 
@@ -58,10 +59,7 @@ def saved_by_all(scene: Scene) -> float:
 
 def _saved_by_head(scene: Scene) -> float:
     """What the final norm saves, and the gradient of the head's input, which the loss has made in forward."""
-    work = scene.work
-    inventory, c = work.inventory, work.types.compute
-    norm = FLOAT32_BYTES + (c if inventory.trained("final_norm") else 0)
-    return work.tokens * work.model.hidden_size * (norm / work.setting.tp + c)
+    return scene.work.tokens * scene.work.final_norm + head_input(scene)
 
 
 def head_input(scene: Scene) -> float:
@@ -72,43 +70,51 @@ def head_input(scene: Scene) -> float:
 def shared(scene: Scene) -> float:
     """What all blocks share: rotary tables, and the mask where attention has one."""
     work, length = scene.work, scene.work.job.data.max_length
-    rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * length
+    # Sines and cosines of every sequence's own positions.
+    rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
     # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type.
     mask = work.tokens * length * (1 + work.types.compute) if work.setting.masked else 0
     return rotary + mask
 
 
 def of_one_block(scene: Scene) -> float:
-    """A block in its backward: all it needs, saved or computed again, and the gradients inside it."""
+    """What a block has saved, or made again, when its backward begins, and the gradient of what it gave."""
     work = scene.work
-    recomputed = work.execution.gradient_checkpointing != "none"
-    block_input = work.block_input if recomputed else 0.0
-    saved = work.saved_whole + block_input + work.block_backward
+    recomputed = work.execution.gradient_checkpointing != "none" and not work.reads_in_place
+    saved = work.saved_whole + (work.block_input if recomputed else 0.0) + work.unasked + work.block_backward[0]
     return work.tokens * saved + shared(scene) + work.remade
 
 
-def inside_block(scene: Scene) -> float:
-    """Weight-sized temporaries of a block's backward."""
-    work = scene.work
-    block = scene.part.inventory.block
-    fresh = fresh_gradient(work, block.largest_trained)
-    if work.execution.compile and not work.sharded:  # its backward is one function, which returns all gradients
-        fresh = max(fresh, block.trained_elements * work.types.trainable)
-    return fresh + work.computed_weights + work.remade_backward
-
-
 def _messages(scene: Scene) -> float:
-    """Between pipeline stages: what came in and goes out of the pair at work, and what is under way."""
-    if scene.work.execution.layout.pp == 1:
+    """Between pipeline stages: what came in and goes out of the pair at work, and what is under way: the gradient that
+    left last, which is let go when the next message is sent."""
+    layout = scene.work.execution.layout
+    if layout.pp == 1:
         return 0
-    return _kept_messages(scene) + _MESSAGES * head_input(scene)
+    if not _is_plain(layout):
+        return _kept_messages(scene) + _MESSAGES * head_input(scene)
+    leaves = scene.flight.gradients and not scene.part.is_first
+    return _kept_messages(scene) + leaves * head_input(scene)
+
+
+def arrived_gradient(scene: Scene) -> float:
+    """Of what a stage gave, which stays while all of its blocks are gone through; the last of them has counted it."""
+    layout = scene.work.execution.layout
+    alone = len(scene.part.span) == 1 or scene.part.is_last or layout.pp == 1 or not _is_plain(layout)
+    return 0 if alone else head_input(scene)
+
+
+def _is_plain(layout: Layout) -> bool:
+    return layout.schedule not in ("zero_bubble", "interleaved")
 
 
 def _kept_messages(scene: Scene) -> float:
-    """What a stage received for a micro-batch, and what it made of it, both kept until the gradients have passed."""
+    """What a stage received for a micro-batch, unless its first block keeps that anyway, and what it made of it, both
+    kept until the gradients have passed."""
     work, part = scene.work, scene.part
-    kept = (not part.is_first) + (not part.is_last)
-    return kept * work.tokens * work.model.hidden_size * work.types.compute
+    saved = work.execution.gradient_checkpointing != "none" or work.reads_in_place
+    kept = (not part.is_first and not saved) + (not part.is_last)
+    return kept * head_input(scene)
 
 
 def _keys_of_others(scene: Scene) -> float:

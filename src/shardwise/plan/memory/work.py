@@ -11,10 +11,13 @@ from shardwise.plan.memory.activations import (
     Setting,
     backward_bytes,
     block_input_bytes,
+    final_norm_bytes,
+    reads_in_place,
     remade_backward_bytes,
     remade_bytes,
     remade_once_bytes,
     saved_bytes,
+    unasked_bytes,
     unsaved_by_first_block,
 )
 from shardwise.plan.memory.inventory import Inventory
@@ -78,9 +81,20 @@ class Work:
         return block_input_bytes(self.block, self.setting)
 
     @cached_property
-    def block_backward(self) -> float:
-        """Bytes per token of gradients inside a block, above what it saved."""
+    def block_backward(self) -> tuple[float, float, float]:
+        """Bytes per token of gradients inside a block, above what it saved (`backward_bytes`)."""
         return backward_bytes(self.block, self.setting)
+
+    @cached_property
+    def reads_in_place(self) -> bool:
+        """Whether a block keeps its input as it comes in, and no copy of it."""
+        return reads_in_place(self.block, self.setting)
+
+    @cached_property
+    def unasked(self) -> float:
+        """Bytes per token that selective recompute keeps of a block until its backward ends, and does not need."""
+        selective = self.execution.gradient_checkpointing == "selective" and not self.execution.compile
+        return unasked_bytes(self.block, types=self.types) if selective else 0.0
 
     @cached_property
     def unsaved(self) -> float:
@@ -130,6 +144,11 @@ class Work:
         """The same of the mean block."""
         kinds = self.block.kinds
         return sum(kind.num_layers * remade_bytes(kind, self.setting) for kind in kinds) / self.block.num_layers
+
+    @cached_property
+    def final_norm(self) -> float:
+        """Bytes per token that the norm behind the blocks keeps."""
+        return final_norm_bytes(self.block, self.setting)
 
     @property
     def evaluates(self) -> bool:
@@ -192,11 +211,12 @@ def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> fl
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
     """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the last stage, and
-    whether all gradients exist already, from an earlier one."""
+    whether all gradients exist already, from an earlier one; `forwards`: one of them may be in its forward."""
 
     pairs: int = 1
     heads: int = 1
     gradients: bool = False
+    forwards: bool = True
 
 
 @dataclass(frozen=True)
@@ -220,13 +240,13 @@ class Scene:
 
 def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
     """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it,
-    where the first gradients stand beside a forward."""
+    where the first gradients stand beside another backward: all forwards are done by then."""
     most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
     heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
     again = most < num_micro_batches * len(layout.stages_of(pp))
     yield Flight(pairs=most, heads=heads, gradients=again)
     if not again and most > 1:
-        yield Flight(pairs=most - 1, heads=max(1, heads - 1), gradients=True)
+        yield Flight(pairs=most - 1, heads=max(1, heads - 1), gradients=True, forwards=False)
 
 
 def _heads(schedule: Schedule, micros: int, ranks: int) -> int:

@@ -1,0 +1,58 @@
+"""A block's backward, in the moments of it that may be the fullest. What is saved is let go on the way, so that weights
+that arrive, one that is made to be used, the gradients inside the MLP and whole ones that leave do not add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, weight_casts
+from shardwise.plan.memory.saved import Alive, of_one_block, shared
+from shardwise.plan.memory.work import Scene
+
+
+def backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
+    """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced; `comes`:
+    another unit is gathered meanwhile."""
+    # Compiled, a backward is one function, whose moments are not told apart.
+    moments = _compiled if scene.work.execution.compile else _moments
+    return max(moments(scene, behind, comes), key=lambda alive: sum(alive.values()))
+
+
+def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
+    work, block = scene.work, scene.part.inventory.block
+    fresh = fresh_gradient(work, block.largest_trained)
+    if not work.sharded:  # the function returns all gradients
+        fresh = max(fresh, block.trained_elements * work.types.trainable)
+    inside = work.block_input + work.block_backward[2]
+    own = work.unit_blocks * block.trained_elements
+    yield {
+        "activations": of_one_block(scene) + work.tokens * inside,
+        "temporary": weight_casts(scene, blocks=1) + fresh + work.computed_weights + work.remade_backward,
+        "communication": in_reduction(scene, whole=own, behind=max(own, behind)) + (arriving(scene) if comes else 0),
+    }
+
+
+def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
+    work, block = scene.work, scene.part.inventory.block
+    tokens, casts, largest = work.tokens, weight_casts(scene, blocks=1), block.largest_trained
+    stream, product, inside = work.block_backward
+    saved = of_one_block(scene)
+    # Of the other blocks of its unit gradients wait whole.
+    others = (work.unit_blocks - 1) * block.trained_elements
+    yield {
+        "activations": saved,
+        "temporary": casts,
+        "communication": in_reduction(scene, whole=others, behind=behind) + (arriving(scene) if comes else 0),
+    }
+    after = in_reduction(scene, whole=others + largest, behind=behind)
+    yield {
+        "activations": saved + tokens * product,
+        "temporary": casts + fresh_gradient(work, largest) + work.computed_weights + work.remade_backward,
+        "communication": after,
+    }
+    yield {"activations": saved + tokens * inside, "temporary": casts, "communication": after}
+    yield {
+        "activations": tokens * stream + shared(scene),
+        "temporary": casts,
+        "communication": leaving(scene, others + block.trained_elements),
+    }
