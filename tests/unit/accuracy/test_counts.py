@@ -49,7 +49,7 @@ MEASURED: dict[str, str] = {
 }
 
 #: As above, where it is less than what measured forecasts may be off, or no such run was measured: golden plans show
-#: it. Temporaries of optimizers, rows of padding and DoRA's norms are compared with torch in
+#: it. Temporaries of optimizers, casts for a whole step, rows of padding and DoRA's norms are compared with torch in
 #: `tests/unit/plan/test_against_torch.py`.
 GOLDEN: dict[str, str] = {
     "the head's gradient, made in forward": "buffers.made_head_gradient",
@@ -60,7 +60,6 @@ GOLDEN: dict[str, str] = {
     "the embedding's gradient": "instants._backward_of_embedding",
     "the head's copy in the compute type": "buffers._head_cast",
     "casts of weights": "buffers._casts",
-    "casts for a whole step": "buffers.step_casts",
     "casts until backward": "buffers.kept_casts",
     "what adapters keep between their halves": "activations._rank",
     "what the first block need not keep": "activations.unsaved_by_first_block",

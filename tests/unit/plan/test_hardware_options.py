@@ -210,7 +210,7 @@ def test_of_a_list_the_best_for_the_goal_is_planned_for_as_a_whole(goal: Goal, h
 def test_of_a_list_what_does_not_fit_stands_last_with_its_sentence():
     found = offers(of_list("1x T4, 1x H100-SXM", "llama-3.1-8b", method="lora"))
     assert [option.fits for option in found.options] == [True, False]
-    assert "1x T4: needs 17.1 GiB, at most 17.4 GiB of 14.6 GiB at " in found.notes()[0]
+    assert "1x T4: needs 17.1 GiB, at most 17.3 GiB of 14.6 GiB at " in found.notes()[0]
 
 
 def test_of_a_list_what_cannot_be_formed_stands_last_with_its_sentence():
