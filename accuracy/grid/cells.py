@@ -113,7 +113,8 @@ class Cell:
 class Measured:
     """One rank of one cell. `longest`, `mean`, `document`: tokens of the sequences it trained on, as a plan knows them;
     `weights`, `optimizer`, `peak`: bytes; `unseen`: of the peak, what may have been freed before it; `rehearsed`: the
-    peak of the same rank on fake tensors, None where that is refused."""
+    peak of the same rank on fake tensors, None where that is refused; `reduce_once`: 1 where the plan it ran had chosen
+    so, which a later planner may not."""
 
     longest: int
     mean: float
@@ -124,6 +125,7 @@ class Measured:
     peak: int
     unseen: int
     rehearsed: int | None = None
+    reduce_once: int = 0
 
     @property
     def seen_whole(self) -> bool:

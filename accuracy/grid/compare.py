@@ -10,7 +10,7 @@ import csv
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -19,6 +19,9 @@ from typing import Any
 from accuracy.grid.cells import HELD_OUT, ROWS, Cell, Measured, job_of, planned
 from accuracy.rivals import RIVALS
 from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.search.question import ask, work_on
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
@@ -81,15 +84,17 @@ def compared(cell: Cell, ranks: list[Measured]) -> Iterator[Compared]:
     first = ranks[0]
     lengths = Lengths(longest=first.longest, mean=first.mean, document=first.document)
     job, model = job_of(cell, model="model", data="rows.jsonl"), shape_from_data(cell.config, file="config.json")
-    chosen = planned(cell, job, shape=model, lengths=lengths)
-    for alike in chosen.memory.ranks:
+    execution = replace(planned(cell, job, shape=model, lengths=lengths).execution, reduce_once=bool(first.reduce_once))
+    cluster = parse_hardware(f"cpu:{cell.processes}")
+    question = ask(job, model=model, cluster=cluster, lengths=lengths)
+    for alike in forecast_memory(work_on(question, cluster, execution)).ranks:
         best = min((ranks[rank] for rank in alike.ranks), key=lambda rank: rank.unseen)
         yield Compared(
             cell=cell,
             measured=best,
             job=job,
             model=model,
-            execution=chosen.execution,
+            execution=execution,
             forecast_weights=alike.parts["weights"],
             forecast_optimizer=alike.parts["optimizer"],
             forecast_peak=alike.peak_bytes - alike.parts.get("context", 0),

@@ -122,6 +122,7 @@ def measured(cell: Cell, root: Path) -> list[Measured]:
     execution = planned(cell, job, shape=read_model(job.model), lengths=lengths).execution
     found = run_world(cell.processes, _peaks, run, execution)
     seen = {"longest": lengths.longest, "mean": lengths.mean, "document": lengths.document}
+    seen["reduce_once"] = int(execution.reduce_once)
     return [Measured(**seen, rank=rank, **taken) for rank, taken in enumerate(found)]
 
 

@@ -28,11 +28,12 @@ def rehearsed(cell: Cell, ranks: list[Measured], root: Path) -> list[Measured]:
     lengths = Lengths(longest=first.longest, mean=first.mean, document=first.document)
     shape = read_model(job.model)
     chosen = planned(cell, job, shape=shape, lengths=lengths)
-    if rehearsal_refusals(chosen.execution, shape):
+    execution = replace(chosen.execution, reduce_once=bool(first.reduce_once))
+    if rehearsal_refusals(execution, shape):
         return ranks
     job = job.model_copy(update={"data": job.data.model_copy(update={"max_length": first.longest})})
     kinds = [group.ranks for group in chosen.memory.ranks]
-    answers = rehearse_ranks(job, chosen.execution, [alike[0] for alike in kinds], cuda=False)
+    answers = rehearse_ranks(job, execution, [alike[0] for alike in kinds], cuda=False)
     peaks = {rank: answer.get("peak_bytes") for alike, answer in zip(kinds, answers, strict=True) for rank in alike}
     for answer in answers:
         if "refused" in answer:
