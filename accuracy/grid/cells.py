@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import make_plan
+from shardwise.plan.memory.work import Work
+from shardwise.plan.search.question import ask, work_on
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
@@ -132,6 +134,11 @@ class Measured:
         """Next to nothing of the peak is uncertain."""
         return self.unseen <= EXACT * self.peak
 
+    @property
+    def lengths(self) -> Lengths:
+        """Of the sequences it trained on."""
+        return Lengths(longest=self.longest, mean=self.mean, document=self.document)
+
 
 def job_of(cell: Cell, *, model: str, data: str) -> Job:
     """The job of a cell on a model's folder and a file of rows. Raises ShardwiseError: no such job."""
@@ -170,6 +177,14 @@ def planned(cell: Cell, job: Job, *, shape: ModelShape, lengths: Lengths) -> Can
     if reasons := execution_refusals(job, best.execution, model=shape):
         raise UnsupportedError("; ".join(reasons))
     return best
+
+
+def work_of_run(cell: Cell, seen: Measured, job: Job, *, shape: ModelShape) -> Work:
+    """Of the plan that was run when the cell was measured. Raises ShardwiseError: as `planned`."""
+    chosen = planned(cell, job, shape=shape, lengths=seen.lengths)
+    execution = replace(chosen.execution, reduce_once=bool(seen.reduce_once))
+    cluster = parse_hardware(f"cpu:{cell.processes}")
+    return work_on(ask(job, model=shape, cluster=cluster, lengths=seen.lengths), cluster, execution)
 
 
 def drawn() -> Iterator[Cell]:

@@ -10,22 +10,19 @@ import csv
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from accuracy.grid.cells import HELD_OUT, ROWS, Cell, Measured, job_of, planned
+from accuracy.grid.cells import HELD_OUT, ROWS, Cell, Measured, job_of, work_of_run
 from accuracy.rivals import RIVALS
 from shardwise.catalog.config import shape_from_data
-from shardwise.catalog.gpus import parse_hardware
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.search.question import ask, work_on
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import Lengths
 
 CELLS = Path(__file__).parent / "cells.csv"
 
@@ -81,20 +78,16 @@ def _typed(kind: Any, row: dict[str, str]) -> Any:
 
 def compared(cell: Cell, ranks: list[Measured]) -> Iterator[Compared]:
     """Each kind of rank."""
-    first = ranks[0]
-    lengths = Lengths(longest=first.longest, mean=first.mean, document=first.document)
     job, model = job_of(cell, model="model", data="rows.jsonl"), shape_from_data(cell.config, file="config.json")
-    execution = replace(planned(cell, job, shape=model, lengths=lengths).execution, reduce_once=bool(first.reduce_once))
-    cluster = parse_hardware(f"cpu:{cell.processes}")
-    question = ask(job, model=model, cluster=cluster, lengths=lengths)
-    for alike in forecast_memory(work_on(question, cluster, execution)).ranks:
+    work = work_of_run(cell, ranks[0], job, shape=model)
+    for alike in forecast_memory(work).ranks:
         best = min((ranks[rank] for rank in alike.ranks), key=lambda rank: rank.unseen)
         yield Compared(
             cell=cell,
             measured=best,
             job=job,
             model=model,
-            execution=execution,
+            execution=work.execution,
             forecast_weights=alike.parts["weights"],
             forecast_optimizer=alike.parts["optimizer"],
             forecast_peak=alike.peak_bytes - alike.parts.get("context", 0),

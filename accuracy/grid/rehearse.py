@@ -12,11 +12,11 @@ import tempfile
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
-from accuracy.grid.cells import Cell, Measured, planned
+from accuracy.grid.cells import Cell, Measured, work_of_run
 from accuracy.grid.compare import CELLS, read_cells
 from accuracy.grid.measure import written_job
 from shardwise.catalog.models import read_model
-from shardwise.spec.plan.forecast import Lengths
+from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.spec.support.rehearsed import rehearsal_refusals
 from shardwise.train.rehearsing.command import rehearse_ranks
 
@@ -24,16 +24,13 @@ from shardwise.train.rehearsing.command import rehearse_ranks
 def rehearsed(cell: Cell, ranks: list[Measured], root: Path) -> list[Measured]:
     """The same with the peak of each kind of rank, on rows as long as the longest that was trained on."""
     job = written_job(cell, root)
-    first = ranks[0]
-    lengths = Lengths(longest=first.longest, mean=first.mean, document=first.document)
     shape = read_model(job.model)
-    chosen = planned(cell, job, shape=shape, lengths=lengths)
-    execution = replace(chosen.execution, reduce_once=bool(first.reduce_once))
-    if rehearsal_refusals(execution, shape):
+    work = work_of_run(cell, ranks[0], job, shape=shape)
+    if rehearsal_refusals(work.execution, shape):
         return ranks
-    job = job.model_copy(update={"data": job.data.model_copy(update={"max_length": first.longest})})
-    kinds = [group.ranks for group in chosen.memory.ranks]
-    answers = rehearse_ranks(job, execution, [alike[0] for alike in kinds], cuda=False)
+    job = job.model_copy(update={"data": job.data.model_copy(update={"max_length": ranks[0].longest})})
+    kinds = [group.ranks for group in forecast_memory(work).ranks]
+    answers = rehearse_ranks(job, work.execution, [alike[0] for alike in kinds], cuda=False)
     peaks = {rank: answer.get("peak_bytes") for alike, answer in zip(kinds, answers, strict=True) for rank in alike}
     for answer in answers:
         if "refused" in answer:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,10 @@ from shardwise.spec.layout.axes import AXES, EXPERT_AXES, Layout
 #: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
 #: by each rank's watch, which knows a step from a save and says who is waited for.
 TIMEOUT = timedelta(minutes=60)
+
+#: torch 2.13 has new names for them, and warns of those that earlier versions know.
+all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, kw_only=True)

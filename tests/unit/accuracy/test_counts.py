@@ -18,7 +18,7 @@ from shardwise.plan.memory.work import Work
 from shardwise.plan.search.question import ask, work_on
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
-from shardwise.spec.plan.forecast import Lengths, MemoryForecast, Plan
+from shardwise.spec.plan.forecast import MemoryForecast, Plan
 from tests.unit.house.tree import ROOT
 
 MEMORY = "shardwise.plan.memory"
@@ -92,9 +92,8 @@ def _measured() -> Iterator[Case]:
 
 def _of_a_run(one: Compared) -> Case:
     seen = one.measured
-    lengths = Lengths(longest=seen.longest, mean=seen.mean, document=seen.document)
     cluster = parse_hardware(f"cpu:{one.cell.processes}")
-    question = ask(one.job, model=one.model, cluster=cluster, lengths=lengths)
+    question = ask(one.job, model=one.model, cluster=cluster, lengths=seen.lengths)
 
     def left(forecast: MemoryForecast) -> bool:
         mine = next(alike for alike in forecast.ranks if seen.rank in alike.ranks)

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.parallel.mesh import side_by_side
+from shardwise.parallel.mesh import all_gather_single, side_by_side
 from shardwise.parallel.optimizer.stepped import Detour, Named
 from shardwise.spec.layout.axes import rows_of_shard
 from shardwise.spec.layout.execution import FLAT_BYTES
-
-#: torch 2.13 has a new name for it, and warns of the one that earlier versions know.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Windows(Detour):
@@ -104,7 +99,7 @@ def _exchange(bucket: list[_Span], axis: DeviceMesh) -> None:
     mine = bucket[0].whole.new_empty(length)
     everyone = mine.new_empty(degree * length)
     _copy(bucket, mine, rank=here, out=True)
-    _all_gather(everyone, mine, group=axis.get_group())
+    all_gather_single(everyone, mine, group=axis.get_group())
     for rank, theirs in enumerate(everyone.view(degree, length)):
         if rank != here:
             _copy(bucket, theirs, rank=rank, out=False)

@@ -158,25 +158,26 @@ def _backward_of_loss(scene: Scene) -> Alive:
 
 
 def _backward_of_last_block(scene: Scene) -> Alive:
-    blocks = len(scene.part.span) - 1
-    # Where a block is computed again before its backward, the next one has come by the time most is alive.
-    comes = scene.work.execution.gradient_checkpointing == "none"
-    alive = _backward_of_block(scene, behind=scene.part.inventory.ends[1].trained_elements, comes=comes)
-    alive["activations"] += saved_by_blocks(scene, blocks) + shared(scene)
-    alive["temporary"] += kept_casts(scene, blocks=blocks)
-    alive["communication"] += gathered(scene, units=2)
-    return alive
+    return _backward_of_later_block(scene, blocks=1, behind=scene.part.inventory.ends[1].trained_elements)
 
 
 def _backward_of_middle_block(scene: Scene) -> Alive:
     """The fullest of those behind which another block is reduced, while a third one has come."""
-    work, part, blocks = scene.work, scene.part, len(scene.part.span) - 2
-    comes = work.execution.gradient_checkpointing == "none"
-    behind = work.unit_blocks * part.inventory.block.trained_elements
+    behind = scene.work.unit_blocks * scene.part.inventory.block.trained_elements
+    alive = _backward_of_later_block(scene, blocks=2, behind=behind)
+    alive["communication"] += arrived_gradient(scene)
+    return alive
+
+
+def _backward_of_later_block(scene: Scene, *, blocks: int, behind: int) -> Alive:
+    """With what all but so many `blocks` have saved."""
+    # Where a block is computed again before its backward, the next one has come by the time most is alive.
+    comes = scene.work.execution.gradient_checkpointing == "none"
+    earlier = len(scene.part.span) - blocks
     alive = _backward_of_block(scene, behind=behind, comes=comes)
-    alive["activations"] += saved_by_blocks(scene, blocks) + shared(scene)
-    alive["temporary"] += kept_casts(scene, blocks=blocks)
-    alive["communication"] += gathered(scene, units=2) + arrived_gradient(scene)
+    alive["activations"] += saved_by_blocks(scene, earlier) + shared(scene)
+    alive["temporary"] += kept_casts(scene, blocks=earlier)
+    alive["communication"] += gathered(scene, units=2)
     return alive
 
 

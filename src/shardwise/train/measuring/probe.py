@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention
 
-from shardwise.parallel.mesh import own_device
+from shardwise.parallel.mesh import all_gather_single, own_device, reduce_scatter_single
 from shardwise.train.precision import type_name
 
 #: (m, k, n) of products: a large one, those of a small model, and of an adapter of rank 16.
@@ -154,17 +154,12 @@ def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict
     return found
 
 
-#: Their names since torch 2.13, and before.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-
 def _gather(whole: torch.Tensor) -> None:
-    _all_gather(whole, whole.new_empty(len(whole) // dist.get_world_size()))
+    all_gather_single(whole, whole.new_empty(len(whole) // dist.get_world_size()))
 
 
 def _scatter(whole: torch.Tensor) -> None:
-    _reduce_scatter(whole.new_empty(len(whole) // dist.get_world_size()), whole)
+    reduce_scatter_single(whole.new_empty(len(whole) // dist.get_world_size()), whole)
 
 
 def _send(tensor: torch.Tensor) -> None:
