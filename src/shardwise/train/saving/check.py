@@ -20,7 +20,7 @@ from safetensors import safe_open
 from shardwise.methods.lora import expected_tensors
 from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, kin_of, read_config
-from shardwise.models.weights import read_part
+from shardwise.models.weights import bounds_of, read_part
 from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
@@ -74,9 +74,13 @@ def values_of(result: Result, *, ownership: Ownership) -> Values:
     mine = [(name, piece(name, p).local) for name, p in result.saved if ownership.counts(name, p)]
     halves = [local for name, local in mine if ".lora_B." in name]
     return Values(
-        not_finite=[result.key(name) for name, local in mine if not torch.isfinite(local.to(result.saved_dtype)).all()],
+        not_finite=[result.key(name) for name, local in mine if not _is_finite(local.to(result.saved_dtype))],
         adapters_moved=any(bool(local.any()) for local in halves) if halves else None,
     )
+
+
+def _is_finite(part: torch.Tensor) -> bool:
+    return not part.numel() or bool(bounds_of(part).isfinite().all())
 
 
 def warnings_of(ranks: Sequence[Values], *, trained: bool) -> list[str]:
