@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import safe_open
@@ -27,27 +29,40 @@ from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
 from shardwise.train.saving.pieces import piece
 
 Shape = tuple[int, ...]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[str]:
     """Where the files differ from this rank's own part, as sentences."""
-    faults: list[str] = []
     with _opened(folder) as handles:
-        for name, parameter in result.saved:
+
+        def faults_of(saved: tuple[str, torch.Tensor]) -> list[str]:
+            name, parameter = saved
             mine = piece(name, parameter)
             if not mine.local.numel() or not ownership.counts(name, parameter):
-                continue
-            lengths = tuple(mine.local.shape)
-            for key, part, here in result.spans(name, mine.shape, offsets=mine.offsets, lengths=lengths):
-                if key not in handles:
-                    faults.append(f"{key} is missing")
-                    continue
-                stored, live = read_part(handles[key], key, part), mine.local[here].to(result.saved_dtype).cpu()
-                if (stored.dtype, stored.shape) != (live.dtype, live.shape) or not torch.equal(
-                    bits(stored), bits(live)
-                ):
-                    faults.append(f"{key} is not the live weight")
-    return faults
+                return []
+            spans = result.spans(name, mine.shape, offsets=mine.offsets, lengths=tuple(mine.local.shape))
+            found = (
+                _fault(handles, key, part, live=mine.local[here].to(result.saved_dtype)) for key, part, here in spans
+            )
+            return [one for one in found if one]
+
+        return list(chain.from_iterable(_in_threads(faults_of, result.saved)))
+
+
+def _fault(handles: dict[str, Any], key: str, part: Any, *, live: torch.Tensor) -> str | None:
+    if key not in handles:
+        return f"{key} is missing"
+    stored, live = read_part(handles[key], key, part), live.cpu()
+    same = (stored.dtype, stored.shape) == (live.dtype, live.shape) and torch.equal(bits(stored), bits(live))
+    return None if same else f"{key} is not the live weight"
+
+
+def _in_threads(look: Callable[[T], R], at: Sequence[T]) -> list[R]:
+    """`look` at each; several at a time: reading, casting and comparing hold no lock of Python's."""
+    with ThreadPoolExecutor(max_workers=min(4, torch.get_num_threads())) as pool:
+        return list(pool.map(look, at))
 
 
 def folder_faults(folder: Path, result: Result) -> list[str]:
@@ -73,8 +88,9 @@ def values_of(result: Result, *, ownership: Ownership) -> Values:
     """Checks what this rank owns, in the dtype that is saved."""
     mine = [(name, piece(name, p).local) for name, p in result.saved if ownership.counts(name, p)]
     halves = [local for name, local in mine if ".lora_B." in name]
+    finite = _in_threads(lambda one: _is_finite(one[1].to(result.saved_dtype)), mine)
     return Values(
-        not_finite=[result.key(name) for name, local in mine if not _is_finite(local.to(result.saved_dtype))],
+        not_finite=[result.key(name) for (name, _), fine in zip(mine, finite, strict=True) if not fine],
         adapters_moved=any(bool(local.any()) for local in halves) if halves else None,
     )
 
