@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -26,43 +25,51 @@ from shardwise.models.weights import bounds_of, read_part
 from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
-from shardwise.train.saving.pieces import piece
+from shardwise.train.saving.pieces import Piece, piece
 
 Shape = tuple[int, ...]
-T = TypeVar("T")
-R = TypeVar("R")
 
 
-def part_faults(folder: Path, result: Result, *, ownership: Ownership) -> list[str]:
-    """Where the files differ from this rank's own part, as sentences."""
-    with _opened(folder) as handles:
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What one rank found: where the files differ from its own part, as sentences; names of saved weights that are not
+    finite; whether any lora_B is not zero, or None."""
 
-        def faults_of(saved: tuple[str, torch.Tensor]) -> list[str]:
-            name, parameter = saved
-            mine = piece(name, parameter)
-            if not mine.local.numel() or not ownership.counts(name, parameter):
-                return []
-            spans = result.spans(name, mine.shape, offsets=mine.offsets, lengths=tuple(mine.local.shape))
-            found = (
-                _fault(handles, key, part, live=mine.local[here].to(result.saved_dtype)) for key, part, here in spans
-            )
-            return [one for one in found if one]
-
-        return list(chain.from_iterable(_in_threads(faults_of, result.saved)))
+    faults: list[str]
+    not_finite: list[str]
+    adapters_moved: bool | None
 
 
-def _fault(handles: dict[str, Any], key: str, part: Any, *, live: torch.Tensor) -> str | None:
+def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
+    """Compares what this rank owns with the files, bit for bit, several parameters at a time."""
+    mine = [(name, piece(name, p)) for name, p in result.saved if ownership.counts(name, p)]
+    with _opened(folder) as handles, ThreadPoolExecutor(max_workers=min(4, torch.get_num_threads())) as pool:
+
+        def look(name: str, part: Piece) -> tuple[list[str], bool]:
+            if not part.local.numel():
+                return [], True
+            spans = result.spans(name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))
+            seen = [_look(handles, key, at, live=part.local[here].to(result.saved_dtype)) for key, at, here in spans]
+            return [fault for fault, _ in seen if fault], all(is_finite for _, is_finite in seen)
+
+        looks = list(pool.map(lambda one: look(*one), mine))
+    halves = [part.local for name, part in mine if ".lora_B." in name]
+    return Compared(
+        faults=[fault for faults, _ in looks for fault in faults],
+        not_finite=[result.key(name) for (name, _), (_, is_finite) in zip(mine, looks, strict=True) if not is_finite],
+        adapters_moved=any(bool(local.any()) for local in halves) if halves else None,
+    )
+
+
+def _look(handles: dict[str, Any], key: str, at: tuple[slice, ...], *, live: torch.Tensor) -> tuple[str | None, bool]:
+    """What is wrong with a part in a file, and whether the live part is finite."""
+    live = live.cpu()
+    is_finite = bool(bounds_of(live).isfinite().all())
     if key not in handles:
-        return f"{key} is missing"
-    stored, live = read_part(handles[key], key, part), live.cpu()
+        return f"{key} is missing", is_finite
+    stored = read_part(handles[key], key, at)
     same = (stored.dtype, stored.shape) == (live.dtype, live.shape) and torch.equal(bits(stored), bits(live))
-    return None if same else f"{key} is not the live weight"
-
-
-def _in_threads(look: Callable[[T], R], at: Sequence[T]) -> list[R]:
-    """`look` at each; several at a time: reading, casting and comparing hold no lock of Python's."""
-    with ThreadPoolExecutor(max_workers=min(4, torch.get_num_threads())) as pool:
-        return list(pool.map(look, at))
+    return None if same else f"{key} is not the live weight", is_finite
 
 
 def folder_faults(folder: Path, result: Result) -> list[str]:
@@ -76,30 +83,7 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
     return _differences([(key,) for key in expected], expected=expected, stored=stored)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Values:
-    """One rank's saved weights: names of those that are not finite; whether any lora_B is not zero, or None."""
-
-    not_finite: list[str]
-    adapters_moved: bool | None
-
-
-def values_of(result: Result, *, ownership: Ownership) -> Values:
-    """Checks what this rank owns, in the dtype that is saved."""
-    mine = [(name, piece(name, p).local) for name, p in result.saved if ownership.counts(name, p)]
-    halves = [local for name, local in mine if ".lora_B." in name]
-    finite = _in_threads(lambda one: _is_finite(one[1].to(result.saved_dtype)), mine)
-    return Values(
-        not_finite=[result.key(name) for (name, _), fine in zip(mine, finite, strict=True) if not fine],
-        adapters_moved=any(bool(local.any()) for local in halves) if halves else None,
-    )
-
-
-def _is_finite(part: torch.Tensor) -> bool:
-    return not part.numel() or bool(bounds_of(part).isfinite().all())
-
-
-def warnings_of(ranks: Sequence[Values], *, trained: bool) -> list[str]:
+def warnings_of(ranks: Sequence[Compared], *, trained: bool) -> list[str]:
     """Warnings about weights that were saved as they are; `trained`: some learning rate was above zero."""
     found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
     moved = [one.adapters_moved for one in ranks if one.adapters_moved is not None]

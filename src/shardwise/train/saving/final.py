@@ -17,7 +17,7 @@ from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
 from shardwise.train.saving.atomic import seal, staged, together
-from shardwise.train.saving.check import folder_faults, part_faults, values_of, warnings_of
+from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
 from shardwise.train.saving.export import Files, copy_configuration
 from shardwise.train.saving.gather import wanted_tensors, whole_tensors
 from shardwise.train.watching.journal import Journal
@@ -27,15 +27,14 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
     """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails. `trained`: some
     step had a learning rate above zero; adapters that change nothing are then warned about."""
     journal.enter("saving")
-    save_folder(model, run.final, verifying=lambda: journal.enter("verifying"))
-    world, result = model.ownership.world, model.result
-    for sentence in warnings_of(gather(world, values_of(result, ownership=model.ownership)), trained=trained):
+    compared = save_folder(model, run.final, verifying=lambda: journal.enter("verifying"))
+    for sentence in warnings_of(gather(model.ownership.world, compared), trained=trained):
         journal.warn(f"final/ holds what was trained, but {sentence}")
 
 
-def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], None] = lambda: None) -> None:
+def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], None] = lambda: None) -> Compared:
     """Writes, checks and commits a folder that `from_pretrained` reads; every rank takes part, and raises SaveError if
-    it fails. `verifying`: called between writing and checking."""
+    it fails. `verifying`: called between writing and checking. Returns what this rank's check found."""
     world, result = model.ownership.world, model.result
     with staged(world, target) as folder:
         records = _write(model, folder)
@@ -49,7 +48,7 @@ def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], No
 
         together(world, lambda: complete() if world.is_first else None, what=f"writing {target.name}/")
         verifying()
-        check_folder(model, folder)
+        return check_folder(model, folder)
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
@@ -82,14 +81,16 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
     return records or {}
 
 
-def check_folder(model: TrainedModel, folder: Path) -> None:
-    """Raises SaveError if the files of a folder differ from the live weights; every rank takes part."""
+def check_folder(model: TrainedModel, folder: Path) -> Compared:
+    """Raises SaveError if the files of a folder differ from the live weights; every rank takes part. Returns what this
+    rank's check found."""
     world, result = model.ownership.world, model.result
 
-    def check() -> None:
-        faults = folder_faults(folder, result) if world.is_first else []
-        faults += part_faults(folder, result, ownership=model.ownership)
+    def check() -> Compared:
+        compared = compare(folder, result, ownership=model.ownership)
+        faults = (folder_faults(folder, result) if world.is_first else []) + compared.faults
         if faults:
             raise ValueError(f"the saved folder is not the trained model: {'; '.join(faults[:3])}")
+        return compared
 
-    together(world, check, what="checking final/")
+    return together(world, check, what="checking final/")
