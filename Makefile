@@ -5,7 +5,7 @@
 #   TORCH        another torch than the pinned one, as a requirement: `make demo TORCH=torch==2.12.1`
 #   PIP_ARGS     passed to every `pip install`, such as an index that has CPU or CUDA builds of torch
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
-#   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu
+#   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu; of `make accuracy-gpu` the latter two
 #   WORKERS      how many files of tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
@@ -31,7 +31,7 @@ DOCS_READY := $(VENV)/.docs-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pairwise test-nodes test-all check bench gpu gpu-many accuracy docs clean
+.PHONY: help demo test test-pairwise test-nodes test-all check bench gpu gpu-many accuracy accuracy-gpu docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -72,6 +72,9 @@ gpu-many: $(TRAIN_READY) ## two and more GPUs: links, parity, failures and speed
 
 accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/accuracy.md (seconds; needs ../shared/published)
 	$(BIN)/python -m accuracy $(if $(PUBLISHED),--published $(PUBLISHED))
+
+accuracy-gpu: $(TRAIN_READY) ## ranks of layouts alone on one GPU, forecast and rehearsed beside measured, into accuracy/grid/alone.csv (10 minutes)
+	$(BIN)/python -m accuracy.grid.alone $(ARGS)
 
 docs: $(DOCS_READY) ## build the documentation site into site/, with every link checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

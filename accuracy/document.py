@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from accuracy.compare import Compared, Comparison, Feasibility
 from accuracy.errors import Summary, summarise
 from accuracy.grid.compare import section
+from accuracy.grid.elsewhere import elsewhere
 from accuracy.remains import remains
 from accuracy.rivals import RIVALS
 from accuracy.rows import ALLOCATED, KINDS, RESERVED
@@ -59,6 +60,7 @@ def write(memory: Compared, throughput: Compared, *, date: str) -> str:
         _feasibility(memory.feasibility),
         _rivals(memory.comparisons),
         section(),
+        *filter(None, (elsewhere(),)),
         _throughput(throughput),
         remains(memory.comparisons, throughput.comparisons, fitted=FITTED_FOR_TIME),
         _FITTED,

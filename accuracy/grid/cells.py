@@ -12,6 +12,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import make_plan
 from shardwise.plan.memory.work import Work
 from shardwise.plan.search.question import ask, work_on
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
@@ -51,6 +52,31 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo2": {},
     "granite": {},
     "starcoder2": {},
+}
+#: Of sizes that are trained, for GPUs.
+LARGE: dict[str, dict[str, Any]] = {
+    "llama 0.9b": {
+        "model_type": "llama",
+        "vocab_size": 32768,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 4096,
+    },
+    "qwen3 0.6b": {
+        "model_type": "qwen3",
+        "vocab_size": 151936,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+    },
 }
 #: Nothing in the forecast was changed for these after they were measured.
 HELD_OUT = ("olmo2", "starcoder2")
@@ -99,6 +125,10 @@ class Cell:
         """Of the layout."""
         return LAYOUTS[self.layout][0]
 
+    def hardware(self, gpu: str | None = None) -> Cluster:
+        """So many CPU processes, or GPUs of a name. Raises HardwareError: the catalogue has no such GPU."""
+        return parse_hardware(f"cpu:{self.processes}" if gpu is None else f"{self.processes}x {gpu}")
+
     @property
     def words(self) -> str:
         """For people."""
@@ -108,7 +138,7 @@ class Cell:
     @property
     def config(self) -> dict[str, Any]:
         """Its config.json."""
-        return {**COMMON, "model_type": self.family, **FAMILIES[self.family]}
+        return {**COMMON, "model_type": self.family, **(FAMILIES | LARGE)[self.family]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +193,16 @@ def job_of(cell: Cell, *, model: str, data: str) -> Job:
                 "precision": cell.precision,
                 "gradient_checkpointing": cell.recompute,
                 "save_steps": 0,
+                "compile": False,
                 "optimizer": "adamw",
             },
         }
     )
 
 
-def planned(cell: Cell, job: Job, *, shape: ModelShape, lengths: Lengths) -> Candidate:
+def planned(cell: Cell, job: Job, *, shape: ModelShape, lengths: Lengths, gpu: str | None = None) -> Candidate:
     """As `shardwise train` plans it. Raises ShardwiseError: the planner or the trainer refuses it."""
-    best = make_plan(job, model=shape, cluster=parse_hardware(f"cpu:{cell.processes}"), lengths=lengths).best
+    best = make_plan(job, model=shape, cluster=cell.hardware(gpu), lengths=lengths).best
     if best is None:
         raise UnsupportedError("no execution fits")
     if reasons := execution_refusals(job, best.execution, model=shape):
@@ -179,11 +210,11 @@ def planned(cell: Cell, job: Job, *, shape: ModelShape, lengths: Lengths) -> Can
     return best
 
 
-def work_of_run(cell: Cell, seen: Measured, job: Job, *, shape: ModelShape) -> Work:
+def work_of_run(cell: Cell, seen: Measured, job: Job, *, shape: ModelShape, gpu: str | None = None) -> Work:
     """Of the plan that was run when the cell was measured. Raises ShardwiseError: as `planned`."""
-    chosen = planned(cell, job, shape=shape, lengths=seen.lengths)
+    chosen = planned(cell, job, shape=shape, lengths=seen.lengths, gpu=gpu)
     execution = replace(chosen.execution, reduce_once=bool(seen.reduce_once))
-    cluster = parse_hardware(f"cpu:{cell.processes}")
+    cluster = cell.hardware(gpu)
     return work_on(ask(job, model=shape, cluster=cluster, lengths=seen.lengths), cluster, execution)
 
 

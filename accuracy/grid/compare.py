@@ -76,12 +76,12 @@ def _typed(kind: Any, row: dict[str, str]) -> Any:
     return kind(**{field.name: read[field.type](row[field.name]) for field in fields(kind)})
 
 
-def compared(cell: Cell, ranks: list[Measured]) -> Iterator[Compared]:
-    """Each kind of rank."""
+def compared(cell: Cell, ranks: list[Measured], *, gpu: str | None = None) -> Iterator[Compared]:
+    """Each kind of rank, of which one was measured at least; on CPU processes, or on GPUs of a name."""
     job, model = job_of(cell, model="model", data="rows.jsonl"), shape_from_data(cell.config, file="config.json")
-    work = work_of_run(cell, ranks[0], job, shape=model)
+    work = work_of_run(cell, ranks[0], job, shape=model, gpu=gpu)
     for alike in forecast_memory(work).ranks:
-        best = min((ranks[rank] for rank in alike.ranks), key=lambda rank: rank.unseen)
+        best = min((one for one in ranks if one.rank in alike.ranks), key=lambda rank: rank.unseen)
         yield Compared(
             cell=cell,
             measured=best,
@@ -152,7 +152,7 @@ def table(every: Iterable[Compared]) -> list[tuple[str, ...]]:
     for side in _SIDES:
         for value in sorted({getattr(one.cell, side) for one in sure}):
             groups[side, value] = [one for one in sure if getattr(one.cell, side) == value]
-    return [(*name, *_figures([one.error for one in group])) for name, group in groups.items() if group]
+    return [(*name, *figures([one.error for one in group])) for name, group in groups.items() if group]
 
 
 def misses(every: Iterable[Compared]) -> dict[str, list[float]]:
@@ -164,7 +164,8 @@ def misses(every: Iterable[Compared]) -> dict[str, list[float]]:
     return found
 
 
-def _figures(errors: list[float]) -> tuple[str, ...]:
+def figures(errors: list[float]) -> tuple[str, ...]:
+    """(number, median, P95, lowest, highest) of some errors."""
     off = sorted(abs(error) for error in errors)
     p95 = off[math.ceil(0.95 * len(off)) - 1]
     return (str(len(off)), f"{median(off):.1%}", f"{p95:.1%}", f"{min(errors):+.1%}", f"{max(errors):+.1%}")
@@ -184,12 +185,12 @@ def section(cells: Path = CELLS) -> str:
         f"| by | value | ranks {_HEAD}",
         "|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in table(every)),
-        f"| nothing changed for | {', '.join(HELD_OUT)} | {' | '.join(_figures([one.error for one in held]))} |",
+        f"| nothing changed for | {', '.join(HELD_OUT)} | {' | '.join(figures([one.error for one in held]))} |",
         "",
         _MISSED,
         f"| group | ranks {_HEAD[:-1]}| why |",
         "|---|---|---|---|---|---|---|",
-        *(f"| {name} | {' | '.join(_figures(errors))} | {MISSES[name][1]} |" for name, errors in misses(every).items()),
+        *(f"| {name} | {' | '.join(figures(errors))} | {MISSES[name][1]} |" for name, errors in misses(every).items()),
         "",
         'Too low is a false "fits". The lowest:',
         "",
@@ -198,7 +199,7 @@ def section(cells: Path = CELLS) -> str:
         _REHEARSED,
         f"| rehearsed | ranks {_HEAD}",
         "|---|---|---|---|---|---|",
-        *(f"| {rows} rows | {' | '.join(_figures(errors))} |" for rows, errors in rehearsed.items()),
+        *(f"| {rows} rows | {' | '.join(figures(errors))} |" for rows, errors in rehearsed.items()),
         "",
         _LEFT_OUT.format(unsure=unsure),
         f"| tool | ranks {_HEAD}",
@@ -218,10 +219,10 @@ def _rehearsed(every: Iterable[Compared], rows: str) -> Iterator[float]:
 
 def _beside_others(every: Iterable[Compared]) -> Iterator[str]:
     full = [one for one in every if one.cell.method == "full" and one.measured.seen_whole]
-    yield f"| Shardwise | {' | '.join(_figures([one.error for one in full]))} |"
+    yield f"| Shardwise | {' | '.join(figures([one.error for one in full]))} |"
     for rival in RIVALS:
         errors = [rival.bytes_per_gpu(one) / one.measured.peak - 1 for one in full]
-        yield f"| {rival.name} | {' | '.join(_figures(errors))} |"
+        yield f"| {rival.name} | {' | '.join(figures(errors))} |"
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
+from accuracy.grid.elsewhere import elsewhere
 from accuracy.grid.timed import JOBS, LAYOUTS, Timed, regret, summary, timed
 from shardwise.catalog.rates import VERSION, Rates
 
@@ -27,14 +28,20 @@ RATES = Rates(
 
 
 @pytest.fixture
-def cells(tmp_path):
+def measured(tmp_path):
+    """Files as `python -m accuracy.grid.timing` leaves them."""
     times, rates = tmp_path / "times.csv", tmp_path / "rates.json"
     rates.write_text(json.dumps(asdict(RATES)))
     with times.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["job", "layout", "round", "step_seconds", "fastest_step"])
         writer.writerows([JOBS[0].words, layout, at, 0.5 + at, 0.5] for at in (0, 1, 2) for layout in LAYOUTS)
-    return timed(times, rates)
+    return tmp_path
+
+
+@pytest.fixture
+def cells(measured):
+    return timed(measured / "times.csv", measured / "rates.json")
 
 
 def test_every_layout_is_forecast_with_the_probed_rates(cells):
@@ -50,3 +57,12 @@ def test_regret_is_what_the_chosen_layout_takes_longer():
     names = (("ddp-2", 1.2, 0.8), ("fsdp-2", 1.0, 0.9))
     made = [Timed(job="any", layout=name, measured=m, fastest=m, forecast=f) for name, m, f in names]
     assert regret(made) == pytest.approx(0.2)
+
+
+def test_the_page_has_the_times_where_both_files_are_there(measured, cells):
+    said = elsewhere(measured)
+    assert f"error of {len(LAYOUTS)} steps is" in said
+    ddp = next(cell for cell in cells if cell.layout == "ddp-2")
+    assert f"| ddp-2 | 1 | {ddp.error:+.1%} | {abs(ddp.error):.1%} | {ddp.error:+.1%} |" in said
+    (measured / "rates.json").unlink()
+    assert elsewhere(measured) == ""

@@ -41,11 +41,11 @@ def rehearse_ranks(
     return [
         answer
         for batch in batches
-        for answer in _at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda))
+        for answer in at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda))
     ]
 
 
-def _at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+def at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
     """Each rank in a process of its own: torch remembers groups of an earlier world."""
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in ranks]

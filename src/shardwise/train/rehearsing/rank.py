@@ -37,6 +37,7 @@ from shardwise.train.watching.journal import Journal
 
 #: The second has optimizer states.
 _STEPS = 2
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,34 +58,32 @@ def rehearse_rank(job: Job, execution: Execution, *, rank: int, casts: bool, cop
 
     Raises what building and stepping raise.
     """
-    asked = _shortened(execution)
-    ranks, micros = asked.layout.data_world_size, asked.gradient_accumulation_steps
-    size = asked.micro_batch_size * ranks * micros
-    train = job.train.model_copy(update={"global_batch_size": size, "max_steps": _STEPS, "report_to": []})
-    job = job.model_copy(update={"train": train})
+    job, asked = two_steps(job, execution)
     with tempfile.TemporaryDirectory() as root, alone(asked.layout, rank=rank) as world:
         run = RunDirectory(Path(root))
-        write_rows(run, job, count=size)
+        write_rows(run, job, count=job.train.global_batch_size)
         return _rehearsed(run, job, asked, world=world, ledger=Ledger(casts=casts, copies=copies))
 
 
-def _shortened(execution: Execution) -> Execution:
-    """With as few micro-batches as fill memory as all of them do."""
+def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
+    """A job of two steps, with as few micro-batches as fill memory as all of them do."""
     layout, micros = execution.layout, execution.gradient_accumulation_steps
     if layout.schedule not in ("gpipe", "interleaved") or layout.pp == 1:
         micros = min(micros, layout.pp + 1)
-    return replace(execution, gradient_accumulation_steps=micros)
+    size = execution.micro_batch_size * layout.data_world_size * micros
+    train = job.train.model_copy(update={"global_batch_size": size, "max_steps": _STEPS, "report_to": []})
+    return job.model_copy(update={"train": train}), replace(execution, gradient_accumulation_steps=micros)
 
 
 @contextmanager
-def alone(layout: Layout, *, rank: int) -> Iterator[World]:
+def alone(layout: Layout, *, rank: int, device: torch.device = _CPU) -> Iterator[World]:
     """A process group of the layout's size in which this process is alone."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     try:
         ddp.DistributedDataParallel = _Alone
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of timeouts, which a fake group has not
-            world = lay_world(layout, rank=rank, device=torch.device("cpu"), control="fake")
+            world = lay_world(layout, rank=rank, device=device, control="fake")
         yield world
     finally:
         ddp.DistributedDataParallel = DistributedDataParallel
