@@ -11,7 +11,7 @@ import pytest
 T = TypeVar("T")
 
 #: Cells of one table that CI runs at the most.
-MOST_CELLS = 6
+MOST_CELLS = 4
 
 
 def mark_pairwise(items: Sequence[pytest.Item]) -> None:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
+from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.probe import this_machine
-from shardwise.catalog.processors import cpu_model, usable_cores
-from shardwise.catalog.rates import VERSION, Rates, hardware_file, write_rates
+from shardwise.catalog.processors import cpu_cluster, cpu_model, usable_cores
+from shardwise.catalog.rates import (
+    SAMPLE,
+    SAMPLE_LENGTH,
+    SAMPLE_ROWS,
+    VERSION,
+    Rates,
+    hardware_file,
+    rated,
+    write_rates,
+)
 from shardwise.errors import InputError
 from shardwise.launch.processes.command import worker_environment
 from shardwise.launch.processes.torch_helpers import run_program
+from shardwise.plan.answer import make_plan
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.plan.forecast import Lengths
 
 
 def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
@@ -33,6 +47,7 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
     environment = worker_environment(os.environ, processes=ranks, kind=machine.gpu.kind)
     asked = {"ranks": ranks, "folder": str(Path.cwd())}
     measured = json.loads(run_program("shardwise.train.measuring.probe", asked, capture=True, environment=environment))
+    sample_seconds = measured.pop("sample_seconds")
     rates = Rates(
         version=VERSION,
         processor=cpu_model(),
@@ -41,7 +56,24 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
         ranks=ranks,
         **measured,
     )
+    if is_cpu:
+        rates = replace(rates, step_over_rates=sample_seconds / _sample_forecast(rates))
     try:
         return rates, write_rates(rates)
     except OSError as error:
         raise InputError(f"{hardware_file()} cannot be written: {error.strerror}; set SHARDWISE_CACHE") from None
+
+
+def _sample_forecast(rates: Rates) -> float:
+    """Seconds of a step of the sample model on one of the processes, at these rates."""
+    data = {"path": "rows.jsonl", "max_length": SAMPLE_LENGTH}
+    train = {"global_batch_size": SAMPLE_ROWS, "micro_batch_size": 1, "gradient_checkpointing": "none"}
+    job = job_from_data({"model": "sample", "method": "full", "data": data, "train": {**train, "precision": "fp32"}})
+    plan = make_plan(
+        job,
+        model=shape_from_data(SAMPLE, file="config.json"),
+        cluster=rated(cpu_cluster(num_processes=1), replace(rates, ranks=1, message_seconds={})),
+        lengths=Lengths(longest=SAMPLE_LENGTH, mean=SAMPLE_LENGTH, document=None),
+    )
+    assert plan.best is not None  # noqa: S101  # 12 million parameters fit anywhere
+    return plan.best.time.step_seconds

@@ -12,7 +12,20 @@ from shardwise.spec.cluster import Cluster, Gpu, Link
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.run import read_json, write_json
 
-VERSION = 2
+VERSION = 3
+
+#: The model whose steps are timed on CPU processes, as its configuration, and how long its rows are; each of the rows
+#: of a step is a micro-batch.
+SAMPLE: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 4096,
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+SAMPLE_LENGTH, SAMPLE_ROWS = 128, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +42,8 @@ class Rates:
             their bytes; empty where there was one rank.
         disk_bytes_per_second: written and synced.
         host_to_device_bytes_per_second: from page-locked memory; 0 on a CPU.
+        step_over_rates: seconds of a step of the sample model, of what the rates above make of it: caches are cold in a
+            step, and cores are shared. 1 on GPUs.
     """
 
     version: int
@@ -43,6 +58,7 @@ class Rates:
     message_seconds: dict[str, dict[str, float]]
     disk_bytes_per_second: float
     host_to_device_bytes_per_second: float
+    step_over_rates: float = 1.0
 
     def best_flops(self) -> dict[str, float]:
         """FLOP/s of the best product by type."""
@@ -94,15 +110,18 @@ def rated(cluster: Cluster, rates: Rates) -> Cluster:
 
 
 def _processor(gpu: Gpu, rates: Rates, *, processes: int) -> Gpu:
-    """A CPU process among so many: cores and the memory's bandwidth are shared between them."""
+    """A CPU process among so many: cores and the memory's bandwidth are shared between them. What it reaches in a step
+    is less than its peak, which MFU is counted by."""
     share = rates.ranks / processes
+    reached = share / rates.step_over_rates
     return replace(
         gpu,
         measured=True,
         dense_flops={kind: rate * share for kind, rate in rates.best_flops().items()},
-        attention_flops=rates.attention_flops * share,
-        memory_bytes_per_second=rates.memory_bytes_per_second * share,
-        operator_seconds=rates.operator_seconds,
+        product_flops={kind: rate * reached for kind, rate in rates.best_flops().items()},
+        attention_flops=rates.attention_flops * reached,
+        memory_bytes_per_second=rates.memory_bytes_per_second * reached,
+        operator_seconds=rates.operator_seconds * rates.step_over_rates,
     )
 
 

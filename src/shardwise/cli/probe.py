@@ -55,6 +55,8 @@ def lines(rates: Rates) -> list[tuple[str, str]]:
         ("memory, read and written", f"{rates.memory_bytes_per_second / 1e9:,.1f} GB/s"),
         ("the host, for one operator", f"{rates.operator_seconds * 1e6:,.1f} us"),
     ]
+    if not rates.gpu:
+        found.append(("a step of a small model, over what these rates make of it", f"{rates.step_over_rates:.2f}"))
     found += [
         (f"{_TALKS[name]} of {int(size):,} bytes", f"{seconds * 1e3:,.2f} ms")
         for name, by_size in rates.message_seconds.items()

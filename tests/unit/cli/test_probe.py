@@ -69,6 +69,17 @@ def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -
     assert four.gather(2**24) > 1.4 * pair.gather(2**24), "three quarters of all bytes pass a rank, not half"
 
 
+def test_what_steps_take_beyond_the_rates_slows_the_forecast_and_not_the_peak() -> None:
+    asked = ["model=SmolLM2-135M", "method=full", "layout={}", "train.micro_batch_size=4", "hardware=cpu:1"]
+    write_rates(_rates())
+    before, peak = api.plan(overrides=asked).best, parse_hardware("cpu:1").gpu.dense_flops
+    write_rates(_rates(step_over_rates=1.5))
+    after = api.plan(overrides=asked).best
+    assert before is not None and after is not None
+    assert after.time.step_seconds == pytest.approx(1.5 * before.time.step_seconds)
+    assert parse_hardware("cpu:1").gpu.dense_flops == peak
+
+
 def test_plans_for_this_machine_use_what_was_measured() -> None:
     asked = ["model=SmolLM2-135M", "method=full", "layout=ddp", "train.micro_batch_size=4", "hardware=cpu:2"]
     before = api.plan(overrides=asked)
@@ -144,7 +155,7 @@ def test_this_machine_is_probed(capsys) -> None:
     assert not ended.value.code
     rates = read_rates(gpu=found["gpu"])
     assert rates is not None and rates.to_json() == found
-    assert rates.best_flops()["float32"] > 1e9
+    assert rates.best_flops()["float32"] > 1e9 and 0.3 < rates.step_over_rates < 10
     assert all(name and figure for name, figure in lines(rates))
     for by_size in rates.message_seconds.values():
         small, *_, large = by_size.values()

@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention
 
+from shardwise.catalog.rates import SAMPLE, SAMPLE_LENGTH, SAMPLE_ROWS
 from shardwise.parallel.mesh import all_gather_single, own_device, reduce_scatter_single
 from shardwise.train.precision import type_name
 
@@ -31,10 +32,12 @@ SHAPES = {
     "cuda": ((8192, 4096, 4096), (2048, 1024, 1024), (8192, 4096, 16)),
 }
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-#: Seconds that each figure is measured for, and repetitions at least.
-SECONDS, TIMES = 0.4, 3
+#: Seconds that each figure is measured for, and steps of the sample model; and repetitions at least.
+SECONDS, SAMPLE_SECONDS, TIMES = 0.4, 4.0, 3
 #: Bytes of a copy; of messages; of a file.
 COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24), 2**26
+#: Shape of the factors of a product between two messages, which takes a core some milliseconds.
+BETWEEN = (512, 512)
 #: Small operators of a chain, which take the host's time and little else.
 OPERATORS = 200
 
@@ -72,18 +75,19 @@ def _measure(rank: int, ranks: int, folder: str) -> None:
         "message_seconds": {name: _messages(device, talk) for name, talk in TALKS.items()} if ranks > 1 else {},
         "disk_bytes_per_second": _disk(Path(folder) / f"file_{rank}"),
         "host_to_device_bytes_per_second": _host_copies(device) if device.type == "cuda" else 0.0,
+        "sample_seconds": _sample_step(device) if device.type == "cpu" else 0.0,
     }
     (Path(folder) / f"rank_{rank}.json").write_text(json.dumps(rates))
     dist.destroy_process_group()
 
 
-def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
+def _seconds(device: torch.device, work: Callable[[], Any], *, lasting: float = SECONDS) -> float:
     """The median of some repetitions, which all ranks begin together."""
     work()
     _wait(device)
     dist.barrier()
     found, began = [], time.perf_counter()
-    while time.perf_counter() - began < SECONDS or len(found) < TIMES:
+    while time.perf_counter() - began < lasting or len(found) < TIMES:
         start = time.perf_counter()
         work()
         _wait(device)
@@ -134,23 +138,43 @@ def _operators(device: torch.device) -> float:
     return _seconds(device, chain) / (2 * OPERATORS)
 
 
+def _sample_step(device: torch.device) -> float:
+    """Seconds of a step of the sample model, which every rank trains for itself."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SAMPLE), dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    row = torch.arange(SAMPLE_LENGTH).unsqueeze(0)
+
+    def step() -> None:
+        for _ in range(SAMPLE_ROWS):
+            model(input_ids=row, labels=row, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return _seconds(device, step, lasting=SAMPLE_SECONDS)
+
+
 def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict[str, float]:
-    """Seconds of a collective on the rank that waits longest, by its bytes. Every rank does the same number of them."""
+    """Seconds of a collective by its bytes, with the wait for ranks that come later from what they compute between.
+    Every rank does the same number of them."""
     found: dict[str, float] = {}
     ranks = dist.get_world_size()
+    left, right = (torch.ones(BETWEEN, device=device) for _ in range(2))
     for size in MESSAGES:
         share = -(-size // (4 * ranks))
         tensor, taken = torch.ones(ranks * share, device=device), list[float]()
         talk(tensor)
         for _ in range(15 if size > 2**20 else 50):
-            dist.barrier()
+            torch.mm(left, right)
+            _wait(device)
             start = time.perf_counter()
             talk(tensor)
             _wait(device)
             taken.append(time.perf_counter() - start)
-        longest = torch.tensor(statistics.median(taken), device=device)
-        dist.all_reduce(longest, dist.ReduceOp.MAX)
-        found[str(size)] = float(longest)
+        mean = torch.tensor(statistics.fmean(taken) / ranks, device=device)
+        dist.all_reduce(mean)
+        found[str(size)] = float(mean)
     return found
 
 
