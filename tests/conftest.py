@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from shardwise.catalog.calibration import calibration_file
 from tests.pairwise import mark_pairwise
 
 # How long an example takes says more of what else the machine does than of what is tested.
@@ -42,6 +43,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_earlier_runs() -> None:
+    """What a test's runs have noted is not said in the plans of the next test."""
+    calibration_file().unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ ALONE, TIMES, RATES = "alone.csv", "times.csv", "rates.json"
 
 _ALONE = """\
 ## Ranks of larger worlds, alone on one GPU
-`make accuracy-gpu` trains two steps of {ranks} ranks of {runs} layouts on one {device}, each in a process group of the
+`make accuracy-gpu` trains two steps of {ranks} ranks, of {runs} runs, on one {device}, each in a process group of the
 layout's size in which it is alone, with real tensors. Messages bring nothing there; what is allocated is as on that
 many GPUs. Peaks are those of `torch.cuda`, without the context:
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from shardwise.api.calibrated import with_runs
 from shardwise.api.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
@@ -35,7 +36,11 @@ from shardwise.spec.support.trained import misfit
 
 
 def plan(
-    job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), solve: str | None = None
+    job: Job | str | Path | None = None,
+    *,
+    overrides: Sequence[str | Override] = (),
+    solve: str | None = None,
+    calibrated: bool = False,
 ) -> Plan:
     """Every way of spreading a job over its hardware, ranked for its goal, and why others were rejected.
 
@@ -47,11 +52,19 @@ def plan(
         overrides: `key.path=value` as after `--set`.
         solve: the key to solve for: the largest `max_length`, `micro_batch_size` or `lora.r` that fits, or the fewest
             `gpus`; the plan is then that of the job with this value.
+        calibrated: forecasts are multiplied by what runs like them measured here over theirs; otherwise a plan only
+            says what these were.
 
     Raises:
         InputError: the question cannot be answered.
     """
-    request = read_request(job, overrides=overrides)
+    made = _planned(read_request(job, overrides=overrides), solve)
+    if calibrated and made.offers is not None:
+        raise HardwareError("--calibrated is for one hardware; name it, or leave it out for this machine")
+    return with_runs(made, multiply=calibrated)
+
+
+def _planned(request: Request, solve: str | None) -> Plan:
     if solve is not None:
         return _solved(request, solve)
     with request.blaming("hardware"):

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from shardwise.api.gave_way import ranked
 from shardwise.api.planning import plan
 from shardwise.api.rehearsing import eagerly, refusals, rehearse_candidate
 from shardwise.errors import HardwareError, UnsupportedError
 from shardwise.spec.job.keys import Job
-from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory, Rejection
+from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
 from shardwise.spec.rehearsal import Rehearsal
 from shardwise.spec.request import Override
 from shardwise.units import format_gib
@@ -36,8 +37,8 @@ def with_rehearsals(made: Plan) -> Plan:
         if one.fits or one.memory.peak_low_bytes <= one.memory.capacity_bytes:
             candidates[index] = _checked(made, one)
             if candidates[index].fits:
-                return _ranked(made, candidates, chosen=candidates[index])
-    return _ranked(made, candidates, chosen=None)
+                return ranked(made, candidates, chosen=candidates[index], mark="rehearsed")
+    return ranked(made, candidates, chosen=None, mark="rehearsed")
 
 
 def _checked(made: Plan, one: Candidate) -> Candidate:
@@ -69,23 +70,3 @@ def _sentence(one: Candidate, found: Rehearsal) -> str:
         f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
         f"{format_gib(one.memory.peak_reserved_bytes)}"
     )
-
-
-def _ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None) -> Plan:
-    """What is chosen first, then what fits, then what does not; what gave way has its sentence with both."""
-    others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
-    gave_way = [_rejection(one) for one in others if not one.fits and one.reasons[0].startswith("rehearsed")]
-    sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
-    decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [_rejection(chosen)]))}
-    return replace(
-        made,
-        candidates=(*([] if chosen is None else [replace(chosen, reasons=(*chosen.reasons, *sentences))]), *others),
-        chosen=None if chosen is None else 0,
-        rejected=(*gave_way, *(one for one in made.rejected if (one.strategy, one.layout) not in decided)),
-        advice=() if chosen is not None else (*sentences, *made.advice),
-    )
-
-
-def _rejection(one: Candidate) -> Rejection:
-    layout = one.execution.layout
-    return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(one.reasons))

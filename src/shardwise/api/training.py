@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.api.batch import check_open, find_batch
+from shardwise.api.calibrated import note
 from shardwise.api.planning import plan_for
 from shardwise.api.reporting import report
 from shardwise.errors import DoesNotFitError, InputError, Problem, ShardwiseError, UnsupportedError
@@ -228,10 +229,12 @@ def _follow_first(
 
 
 def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
-    """Of a run that has come to its end; writes its report."""
-    said = read_json(run.outcome) or {}
+    """Of a run that has come to its end; writes its report, and notes what it measured where it ends just now."""
+    said, made = read_json(run.outcome) or {}, report(run.root)
+    if outcome == "finished":
+        note(run, made)
     step = said.get("step")
-    return TrainResult(run=run, outcome=outcome, step=step if isinstance(step, int) else None, report=report(run.root))
+    return TrainResult(run=run, outcome=outcome, step=step if isinstance(step, int) else None, report=made)
 
 
 def accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:

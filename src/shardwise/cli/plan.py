@@ -42,6 +42,9 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Rehearse what is chosen, or the next best that fits, and say its peak.")
     ] = False,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Multiply forecasts by what runs like them measured on this machine.")
+    ] = False,
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     verbose: Annotated[
@@ -79,16 +82,20 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     if task not in TASKS:
         raise InputError(f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}")
     if task == "generate":
-        if solve or rehearse or timeline or html or output:
+        if solve or rehearse or calibrated or timeline or html or output:
             raise InputError(
-                "--task generate has no --solve, --rehearse, --timeline, --html or --output; leave them out"
+                "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output; leave "
+                "them out"
             )
         generate([*given, *(sets or [])], job=job, as_json=as_json)
         return
-    if rehearse and solve:
-        raise InputError("--rehearse checks the plan of a job as it is; solve first, then rehearse with what was found")
+    refuse_together(rehearse=rehearse, solve=solve, calibrated=calibrated)
     overrides = [*given, *(sets or [])]
-    made = api.rehearsed_plan(job, overrides=overrides) if rehearse else api.plan(job, overrides=overrides, solve=solve)
+    made = (
+        api.rehearsed_plan(job, overrides=overrides)
+        if rehearse
+        else api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated)
+    )
     if output is not None:
         api.write_plan(made, output)
     if html is not None:
@@ -107,6 +114,19 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
             print_timeline(drawn, console)
     if made.best is None:
         raise typer.Exit(1)
+
+
+def refuse_together(*, rehearse: bool, solve: str | None, calibrated: bool) -> None:
+    """Raises InputError: two of these are asked for."""
+    from shardwise.errors import InputError
+
+    if rehearse and solve:
+        raise InputError("--rehearse checks the plan of a job as it is; solve first, then rehearse with what was found")
+    if calibrated and (rehearse or solve):
+        raise InputError(
+            "--calibrated multiplies the forecasts of a plan; --rehearse counts in place of them, and --solve looks "
+            "for a value by them as they are; ask for one of these"
+        )
 
 
 def generate(overrides: Sequence[str | Override], *, job: Path | None, as_json: bool) -> None:

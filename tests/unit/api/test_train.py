@@ -13,6 +13,7 @@ import pytest
 
 from shardwise import api
 from shardwise.catalog import probe
+from shardwise.catalog.calibration import noted_runs
 from shardwise.catalog.probe import FoundGpu
 from shardwise.cli.progress import plan_lines
 from shardwise.errors import (
@@ -60,6 +61,18 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -
     assert [u.name for u in updates if isinstance(u, api.Phase)] == ["preparing data", "training"]
     assert [u.step for u in updates if isinstance(u, api.Step)] == [1, 2, 3]
     assert capfd.readouterr().err == "counting rows\n", "preparation speaks to the terminal, and nobody else does"
+
+
+def test_a_run_is_noted_once_when_it_ends_and_its_next_plan_says_what_it_measured(make, job) -> None:
+    make(TRAIN.replace("(1, 2, 3)", "range(1, 9)"))
+    path = job()
+    api.train(path, programs=FAKE)
+    assert api.train(path, programs=FAKE).outcome == "already_finished"
+    ((noted,), wrong) = noted_runs()
+    assert (noted.memory, wrong) == (None, None), "no memory was measured"
+    chosen = read_plan(RunDirectory(path.parent / "run").plan).best
+    assert noted.seconds == pytest.approx(0.1 / chosen.time.step_seconds)
+    assert api.plan(path).best.reasons[-1].startswith("1 run like this measured ")
 
 
 def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make, job, tmp_path) -> None:

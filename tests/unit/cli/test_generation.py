@@ -71,7 +71,8 @@ def test_open_hardware_is_answered_with_the_cheapest_that_holds_it(capsys) -> No
 def test_what_generating_has_not_is_refused(capsys) -> None:
     assert _plan(capsys, "--model", "llama-3.1-8b", "--timeline") == (
         2,
-        "error: --task generate has no --solve, --rehearse, --timeline, --html or --output; leave them out\n",
+        "error: --task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output; "
+        "leave them out\n",
     )
     with pytest.raises(SystemExit):
         main(["plan", "--model", "llama-3.1-8b", "--task", "serve"])

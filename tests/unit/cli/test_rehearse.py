@@ -163,7 +163,7 @@ def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwis
     [
         (("--solve", "max_length"), "--rehearse checks the plan of a job as it is; solve first, then rehearse with"),
         (("--hardware", "any"), "--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000"),
-        (("--task", "generate"), "--task generate has no --solve, --rehearse, --timeline, --html or --output; leave"),
+        (("--task", "generate"), "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or"),
     ],
 )
 def test_a_plan_that_is_not_rehearsed_is_refused(

@@ -1,0 +1,29 @@
+"""A plan whose candidates were looked at again: what no longer fits gives way to the next best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardwise.spec.plan.forecast import Candidate, Plan, Rejection
+
+
+def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None, mark: str) -> Plan:
+    """What is chosen first, then what fits, then what does not; what gave way, whose reason begins with `mark`, has its
+    sentence with both."""
+    others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
+    gave_way = [_rejection(one) for one in others if not one.fits and one.reasons[0].startswith(mark)]
+    sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
+    decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [_rejection(chosen)]))}
+    return replace(
+        made,
+        candidates=(*([] if chosen is None else [replace(chosen, reasons=(*chosen.reasons, *sentences))]), *others),
+        chosen=None if chosen is None else 0,
+        rejected=(*gave_way, *(one for one in made.rejected if (one.strategy, one.layout) not in decided)),
+        advice=() if chosen is not None else (*sentences, *made.advice),
+    )
+
+
+def _rejection(one: Candidate) -> Rejection:
+    layout = one.execution.layout
+    return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(one.reasons))

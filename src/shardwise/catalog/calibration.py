@@ -1,0 +1,126 @@
+"""What finished runs measured over what was forecast for them: a file of this machine's, one run a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from shardwise.spec.cache import cache_root
+from shardwise.spec.job.strict import OPEN, from_plain
+
+#: Of the file's end, what is read: some 400 runs.
+_READ_BYTES = 128 * 1024
+#: A ratio outside of these is none that a run measures.
+_LEAST, _MOST = 0.01, 100.0
+#: Models of like runs differ in size by no more.
+_LIKE_SIZE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunKind:
+    """What runs have in common that are compared.
+
+    Attributes:
+        device: the GPU's name, or the processor's with its cores.
+        probed: times were forecast with rates that were measured.
+        parameters: of the model.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    device: str
+    probed: bool
+    strategy: str
+    method: str
+    precision: str
+    compile: bool
+    parameters: int
+
+    def is_like(self, other: RunKind) -> bool:
+        """The same, but for the model, which may be up to four times as large or small."""
+        small, large = sorted((self.parameters, other.parameters))
+        return replace(self, parameters=0) == replace(other, parameters=0) and 0 < large <= _LIKE_SIZE * small
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRun:
+    """A run's peak inside the allocator, for the rows that it saw, and median step, measured ÷ forecast; None where one
+    of both is not known."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    kind: RunKind
+    memory: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Medians of the runs of a kind."""
+
+    runs: int
+    memory: float | None
+    seconds: float | None
+
+
+def calibration_file() -> Path:
+    """Where runs are noted, beside the hardware file."""
+    return cache_root() / "calibration.jsonl"
+
+
+def note_run(run: MeasuredRun) -> None:
+    """Appends a run. Raises OSError: the file cannot be written."""
+    file = calibration_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(json.dumps(asdict(run)) + "\n")
+
+
+def noted_runs() -> tuple[list[MeasuredRun], str | None]:
+    """The last runs, and what is wrong with the file, as a sentence."""
+    file = calibration_file()
+    try:
+        if not file.exists():
+            return [], None
+        if not file.is_file():
+            return [], f"{file} is no file, so that what earlier runs measured is not known; remove it"
+        with file.open("rb") as opened:
+            start = max(0, opened.seek(0, os.SEEK_END) - _READ_BYTES)
+            opened.seek(start)
+            lines = opened.read(_READ_BYTES).splitlines()[1 if start else 0 :]
+    except OSError as error:
+        return [], f"{file} cannot be read ({error.strerror}), so that what earlier runs measured is not known"
+    runs = [_read(line) for line in lines]
+    bad = runs.count(None)
+    said = f"{bad} of {len(lines)} lines of {file} are no runs and left out; remove the file" if bad else None
+    return [run for run in runs if run is not None], said
+
+
+def calibration(runs: Sequence[MeasuredRun], kind: RunKind) -> Calibration | None:
+    """What is known of runs of a kind, or None."""
+    alike = [run for run in runs if run.kind.is_like(kind)]
+    if not alike:
+        return None
+    memory = [run.memory for run in alike if run.memory is not None]
+    seconds = [run.seconds for run in alike if run.seconds is not None]
+    return Calibration(
+        runs=len(alike),
+        memory=median(memory) if memory else None,
+        seconds=median(seconds) if seconds else None,
+    )
+
+
+def _read(line: bytes) -> MeasuredRun | None:
+    try:
+        run = from_plain(MeasuredRun, json.loads(line))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    ratios = [ratio for ratio in (run.memory, run.seconds) if ratio is not None]
+    return run if ratios and all(_LEAST <= ratio <= _MOST for ratio in ratios) else None
