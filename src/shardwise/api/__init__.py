@@ -5,7 +5,9 @@ from shardwise.api.exporting import export, export_plan, export_targets, job_yam
 from shardwise.api.merging import chat, merge
 from shardwise.api.nodes import train_on_nodes
 from shardwise.api.pages import (
+    GOES_ON,
     is_run,
+    is_running,
     page_file,
     plan_as_file,
     plan_as_part,
@@ -38,6 +40,7 @@ from shardwise.spec.rehearsal import Rehearsal
 from shardwise.spec.request import Override
 
 __all__ = [
+    "GOES_ON",
     "STRATEGIES",
     "Agreement",
     "Comparison",
@@ -69,6 +72,7 @@ __all__ = [
     "generation",
     "is_hub_id",
     "is_run",
+    "is_running",
     "job_yaml",
     "known_gpus",
     "known_models",

@@ -11,6 +11,7 @@ from shardwise.api.planning import timeline
 from shardwise.api.toy import timeline_of
 from shardwise.catalog.config import parse_config, shape_from_data
 from shardwise.errors import InputError
+from shardwise.launch.lock import is_held
 from shardwise.report.collect import collect
 from shardwise.report.contents import Report
 from shardwise.report.pages.charts import curve_data, timeline_chart
@@ -27,6 +28,8 @@ from shardwise.spec.run import RunDirectory
 
 #: How lines of several runs look in one chart; so many are put side by side.
 LOOKS = ("main", "second", "third", "fourth")
+#: States of a run that has not ended, as far as is known.
+GOES_ON = ("running", "unfinished")
 
 
 def read_config(raw: bytes) -> ModelShape:
@@ -65,8 +68,19 @@ def is_run(folder: Path) -> bool:
 
 
 def read_report(run_dir: Path) -> Report:
-    """As `report`, of a run that may still be going on, and without writing anything."""
-    return collect(RunDirectory(run_dir))
+    """As `report`, of a run that may still be going on, and without writing anything. What a run that goes on has not
+    written yet is no gap."""
+    found = collect(RunDirectory(run_dir))
+    outcome = found.outcome
+    # A run that was stopped and goes on has the outcome of its last start until it has taken a step.
+    if outcome.state != "finished" and outcome.failure is None and is_running(run_dir):
+        outcome = replace(outcome, state="running")
+    return replace(found, outcome=outcome, gaps=() if outcome.state in GOES_ON else found.gaps)
+
+
+def is_running(run_dir: Path) -> bool:
+    """Whether a process of this machine trains in a run directory."""
+    return is_held(RunDirectory(run_dir))
 
 
 def report_as_part(found: Report) -> tuple[str, str]:
@@ -74,8 +88,9 @@ def report_as_part(found: Report) -> tuple[str, str]:
     return report_part(found), safe_json(curves_of(found))
 
 
-def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str]:
-    """Several runs by name, side by side, and the curves of their losses. Raises InputError: one cannot be read."""
+def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
+    """Several runs by name, side by side, the curves of their losses, and whether one of them has not ended. Raises
+    InputError: one cannot be read."""
     reports = [(name, path, read_report(path)) for name, path in runs]
     contenders = [
         contender(name, processes=len(one.memory.ranks), run=RunDirectory(path), report=one)
@@ -83,7 +98,9 @@ def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str]:
     ]
     found = versus(contenders, job=f"{len(runs)} runs")
     losses: Any = [(name, look, one.curves["loss"]) for (name, _, one), look in zip(reports, LOOKS, strict=False)]
-    return versus_part(found, heading="Runs side by side"), safe_json([curve_data(losses, title="Loss", unit="plain")])
+    goes_on = any(one.outcome.state in GOES_ON for _, _, one in reports)
+    curves = safe_json([curve_data(losses, title="Loss", unit="plain")])
+    return versus_part(found, heading="Runs side by side"), curves, goes_on
 
 
 def page_file(name: str) -> str:

@@ -54,7 +54,7 @@ STRATEGIES = (
     Strategy(
         name="pp",
         title="Pipeline parallel (`pp`)",
-        text="Each GPU holds one layer, as above, but the batch is cut into micro-batches. While GPU 1 works on "
+        text="Each GPU holds one layer, as under `mp`, but the batch is cut into micro-batches. While GPU 1 works on "
         "the first, GPU 0 starts the second. The time that GPUs still wait at both ends is the bubble. It "
         "shrinks with more micro-batches: with m of them on p stages it is about (p - 1) / (m + p - 1) of the"
         " step.",

@@ -54,6 +54,20 @@ def take(run: RunDirectory, *, say: Say = lambda _: None) -> int:
     return descriptor
 
 
+def is_held(run: RunDirectory) -> bool:
+    """Whether a process that this machine knows of holds a run's lock. It is read from the kernel's list (proc(5)), so
+    that nothing is locked or written; where there is no such list, nobody is known to hold it."""
+    try:
+        inode = (run.root / ".lock").stat().st_ino
+        held = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    # Devices are left out of the comparison: some file systems report another one there than `stat` does.
+    return any(
+        words[1] == "FLOCK" and words[5].endswith(f":{inode}") for line in held if len(words := line.split()) > 5
+    )
+
+
 def _hold(descriptor: int, *, run: RunDirectory, say: Say) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
     waits = False

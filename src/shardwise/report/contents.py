@@ -13,7 +13,7 @@ from shardwise.units import format_bytes, format_count
 
 VERSION = 1
 
-State = Literal["finished", "stopped", "failed", "unfinished"]
+State = Literal["finished", "stopped", "failed", "running", "unfinished"]
 Side = Literal["forecast", "measured"]
 
 #: Parts of memory that both the forecast and the measurement have, in the order they are drawn. The trainer reads
@@ -32,7 +32,8 @@ CONFIGURED_TYPES = ("compute", "reduction")
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How the run ended. `state`: `unfinished` if no outcome was written: the run is still going on or was killed;
-    `failure`: first cause: rank, phase, error, message, file and line, in one sentence."""
+    `running` where a process is known to hold it; `failure`: first cause: rank, phase, error, message, file and line,
+    in one sentence."""
 
     state: State
     step: int
@@ -53,6 +54,8 @@ class Outcome:
                 sentence = f"Stopped at {steps}{by}. Running the job again resumes it."
             case "failed":
                 sentence = f"Failed after {steps}: {self.failure or 'no cause was recorded'}"
+            case "running":
+                sentence = f"Running: {steps}" + (f", phase {self.phase}." if self.phase else ".")
             case "unfinished":
                 phase = f", last phase {self.phase}" if self.phase else ""
                 sentence = f"Still running, or killed: {steps}{phase}."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -169,9 +168,7 @@ class Pages:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
         found = api.read_report(path)
-        live = found.outcome.state == "unfinished"
-        # What a run has not written yet is no gap before it ends.
-        part, curves = map(Markup, api.report_as_part(replace(found, gaps=()) if live else found))
+        part, curves = map(Markup, api.report_as_part(found))
         return render(
             "run.html",
             headers={"etag": tag},
@@ -180,7 +177,7 @@ class Pages:
             part=part,
             curves=curves,
             events=events(path),
-            live=live,
+            live=found.outcome.state in api.GOES_ON,
         )
 
     def compare(self, request: Request) -> Response:
@@ -188,8 +185,13 @@ class Pages:
         names = list(dict.fromkeys(request.query_params.getlist("run")))
         if not 2 <= len(names) <= MOST_COMPARED:
             raise InputError(f"{len(names)} runs are named; 2 to {MOST_COMPARED} are put side by side")
-        part, curves = map(Markup, api.runs_as_part([(name, self._runs.find(name)) for name in names]))
-        return render("compare.html", names=names, part=part, curves=curves)
+        runs = [(name, self._runs.find(name)) for name in names]
+        tag = f'"{"-".join(stamp(path) for _, path in runs)}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag})
+        part, curves, live = api.runs_as_part(runs)
+        part, curves = map(Markup, (part, curves))
+        return render("compare.html", headers={"etag": tag}, names=names, part=part, curves=curves, live=live)
 
     def learn(self, request: Request) -> Response:
         """The toy model, at one moment of its step."""

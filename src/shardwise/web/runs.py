@@ -75,22 +75,18 @@ def stamp(path: Path) -> str:
     run = RunDirectory(path)
     shown = (run.metrics, run.events, run.notices, run.outcome, run.plan, run.measured, run.starts, run.data)
     sizes = [(file.stat().st_size, file.stat().st_mtime_ns) if file.is_file() else (0, 0) for file in shown]
-    return f"{hash(tuple(sizes)) & 0xFFFFFFFFFFFFFFFF:016x}"
+    return f"{hash((*sizes, api.is_running(path))) & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
 def _line(name: str, path: Path) -> RunLine:
     run = RunDirectory(path)
     plan, last = read_json(run.plan) or {}, _last_record(run)
-    outcome = (read_json(run.outcome) or {}).get("outcome")
-    state = outcome if outcome in ("finished", "stopped", "failed") else "unfinished"
-    if state == "unfinished" and any(run.logs.glob("rank_*.failure.json")):
-        state = "failed"
     step, loss, rate = (last.get(key) for key in ("step", "loss", "tokens_per_second"))
     model = _text(plan, "job", "model")
     files = [file for file in (run.metrics, run.events, run.plan) if file.is_file()]
     return RunLine(
         name=name,
-        state=state,
+        state=_state(run, step=step),
         model=model,
         strategy=_text(plan, "candidates", plan.get("chosen"), "strategy"),
         step=step if isinstance(step, int) else None,
@@ -98,6 +94,20 @@ def _line(name: str, path: Path) -> RunLine:
         tokens_per_second=_number(rate),
         changed=max((file.stat().st_mtime for file in files), default=0),
     )
+
+
+def _state(run: RunDirectory, *, step: object) -> str:
+    """As the report has it; `step`: the last one that is recorded."""
+    written = read_json(run.outcome) or {}
+    outcome, at = written.get("outcome"), written.get("step")
+    goes_on = isinstance(step, int) and isinstance(at, int) and at < step
+    if any(run.logs.glob("rank_*.failure.json")):
+        return "failed"
+    if outcome == "finished" and not goes_on:
+        return outcome
+    if api.is_running(run.root):
+        return "running"
+    return outcome if outcome in ("stopped", "failed") and not goes_on else "unfinished"
 
 
 def _number(value: object) -> float | None:

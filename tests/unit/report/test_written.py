@@ -38,6 +38,7 @@ def test_the_terminal_says_where_a_run_went_on_to_another_length(tmp_path: Path)
         ),
         (Outcome(state="failed", step=7, failure="rank 1: no memory"), "Failed after step 7: rank 1: no memory"),
         (Outcome(state="unfinished", step=0, phase="loading"), "Still running, or killed: step 0, last phase loading."),
+        (Outcome(state="running", step=7, total_steps=50, phase="training"), "Running: step 7 of 50, phase training."),
     ],
 )
 def test_each_end_has_its_sentence(outcome: Outcome, sentence: str) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from shardwise import api
+from shardwise.launch.lock import locked
+from shardwise.units import format_bytes, format_count, format_seconds
 from shardwise.web.question import FIELDS
 from tests.marks import first
 from tests.unit.cli.conftest import Shardwise, shardwise  # noqa: F401  (a fixture)
@@ -74,6 +77,28 @@ def test_answers_are_those_of_the_command_line_field_by_field(served: Served, sh
     assert (chosen is None) == (printed.code == 1) == ("Nothing fits" in page.text)
 
 
+@pytest.mark.parametrize("changed", [{}, {"model": "llama-3.1-70b", "method": "full"}, {"hardware": "any"}])
+def test_a_page_has_what_is_chosen_why_memory_time_cost_and_remedies(served: Served, changed: dict[str, str]) -> None:
+    question = {**USUAL, "rows": "5000", **changed}
+    plan = json.loads(served.get("/plan.json", **question).text)
+    page = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", served.get("/", **question).text)))
+    ranks = [rank for one in plan["candidates"] for rank in one["memory"]["ranks"]]
+    parts = [name for name in ranks[0]["parts"] if any(rank["parts"][name] for rank in ranks)]
+    for one in plan["candidates"]:
+        assert one["strategy"] in page
+        largest = max(one["memory"]["ranks"], key=lambda rank: rank["peak_bytes"])
+        sizes = [format_bytes(largest["parts"][name]) for name in parts] + [format_bytes(largest["peak_bytes"])]
+        assert " ".join(sizes) in page, "a row of the table below the chart"
+        for written in (format_seconds(one["time"]["step_seconds"]), format_count(one["time"]["tokens_per_second"])):
+            assert written in page
+        assert f"${one['cost']['usd']:,.2f}" in page
+    assert ("One step of" in page) == (plan["chosen"] is not None)
+    reasons = [] if plan["chosen"] is None else plan["candidates"][plan["chosen"]]["reasons"]
+    for sentence in (*reasons, *plan.get("advice", ())):
+        assert sentence in page
+    assert all(one["hardware"] in page for one in plan.get("hardware_options", ())[:3])
+
+
 @pytest.mark.parametrize("key", ["max_length", "gpus"])
 def test_what_fits_is_found_as_the_command_line_finds_it(served: Served, shardwise: Shardwise, key: str) -> None:  # noqa: F811
     page, said = (served.get(path, **{**USUAL, "copy": "command"}, solve=key) for path in ("/", "/plan.json"))
@@ -96,7 +121,7 @@ def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp
     assert json.loads(shardwise("plan", job, "--json").out) == planned
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(planned))
-    for target in ("torchrun", "slurm", "kubernetes", "skypilot", "accelerate", "deepspeed", "trl", "torchtitan"):
+    for target in api.export_targets():
         page = served.get("/", copy=target, **USUAL)
         printed = shardwise("export", plan, "--to", target, "--output", tmp_path / target)
         if printed.code == 2:
@@ -186,7 +211,7 @@ def test_runs_are_listed_and_looked_at_and_nothing_is_written(served: Served) ->
     assert {"runs%2Ffirst", "runs%2Flive"} == set(re.findall(r'href="/run\?name=([^"]+)"', listed.text))
     finished = served.get("/run", name="runs/first")
     assert finished.status == 200
-    for words in ("Finished at step 50", "Forecast and measurement", "data-curve", "outcome finished"):
+    for words in ("Finished at step 50", "Forecast and measurement", "data-curve", "outcome finished", "Ended; at "):
         assert words in finished.text
     assert "data-poll" not in finished.text
     assert "fsdp fits on 2x H100-SXM" in served.get("/run", name="runs/first", show="plan").text
@@ -210,6 +235,27 @@ def test_a_live_run_is_told_anew_where_something_has_changed(served: Served) -> 
     assert "step 7 of 50" in changed.text
     maker.stepped(range(8, 51)).measured().ended()
     assert "data-poll" not in served.get("/run", name="runs/live").text
+
+
+def test_a_run_that_a_process_holds_is_running(served: Served) -> None:
+    def told() -> tuple[str, str]:
+        line = re.search(r'href="/run\?name=runs%2Fheld">.*?<span class="badge (\w+)">', served.get("/runs").text)
+        page = re.search(r'<span class="badge (\w+)">\w+</span> (.*)</p>', served.get("/run", name="runs/held").text)
+        assert line
+        assert page
+        assert line[1] == page[1]
+        return page[1], page[2]
+
+    maker = RunMaker(root=served.folder / "runs/held", job=make_job(method="full"))
+    maker.planned().prepared().started().stepped(range(1, 6))
+    assert told()[0] == "unfinished"
+    tag = served.get("/run", name="runs/held").headers["etag"]
+    with locked(maker.run):
+        assert told() == ("running", "Running: step 5 of 50, phase training.")
+        assert served.get("/run", name="runs/held").headers["etag"] != tag
+        maker.ended("stopped")
+        assert told()[0] == "running"
+    assert told()[0] == "stopped"
 
 
 def test_the_toy_is_stepped_through_under_every_strategy(served: Served) -> None:

@@ -9,7 +9,6 @@ from shardwise.report.pages.render import render, render_part
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
 from shardwise.spec.plan.timeline import Timeline
 
-MAX_CANDIDATES = 16
 #: A bar ends at this many capacities; its figure says how much is needed.
 LONGEST_BAR = 1.6
 
@@ -25,7 +24,7 @@ def plan_part(plan: Plan, timeline: Timeline | None) -> str:
 
 
 def _context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
-    candidates = [one for _, one in plan.first(MAX_CANDIDATES)]
+    candidates = list(plan.candidates)
     return {
         "plan": plan,
         "model": str(plan.job.get("model", "model")),

@@ -5,6 +5,9 @@
   const changed = () => document.dispatchEvent(new Event("shardwise:changed"));
   let flying = false, last = null;
 
+  // What has the focus, is ticked, opened or scrolled stays so where a part is exchanged.
+  const reachable = (part) => [...part.querySelectorAll("a, button, input, summary, [tabindex]")];
+  const movable = (part) => [...part.querySelectorAll(".scroll, .events")];
   const exchange = (next) => {
     document.title = next.title;
     for (const part of document.querySelectorAll("[data-part]")) {
@@ -12,15 +15,20 @@
       if (!fresh || fresh.innerHTML === part.dataset.was) continue;
       part.dataset.was = fresh.innerHTML;
       const active = part.contains(document.activeElement) ? document.activeElement.id : "";
+      const reached = reachable(part).indexOf(document.activeElement);
+      const moved = movable(part).map((one) => [one.scrollLeft, one.scrollTop]);
       // A slider that is being dragged is not taken out of the hand that drags it.
       if (active && document.activeElement.type === "range") {
         keepSlider(part, fresh, active);
         continue;
       }
+      const ticked = [...part.querySelectorAll("input:checked")].map((one) => one.id);
       const open = [...part.querySelectorAll("details[open] > summary")].map((one) => one.textContent);
       part.replaceChildren(...document.importNode(fresh, true).childNodes);
       for (const one of part.querySelectorAll("details > summary")) one.parentNode.open = open.includes(one.textContent);
-      if (active) (document.getElementById(active) || part).focus({ preventScroll: true });
+      for (const id of ticked) if (document.getElementById(id)) document.getElementById(id).checked = true;
+      movable(part).forEach((one, index) => { [one.scrollLeft, one.scrollTop] = moved[index] || [0, 0]; });
+      if (reached >= 0) (document.getElementById(active) || reachable(part)[reached] || part).focus({ preventScroll: true });
     }
     for (const field of form ? form.elements : []) {
       const wrong = document.getElementById("wrong-" + field.name);
@@ -167,12 +175,12 @@
     for (const name of ["dragover", "drop"]) place.addEventListener(name, (event) => { event.preventDefault(); if (name === "drop") send(event.dataTransfer.files[0]); });
   }
 
-  // A run that goes on: its page again, where something has changed.
+  // Runs that go on: their page again, where something has changed.
   let tag = "";
   const poll = async () => {
     const live = document.querySelector("[data-poll]");
     if (!live) return;
-    try {
+    if (!document.hidden) try {
       const answer = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
       if (answer.status === 200) {
         tag = answer.headers.get("ETag") || "";
