@@ -53,11 +53,9 @@ _FAILURES = (ShardwiseError, RuntimeError, ValueError, TypeError, AttributeError
 #: Cells of the CPU: layout and method.
 _SMALL = (
     ("single", "full"),
-    ("single", "lora"),
     ("fsdp 4", "full"),
     ("fsdp", "lora"),
     ("tp", "full"),
-    ("ddp", "lora"),
     ("1f1b", "full"),
 )
 

@@ -29,9 +29,9 @@ many GPUs. Peaks are those of `torch.cuda`, without the context:
 _TIMES = """\
 ## Step times after `shardwise probe`
 Jobs of toy models on one and two CPU processes, timed as `shardwise compare` times them, beside forecasts of today with
-the rates that were probed before (`python -m accuracy.grid.timing`; accuracy/grid/times.csv, rates.json). The median
-error of {count} steps is {error:.1%}. The layout that is forecast to be the fastest takes at most 5 % more time than
-the fastest in {near} of {jobs} jobs, and {worst:.1%} more at worst:
+the rates that were probed before (`python -m accuracy.grid.timing --out accuracy/grid`: times.csv, rates.json). The
+median error of {count} steps is {error:.1%}. The layout that is forecast to be the fastest takes at most 5 % more time
+than the fastest in {near} of {jobs} jobs, and {worst:.1%} more at worst:
 
 | layout | jobs | median error, signed | median error | highest |
 |---|---|---|---|---|"""

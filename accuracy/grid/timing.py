@@ -4,7 +4,8 @@
     python -m accuracy.grid.timing --out FOLDER --rounds 0                     # with the forecasts of today
 
 Jobs are trained as `shardwise compare` trains them. Nothing else may be at work meanwhile: each message waits for the
-rank that is late. FOLDER gets rates.json and times.csv.
+rank that is late. FOLDER gets rates.json and times.csv; those in accuracy/grid are a section of docs/accuracy.md, which
+`make accuracy` writes.
 """
 
 from __future__ import annotations
