@@ -67,7 +67,7 @@ def _measured(known: Calibration) -> str:
     """`3 runs like this measured 4 % more memory and 12 % more time than forecast`."""
     ratios = {"memory": known.memory, "time": known.seconds}
     parts = [
-        f"{100 * abs(ratio - 1):.0f} % {'more' if ratio >= 1 else 'less'} {what}"
+        f"{100 * abs(ratio - 1):.0f} % {'more' if ratio > 0.995 else 'less'} {what}"
         for what, ratio in ratios.items()
         if ratio is not None
     ]
@@ -94,7 +94,10 @@ def _multiplied(one: Candidate, known: Calibration) -> Candidate:
     cost = replace(one.cost, usd=None if one.cost.usd is None else one.cost.usd * longer)
     high, room = memory.peak_high_bytes, memory.capacity_bytes
     fits = more <= 1 or high <= room
-    reasons = (*one.reasons, f"calibrated: {_measured(known)}, and its memory and time are multiplied by that")
+    said = (
+        f"calibrated: {_measured(known)}; memory and time are multiplied by that, but for figures in the reasons above"
+    )
+    reasons = (*one.reasons, said)
     if not fits:
         reasons = (f"calibrated, it needs up to {format_gib(high)} of {format_gib(room)}: {_measured(known)}",)
     return replace(one, memory=memory, time=slower, cost=cost, fits=fits, reasons=reasons)

@@ -92,7 +92,7 @@ def test_calibrated_multiplies_memory_but_the_context_time_and_cost_and_says_so(
     assert other.memory.peak_high_bytes - context == pytest.approx(1.5 * (one.memory.peak_high_bytes - context))
     assert sum(other.worst_rank.parts.values()) == other.memory.peak_bytes
     assert other.worst_rank.parts["context"] == context
-    said = "calibrated: 1 run like this measured 50 % more memory and 100 % more time than forecast, and its memory and"
+    said = "calibrated: 1 run like this measured 50 % more memory and 100 % more time than forecast; memory and time"
     assert other.reasons[-1].startswith(said)
     assert [c.execution for c in made.candidates] == [c.execution for c in before.candidates]
 
@@ -112,6 +112,13 @@ def test_what_no_longer_fits_gives_way_to_the_next() -> None:
     nothing = api.plan(overrides=_H100, calibrated=True)
     assert nothing.best is None
     assert nothing.advice[0].startswith(f"{gone}: calibrated, it needs up to ")
+
+
+def test_a_ratio_that_rounds_to_nothing_is_not_less() -> None:
+    _noted(_like(api.plan(overrides=_H100)), (0.998, None))
+    best = api.plan(overrides=_H100).best
+    assert best is not None
+    assert best.reasons[-1].startswith("1 run like this measured 0 % more memory than forecast; ")
 
 
 def test_calibrated_without_such_runs_says_that_nothing_is_multiplied() -> None:
