@@ -74,8 +74,8 @@ def watch(tabs: list[Tab], run: RunDirectory) -> list[list[dict[str, Any]]]:
         tab.page.click("a:text('runs/toy')")
         tab.page.wait_for_selector("html.scripted")
         tab.page.evaluate("window.watched = true")
-    tabs[0].until("document.querySelector('#report .card .value').textContent !== 'not measured'", seconds=90)
     for tab in tabs:
+        tab.until("document.querySelector('#report .card .value').textContent !== 'not measured'", seconds=90)
         tab.page.click("#report details summary")
     seen: list[list[dict[str, Any]]] = [[] for _ in tabs]
     until = time.monotonic() + 120

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.report.runs import RunMaker, make_job
 from tests.unit.web.browser import WIDTHS, Tab, browser  # noqa: F401  (a fixture)
 from tests.unit.web.conftest import CONFIG
 from tests.unit.web.served import Served
@@ -62,6 +63,7 @@ def test_bad_input_is_said_beside_its_field(browser: Any, served: Served, width:
     tab.type("#length", "many")
     tab.until("document.getElementById('wrong-length').textContent.includes(\"expected a whole number\")")
     assert page.get_attribute("#length", "aria-invalid") == "true"
+    assert page.inner_text("#verdict") == "The question has an error: see Tokens per sequence."
     below = page.evaluate(
         "document.getElementById('wrong-length').getBoundingClientRect().top -"
         " document.getElementById('length').getBoundingClientRect().bottom"
@@ -80,7 +82,9 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     tab = Tab(browser, served.url, width=width)
     tab.open(QUESTION)
     tab.verdict(has="tokens/s")
+    tab.page.click("section:has(h2:text('One step of')) summary")
     slider = tab.page.locator("input[data-slides=length]")
+    slider.scroll_into_view_if_needed()
     box = slider.bounding_box()
     assert box is not None
     tab.page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 2)
@@ -95,6 +99,7 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     assert seen["y"] + seen["height"] <= 900, "the answer is on the same screen"
     tab.page.mouse.up()
     assert int(value) > 1024
+    assert tab.page.locator("#answer details[open]").count() == 1, "what was opened stays open, and nothing else"
     assert f"length={value}" in tab.page.url
     tab.assert_calm()
     tab.page.close()
@@ -167,6 +172,18 @@ def test_a_config_is_dropped(browser: Any, served: Served, tmp_path: Path) -> No
     tab.until("document.getElementById('wrong-model').textContent.includes('is not JSON')")
     tab.assert_calm(refused=1)
     tab.page.close()
+
+
+def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(browser: Any, served: Served) -> None:  # noqa: F811
+    with Tab(browser, served.url) as tab:
+        tab.open("/runs")
+        tab.page.check("input[value='runs/first']")
+        tab.page.focus("a:text('runs/live')")
+        RunMaker(root=served.folder / "runs/live", job=make_job(method="full")).stepped(range(6, 8))
+        tab.until("document.querySelector('tr:has(a[href$=live]) .number').textContent === '7'")
+        assert tab.page.is_checked("input[value='runs/first']")
+        assert tab.page.evaluate("document.activeElement.textContent") == "runs/live"
+        tab.assert_calm()
 
 
 @pytest.mark.parametrize("path", PATHS)

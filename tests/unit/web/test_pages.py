@@ -81,7 +81,11 @@ def test_answers_are_those_of_the_command_line_field_by_field(served: Served, sh
 def test_a_page_has_what_is_chosen_why_memory_time_cost_and_remedies(served: Served, changed: dict[str, str]) -> None:
     question = {**USUAL, "rows": "5000", **changed}
     plan = json.loads(served.get("/plan.json", **question).text)
-    page = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", served.get("/", **question).text)))
+    text = served.get("/", **question).text
+    assert re.search(r'id="verdict"[^>]*><strong>(Fits: |Nothing fits)[^<]*\.</strong> [^<]*\.</p>', text), (
+        "two sentences"
+    )
+    page = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", text)))
     ranks = [rank for one in plan["candidates"] for rank in one["memory"]["ranks"]]
     parts = [name for name in ranks[0]["parts"] if any(rank["parts"][name] for rank in ranks)]
     for one in plan["candidates"]:

@@ -8,6 +8,7 @@
   // What has the focus, is ticked, opened or scrolled stays so where a part is exchanged.
   const reachable = (part) => [...part.querySelectorAll("a, button, input, summary, [tabindex]")];
   const movable = (part) => [...part.querySelectorAll(".scroll, .events")];
+  const titled = (one) => [one.closest("section").querySelector("h2"), one.firstElementChild].map((words) => words.textContent).join();
   const exchange = (next) => {
     document.title = next.title;
     for (const part of document.querySelectorAll("[data-part]")) {
@@ -23,9 +24,9 @@
         continue;
       }
       const ticked = [...part.querySelectorAll("input:checked")].map((one) => one.id);
-      const open = [...part.querySelectorAll("details[open] > summary")].map((one) => one.textContent);
+      const open = [...part.querySelectorAll("details[open]")].map(titled);
       part.replaceChildren(...document.importNode(fresh, true).childNodes);
-      for (const one of part.querySelectorAll("details > summary")) one.parentNode.open = open.includes(one.textContent);
+      for (const one of part.querySelectorAll("details")) one.open = open.includes(titled(one));
       for (const id of ticked) if (document.getElementById(id)) document.getElementById(id).checked = true;
       movable(part).forEach((one, index) => { [one.scrollLeft, one.scrollTop] = moved[index] || [0, 0]; });
       if (reached >= 0) (document.getElementById(active) || reachable(part)[reached] || part).focus({ preventScroll: true });
@@ -131,10 +132,10 @@
   const rounded = (value) => { const step = Math.max(1, 10 ** Math.floor(Math.log10(value) - 1)); return Math.round(value / step) * step; };
   const slide = () => {
     for (const slider of sliders) {
-      const value = +document.getElementById(slider.dataset.slides).value;
+      const field = document.getElementById(slider.dataset.slides), value = +(field.value || field.placeholder);
       const { low, high } = slider.dataset;
       if (slider !== document.activeElement && value > 0) slider.value = 100 * Math.log(value / low) / Math.log(high / low);
-      slider.setAttribute("aria-valuetext", String(value));
+      slider.setAttribute("aria-valuetext", value > 0 ? String(value) : "not stated");
     }
     const method = document.getElementById("method"), rank = document.getElementById("rank");
     if (method && rank) for (const one of rank.closest(".field").querySelectorAll("input")) one.disabled = method.value === "full";
