@@ -70,6 +70,8 @@ def _seat(layout: Layout, drawn: Timeline, rank: int, *, at: float) -> Seat:
     lane = next(lane for lane in drawn.lanes if rank in lane.ranks)
     computed, linked = drawn.of(lane, "compute"), drawn.of(lane, "links")
     now, sent = _during(computed, at), _during(linked, at)
+    if now is not None and now.kind != "wait" and now.kind not in COMPUTING:  # what travels in the way of computing
+        now, sent = None, now
     done = [span for span in (*computed, *linked) if span.end <= at]
     coming = [span for span in computed if span.end > at]
     return Seat(

@@ -63,9 +63,7 @@ def is_held(run: RunDirectory) -> bool:
     except OSError:
         return False
     # Devices are left out of the comparison: some file systems report another one there than `stat` does.
-    return any(
-        words[1] == "FLOCK" and words[5].endswith(f":{inode}") for line in held if len(words := line.split()) > 5
-    )
+    return any(" FLOCK " in line and f":{inode} " in line for line in held)
 
 
 def _hold(descriptor: int, *, run: RunDirectory, say: Say) -> None:

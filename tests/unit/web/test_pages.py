@@ -229,6 +229,10 @@ def test_a_live_run_is_told_anew_where_something_has_changed(served: Served) -> 
     assert 'data-poll="2000"' in live.text
     assert "What this report lacks" not in live.text, "what is not written yet is no gap"
     assert "step 5 of 50" in live.text
+    both = {"path": "/compare?run=runs/first&run=runs/live", "method": "GET"}
+    beside = served.ask(**both)
+    assert 'data-poll="2000"' in beside.text
+    assert served.ask(**both, headers={"If-None-Match": beside.headers["etag"]}).status == 304
     tag = live.headers["etag"]
     again = served.ask("GET", "/run?name=runs/live", headers={"If-None-Match": tag})
     assert (again.status, again.text) == (304, "")
@@ -239,6 +243,7 @@ def test_a_live_run_is_told_anew_where_something_has_changed(served: Served) -> 
     assert "step 7 of 50" in changed.text
     maker.stepped(range(8, 51)).measured().ended()
     assert "data-poll" not in served.get("/run", name="runs/live").text
+    assert "All have ended" in served.ask(**both, headers={"If-None-Match": beside.headers["etag"]}).text
 
 
 def test_a_run_that_a_process_holds_is_running(served: Served) -> None:

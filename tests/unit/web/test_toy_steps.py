@@ -43,6 +43,17 @@ def test_a_gathered_layer_is_whole_while_it_computes_and_freed_behind_it() -> No
                     assert not whole
 
 
+def test_a_gpu_that_exchanges_slices_sends_and_waits() -> None:
+    seats = [seat for frame in api.frames("tp") for seat in frame.seats]
+    exchanges = {seat.sends for seat in seats if seat.sent == "exchange"}
+    assert exchanges == {f"exchange in {way} of {letter}" for way in ("forward", "backward") for letter in LAYERS}
+    assert all(seat.waits and seat.computes is None for seat in seats if seat.sent == "exchange")
+    for name in ("mp", "ddp", "fsdp", "tp", "pp"):
+        for seat in (seat for frame in api.frames(name) for seat in frame.seats):
+            assert seat.kind is None or seat.kind == "wait" or seat.kind in COMPUTING
+            assert seat.sent is None or seat.sent not in COMPUTING
+
+
 def test_gradients_appear_with_the_backward_are_reduced_and_go_with_the_optimizer() -> None:
     for name, held in (("ddp", 9), ("fsdp", 3), ("tp", 3), ("mp", 3), ("pp", 3)):
         seats = [frame.seats[0] for frame in api.frames(name)]

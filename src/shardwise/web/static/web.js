@@ -176,11 +176,12 @@
     for (const name of ["dragover", "drop"]) place.addEventListener(name, (event) => { event.preventDefault(); if (name === "drop") send(event.dataTransfer.files[0]); });
   }
 
-  // Runs that go on: their page again, where something has changed.
+  // Runs that go on: their page again, where something has changed; later where it takes long, as of runs of many steps.
   let tag = "";
   const poll = async () => {
     const live = document.querySelector("[data-poll]");
     if (!live) return;
+    const began = performance.now();
     if (!document.hidden) try {
       const answer = await fetch(location.href, { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
       if (answer.status === 200) {
@@ -188,7 +189,7 @@
         exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
       }
     } catch { /* the server is gone, or comes back */ }
-    setTimeout(poll, +live.dataset.poll);
+    setTimeout(poll, Math.max(+live.dataset.poll, 5 * (performance.now() - began)));
   };
   if (document.querySelector("[data-poll]")) setTimeout(poll, 1000);
   document.documentElement.classList.add("scripted");
