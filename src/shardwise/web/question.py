@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from shardwise.spec.plan.solved import Solved
 MOST_LETTERS = 300
 #: Stands for a field that is no key of a job: what `shardwise plan` is to solve for.
 SOLVE = "--solve"
-#: Numbers of more digits stay text, which the reader of jobs refuses.
-_MOST_DIGITS = 18
+#: What is read as a number, as YAML does. Numbers of more digits stay text, which the reader of jobs refuses.
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ class Question:
     def __getitem__(self, name: str) -> str:
         return self.texts[name]
 
-    def values(self, model: str) -> Iterator[tuple[Field, str | int]]:
+    def values(self, model: str) -> Iterator[tuple[Field, str | int | float]]:
         """The fields that say something, with the model as it is planned. Hardware that is left open is `any`; adapters
         have a rank, and full fine-tuning has none."""
         for field in FIELDS:
@@ -99,8 +100,8 @@ class Question:
                 text = "any"
             if not text or field.key == SOLVE or (field.name == "rank" and self.texts["method"] in ("full", "")):
                 continue
-            is_number = field.number is not None and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-            yield field, int(text) if is_number else text
+            is_number = field.number is not None and _NUMBER.fullmatch(text)
+            yield field, (float(text) if "." in text else int(text)) if is_number else text
 
     def overrides(self, model: str) -> list[Override]:
         """What `api.plan` is called with; errors name the field."""
@@ -115,7 +116,7 @@ class Question:
 
     def keys(self, model: str, *, solved: Solved | None = None) -> dict[str, Any]:
         """The job as its file has it, with the value that was found."""
-        values: dict[str, str | int] = {field.key: value for field, value in self.values(model)}
+        values: dict[str, str | int | float] = {field.key: value for field, value in self.values(model)}
         if solved is not None and solved.value is not None:
             values |= {"hardware": solved.written} if solved.key == "gpus" else {solved.key: solved.value}
         job: dict[str, Any] = {}

@@ -165,6 +165,8 @@ def test_the_address_holds_the_question(served: Served) -> None:
     [
         ("length", "abc", "data.max_length is 'abc'; expected a whole number"),
         ("length", "0", "data.max_length is 0; expected at least 1"),
+        ("length", "1.5", "data.max_length is 1.5; expected a whole number"),
+        ("batch", "-3", "train.global_batch_size is -3; expected at least 1"),
         ("method", "lorra", "method is 'lorra'; expected full, lora or qlora; did you mean 'lora'?"),
         ("goal", "nicest", "goal is 'nicest'; expected fastest, cheapest or fewest-gpus"),
         ("hardware", "4x RTX-9999", "hardware names the GPU 'RTX-9999', which is not in the catalogue"),
