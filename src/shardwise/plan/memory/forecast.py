@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwise.plan.memory.instants import instants
 from shardwise.plan.memory.inventory import Inventory
@@ -105,6 +105,8 @@ class Peaks:
     _held: dict[object, tuple[Holding, ...]] = field(default_factory=dict[object, tuple[Holding, ...]])
     _works: dict[object, Work] = field(default_factory=dict[object, Work])
     _highs: dict[Execution, int] = field(default_factory=dict[Execution, int])
+    _memo: dict[object, Any] = field(default_factory=dict[object, Any])
+    _last: tuple[Execution, Work] | None = None
 
     def high_bytes(self, execution: Execution) -> int:
         """`MemoryForecast.peak_high_bytes` of an execution."""
@@ -154,6 +156,8 @@ class Peaks:
 
     def work(self, execution: Execution) -> Work:
         """An execution with the numbers that its forecasts share."""
+        if self._last is not None and self._last[0] is execution:
+            return self._last[1]
         key = (
             execution.layout.tp,
             execution.layout.cp,
@@ -167,7 +171,9 @@ class Peaks:
             self._works[key] = work_of(
                 self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
             )
-        return replace(self._works[key], execution=execution, document=self.document)
+        made = replace(self._works[key], execution=execution, document=self.document, memo=self._memo)
+        self._last = execution, made
+        return made
 
     def _fullest(self, execution: Execution) -> Iterable[Holding]:
         """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import ceil
+from typing import Any, TypeVar
 
 from shardwise.plan.memory.activations import (
     Setting,
@@ -31,6 +32,8 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import MASKED
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -52,6 +55,19 @@ class Work:
     saved_whole: float = field(repr=False)
     saved: float = field(repr=False)
     document: float | None = None
+    memo: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
+
+    def once(self, what: str, make: Callable[[], T], *differs: object) -> T:
+        """Something that depends, beside `differs`, on how ranks share the model and on nothing of micro-batches or
+        order: made once for all executions that share this `memo`."""
+        execution, layout = self.execution, self.execution.layout
+        axes = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.pp, layout.cp, layout.ep, layout.zero_stage)
+        units = (layout.reshard_after_forward, layout.min_num_params, layout.schedule == "zero_bubble")
+        types = (execution.precision, execution.optimizer, execution.offload)
+        key = (what, differs, axes, units, types, execution.reduce_once)
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
 
     @property
     def tokens(self) -> int:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from shardwise.plan.memory import Peaks, Work, forecast_memory, workspace_bytes
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question, work_on
-from shardwise.plan.time import Pieces, blocks_of_stages, endings_of, forecast_time, pieces_of, step_of
+from shardwise.plan.time import (
+    ROUNDED,
+    Pieces,
+    blocks_of_stages,
+    endings_of,
+    forecast_time,
+    least_seconds_of,
+    pieces_of,
+    step_of,
+)
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast
@@ -56,10 +65,6 @@ def hardware_json(cluster: Cluster) -> dict[str, Any]:
 def model_json(question: Question) -> dict[str, Any]:
     """The model as plan.json has it."""
     return {**question.model.to_json(), "num_trainable_parameters": question.inventory.trained_elements}
-
-
-#: Sums in another order may differ in their last digits.
-_ROUNDED = 1 - 1e-9
 
 
 class Forecasts:
@@ -144,12 +149,22 @@ class Forecasts:
         stages = blocks_of_stages(self.question.model, layout)
         forward, backward = pieces.forward.seconds, pieces.backward.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
-            return _ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
+            return ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
         before, own = sum(stages[: layout.pp - 1]), sum(stages[layout.pp - 1 :: layout.pp])
         last = own * (forward + backward) + pieces.loss.seconds
         # A backward cut in two leaves work for the time that the last gradient takes to go back.
         back = 0.0 if layout.schedule == "zero_bubble" else before * backward
-        return _ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
+        return ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
+
+    def may_take_less(self, base: Execution, size: int, *, below: float) -> bool:
+        """Whether lower bounds of a step's seconds leave room below so many."""
+        if self.least_seconds(base, size) >= below:
+            return False
+        if base.layout.pp == 1 or base.layout.schedule == "sequential":
+            return True
+        execution = sized(base, self.question.job, size)
+        ways = (execution, replace(execution, reduce_once=True))[: 1 + execution.may_reduce_once]
+        return any(least_seconds_of(self._at_mean_length.work(one), self._pieces(one)) < below for one in ways)
 
     def seconds_on_host(self, base: Execution) -> float:
         """Seconds of the optimizer step in the host's memory; 0 where the GPU takes it."""

@@ -102,8 +102,11 @@ class Search:
         few = self.question.cluster.num_gpus <= _MOST_OFFLOADED
         if few and not self._can_take_less(base, below=below):  # sooner known than what fits
             return None
+        sizes = sizes_on(self.question.job, base.layout.data_world_size)
+        if not any(self.forecasts.may_take_less(base, size, below=below) for size in reversed(sizes)):
+            return None
         for size in reversed(self._that_fit(base)):
-            if self.forecasts.least_seconds(base, size) >= below:
+            if not self.forecasts.may_take_less(base, size, below=below):
                 continue
             execution = sized(base, self.question.job, size)
             seconds = self.forecasts.seconds(execution)

@@ -2,6 +2,7 @@
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 
+from shardwise.plan.time.bounds import ROUNDED, least_seconds_of
 from shardwise.plan.time.endings import Ending, endings_of
 from shardwise.plan.time.forecast import forecast_time, num_steps
 from shardwise.plan.time.passes import Stage, blocks_of_stages

@@ -28,6 +28,10 @@ class Ending(NamedTuple):
 
 def endings_of(work: Work) -> tuple[Ending, ...]:
     """What the ranks at each pipeline coordinate do behind their last backward."""
+    return work.once("endings", lambda: _endings(work), work.execution.layout.schedule)
+
+
+def _endings(work: Work) -> tuple[Ending, ...]:
     elements, tied = _trained_elements(work), _sum_of_ends(work)
     keys = [(trained, pp in (0, len(elements) - 1)) for pp, trained in enumerate(elements)]
     made = {key: _ending(work, key[0], tied=tied if key[1] else NO_TIME) for key in set(keys)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.memory import Unit, Work
+from shardwise.plan.memory import Work
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.kernels import HOST_SECONDS_PER_STEP
 from shardwise.plan.time.links import group_of
@@ -40,14 +40,19 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
-            sent = _messages(work, outer_of_stage(work, index), blocks=blocks, reduces=last_micro_batch)
+            sent = _messages(work, index, blocks=blocks, reduces=last_micro_batch)
             made[key] = stage_of(work, pieces, sent, blocks=blocks, last=index == last)
     return tuple(made[blocks, index == 0, index == last] for index, blocks in enumerate(spans))
 
 
-def _messages(work: Work, outer: Unit, *, blocks: int, reduces: bool) -> Messages:
+def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> Messages:
+    outer = outer_of_stage(work, stage)
     if work.sharded:
-        sent = sharded_messages(work, outer=outer, blocks=blocks / num_units(work, blocks), last=reduces)
+        each = blocks / num_units(work, blocks)
+        ends = (stage == 0, stage == work.execution.layout.num_stages - 1)
+        sent = work.once(
+            "messages", lambda: sharded_messages(work, outer=outer, blocks=each, last=reduces), each, ends, reduces
+        )
         return gathered_once(sent, work) if work.execution.postpones_reduction else sent
     return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
 
