@@ -60,14 +60,18 @@ class Work:
     def once(self, what: str, make: Callable[[], T], *differs: object) -> T:
         """Something that depends, beside `differs`, on how ranks share the model and on nothing of micro-batches or
         order: made once for all executions that share this `memo`."""
+        key = (what, differs, self._sharing)
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
+
+    @cached_property
+    def _sharing(self) -> tuple[object, ...]:
         execution, layout = self.execution, self.execution.layout
         axes = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.pp, layout.cp, layout.ep, layout.zero_stage)
         units = (layout.reshard_after_forward, layout.min_num_params, layout.schedule == "zero_bubble")
         types = (execution.precision, execution.optimizer, execution.offload)
-        key = (what, differs, axes, units, types, execution.reduce_once)
-        if key not in self.memo:
-            self.memo[key] = make()
-        return self.memo[key]
+        return (*axes, *units, *types, execution.reduce_once)
 
     @property
     def tokens(self) -> int:

@@ -93,7 +93,7 @@ _NOTHING = Unit(tensors=())
 def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: bool) -> Stage:
     """A stage of so many blocks with the messages of one micro-batch; the last one has the head and the loss."""
     units = num_units(work, blocks) if work.sharded else blocks
-    copy_out, copy_in, host = _copies(work) if work.sharded else (0.0, 0.0, 0.0)
+    copy_out, copy_in, host = work.once("copies", lambda: _copies(work)) if work.sharded else (0.0, 0.0, 0.0)
     again = float(work.execution.layout.reshard_after_forward)
     waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
     each = blocks / units
