@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 
 from tests.unit.report.runs import RunMaker, make_job
 from tests.unit.web.browser import WIDTHS, Tab, browser  # noqa: F401  (a fixture)
-from tests.unit.web.conftest import CONFIG
-from tests.unit.web.served import Served
+from tests.unit.web.conftest import CONFIG, fill
+from tests.unit.web.served import Served, serving
 
 pytestmark = pytest.mark.slow
 
@@ -184,6 +186,22 @@ def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(browser: Any,
         assert tab.page.is_checked("input[value='runs/first']")
         assert tab.page.evaluate("document.activeElement.textContent") == "runs/live"
         tab.assert_calm()
+
+
+def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+    folder, words = fill(tmp_path / "folder"), "textContent.includes('does not answer')"
+    with serving(folder) as found, Tab(browser, found.url) as live, Tab(browser, found.url) as asked:
+        live.open("/run?name=runs/live")
+        asked.open(QUESTION)
+        os.kill(found.process.pid, signal.SIGINT)
+        found.process.wait(20)
+        live.until(f"document.getElementById('live').{words}")
+        asked.type("#batch", "16")
+        asked.until(f"document.getElementById('verdict').{words}")
+        with serving(folder, "--port", str(found.port)):
+            live.until(f"!document.getElementById('live').{words}")
+            asked.type("#batch", "24")
+            assert "Fits: " in asked.verdict(has="tokens/s")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -38,6 +38,13 @@
     changed();
     slide();
   };
+  // Said where the server is gone, until it comes back.
+  const silent = (id) => {
+    const part = document.getElementById(id);
+    if (!part) return;
+    (part.querySelector(".last, .live:not(:has(.last))") || part).textContent = "shardwise serve does not answer: what is shown is what it said last.";
+    delete part.dataset.was;
+  };
   const keepSlider = (part, fresh, id) => {
     const mine = document.getElementById(id), theirs = fresh.querySelector("#" + id);
     if (theirs) for (const name of ["min", "max"]) mine[name] = theirs[name];
@@ -76,6 +83,7 @@
         if (busy) delete busy.dataset.gone;
       } catch {
         if (busy) busy.dataset.gone = "true";
+        silent("verdict");
       }
     }
     if (busy) busy.removeAttribute("aria-busy");
@@ -188,7 +196,7 @@
         tag = answer.headers.get("ETag") || "";
         exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
       }
-    } catch { /* the server is gone, or comes back */ }
+    } catch { tag = ""; silent("live"); }
     setTimeout(poll, Math.max(+live.dataset.poll, 5 * (performance.now() - began)));
   };
   if (document.querySelector("[data-poll]")) setTimeout(poll, 1000);
