@@ -97,7 +97,7 @@ class Layout:
         """Number of ranks, one GPU each."""
         return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
 
-    @property
+    @cached_property
     def data_world_size(self) -> int:
         """Number of ranks that see different samples: only these count towards the global batch."""
         return self.dp_replicate * self.dp_shard
@@ -108,7 +108,7 @@ class Layout:
         outer = self.dp_replicate if self.dp_shard > 1 else 1
         return self.pp, outer, self.data_world_size // (outer * self.ep), self.ep, self.cp, self.tp
 
-    @property
+    @cached_property
     def num_stages(self) -> int:
         """Pipeline stages of all ranks together."""
         return self.pp * stages_per_rank(self.schedule) if self.pp > 1 else 1
@@ -122,7 +122,7 @@ class Layout:
         """Whether ranks of dp_shard hold whole weights and gradients, and their rows of optimizer states (ZeRO-1)."""
         return self.dp_shard > 1 and self.zero_stage == 1
 
-    @property
+    @cached_property
     def weight_shards(self) -> int:
         """Over how many ranks one copy of the weights is cut between steps."""
         return 1 if self.shards_states_only else self.shard_degree

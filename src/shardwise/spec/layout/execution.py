@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
@@ -79,12 +80,12 @@ class Execution:
         """Whether optimizer states lie in the host's memory, where the step is then computed."""
         return self.offload != "none"
 
-    @property
+    @cached_property
     def gathers_weights(self) -> bool:
         """Whether FSDP brings weights to the GPU unit by unit, from other ranks or from the host."""
         return self.layout.weight_shards > 1 or self.parameters_on_host
 
-    @property
+    @cached_property
     def postpones_reduction(self) -> bool:
         """Whether gathered weights and whole gradients are kept until the end of a step, as zero_bubble needs."""
         return self.gathers_weights and self.layout.pp > 1 and self.layout.schedule == "zero_bubble"
@@ -103,7 +104,7 @@ class Execution:
             return sys.maxsize
         return max(1, CHUNK_BYTES // (4 * -(-vocab_size // (self.layout.tp if plain else 1))))
 
-    @property
+    @cached_property
     def adds_replicas_once(self) -> bool:
         """Whether FSDP adds gradients over replicas at the last micro-batch alone, and sums of shards until then: as
         much memory as the gradients take. Those in the host's memory would come back for it."""
