@@ -29,7 +29,7 @@ class Link:
     shared: bool = False
     measured: bool = False
     ranks: int = 0
-    message_seconds: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    message_seconds: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]], hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)

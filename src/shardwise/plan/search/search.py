@@ -98,6 +98,8 @@ class Search:
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
         """The fastest micro-batch that fits and takes fewer seconds than `below`, from the largest down."""
+        if not self._has_room_for(base):
+            return None
         best, fastest, slower = None, inf, 0
         few = self.question.cluster.num_gpus <= _MOST_OFFLOADED
         if few and not self._can_take_less(base, below=below):  # sooner known than what fits
@@ -110,7 +112,7 @@ class Search:
                 continue
             execution = sized(base, self.question.job, size)
             seconds = self.forecasts.seconds(execution)
-            if execution.may_reduce_once and (once := self._once(execution, seconds)):
+            if execution.may_reduce_once and (once := self._once(execution, seconds, below=below)):
                 execution, seconds = once, self.forecasts.seconds(once)
             slower = 0 if seconds < fastest else slower + 1
             fastest = min(fastest, seconds)
@@ -119,6 +121,12 @@ class Search:
             if slower == _NO_FASTER:
                 break
         return best
+
+    def _has_room_for(self, base: Execution) -> bool:
+        """Whether the smallest micro-batch or the largest may fit, by a lower bound of memory."""
+        sizes = sizes_on(self.question.job, base.layout.data_world_size)
+        ends = (sized(base, self.question.job, size) for size in {sizes[0], sizes[-1]})
+        return any(self.forecasts.memory.least_bytes(one) <= self.question.cluster.gpu.usable_bytes for one in ends)
 
     def _can_take_less(self, base: Execution, *, below: float) -> bool:
         """Whether a micro-batch takes fewer seconds than `below`, were there memory for it."""
@@ -133,10 +141,12 @@ class Search:
                 return True
         return False
 
-    def _once(self, execution: Execution, seconds: float) -> Execution | None:
-        """The execution that reduces gradients once a step, where that is worth it and fits."""
+    def _once(self, execution: Execution, seconds: float, *, below: float) -> Execution | None:
+        """The execution that reduces gradients once a step, where that takes less than `below`, is worth it and
+        fits."""
         once = replace(execution, reduce_once=True)
-        faster = self.forecasts.seconds(once) <= seconds * (1 - _WORTH_WHOLE_GRADIENTS)
+        took = self.forecasts.seconds(once)
+        faster = took < below and took <= seconds * (1 - _WORTH_WHOLE_GRADIENTS)
         return once if faster and self._fits(once) else None
 
     def _that_fit(self, base: Execution) -> Sequence[int]:

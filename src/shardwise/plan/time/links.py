@@ -4,6 +4,7 @@ model)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 
 from shardwise.spec.cluster import Cluster, Link
@@ -90,22 +91,28 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
             size *= getattr(layout, axis)
         elif size == 1:
             inner *= getattr(layout, axis)
-    node, network = cluster.node, cluster.network
-    members = _fewest_together(size, inner, node.num_gpus)
+    node = cluster.node
+    return _group(node.num_gpus, node.link, cluster.network, size, inner)
+
+
+@lru_cache(maxsize=256)
+def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -> Group:
+    """So many ranks that are `inner` apart, on nodes of so many GPUs."""
+    members = _fewest_together(size, inner, node)
     if size == 1 or network is None or members == size:
-        return Group(size=size, link=node.link)
+        return Group(size=size, link=link)
     # Rings cross between nodes over the ports of all members inside a node at once; of a port that all GPUs of a node
     # share they have their part, for the other groups talk at the same time.
-    rings, at_once = (members / node.num_gpus, min(inner, node.num_gpus)) if network.shared else (members, 1)
+    rings, at_once = (members / node, min(inner, node)) if network.shared else (members, 1)
     between = replace(network, bytes_per_second=network.bytes_per_second * rings)
     alone = replace(network, bytes_per_second=network.bytes_per_second / at_once)
     crossings = -(-size // members)
-    hops = crossings * network.latency_seconds + (size - 1 - crossings) * node.link.latency_seconds
+    hops = crossings * network.latency_seconds + (size - 1 - crossings) * link.latency_seconds
     return Group(
         size=size,
-        link=min(between, node.link, key=_carried),
+        link=min(between, link, key=_carried),
         ring_seconds=max(hops, 0.0),
-        hop=min(alone, node.link, key=lambda link: link.bytes_per_second),
+        hop=min(alone, link, key=lambda one: one.bytes_per_second),
     )
 
 
