@@ -10,8 +10,8 @@ import pytest
 
 T = TypeVar("T")
 
-#: Cells of one table that CI runs at the most.
-MOST_CELLS = 4
+#: Cells of one table that CI runs at the most; of a table whose cells are trained many times over, one.
+MOST_CELLS, MOST_COSTLY_CELLS = 4, 1
 
 
 def mark_pairwise(items: Sequence[pytest.Item]) -> None:
@@ -23,7 +23,8 @@ def mark_pairwise(items: Sequence[pytest.Item]) -> None:
             values = {} if spec is None else {name: repr(value) for name, value in spec.params.items()}
             tables.setdefault(item.nodeid.partition("[")[0], {})[item] = values
     for cells in tables.values():
-        for item in evenly(cover(cells), MOST_CELLS):
+        is_costly = any(item.get_closest_marker("costly") for item in cells)
+        for item in evenly(cover(cells), MOST_COSTLY_CELLS if is_costly else MOST_CELLS):
             item.add_marker(pytest.mark.pairwise)
 
 

@@ -55,7 +55,7 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, tmp
     assert (tmp_path / "handed over").exists()
 
 
-def _finish(run: RunDirectory, chosen: Execution, fails: bool = False) -> str:
+def _finish(run: RunDirectory, chosen: Execution, fails: Exception | None = None) -> str:
     """Trains, or goes on, and finishes as a worker does; what a failure says."""
     built = composed(run, chosen)
     start = built.checkpoints.restore()
@@ -63,7 +63,8 @@ def _finish(run: RunDirectory, chosen: Execution, fails: bool = False) -> str:
     ended = train(built, start=start, journal=journal, stop=StopFlag())
 
     def refuses(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        assert fails is not None
+        raise fails
 
     if fails:
         save.copy_configuration = refuses
@@ -92,10 +93,18 @@ def test_at_the_end_stays_final_and_the_last_checkpoint_where_it_is_small_or_ask
     assert [step for step, _ in run.checkpoints()] == kept
 
 
-def test_what_was_trained_is_kept_where_final_cannot_be_written(make_job, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("fails", "words"),
+    [
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (KeyError("rope_theta"), "KeyError: 'rope_theta'"),  # as from transformers or PEFT
+    ],
+    ids=["disk", "library"],
+)
+def test_what_was_trained_is_kept_where_final_cannot_be_written(fails, words, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
-    for said in run_world(2, _finish, run, FSDP, True):
-        assert "writing final/ failed on rank 0: OSError: [Errno 28] No space left on device" in said
+    for said in run_world(2, _finish, run, FSDP, fails):
+        assert f"writing final/ failed on rank 0: {words}" in said
         assert "the same command writes it again from checkpoint-2" in said
     assert not run.final.exists()
     assert run_world(2, _finish, run, FSDP) == ["from step 2"] * 2

@@ -11,7 +11,7 @@ from typing import Literal
 from shardwise.api.batch import check_open, find_batch
 from shardwise.api.calibrated import note
 from shardwise.api.planning import plan_for
-from shardwise.api.reporting import report
+from shardwise.api.reporting import report_at_the_end
 from shardwise.errors import DoesNotFitError, InputError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step, tell
@@ -230,7 +230,7 @@ def _follow_first(
 
 def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
     """Of a run that has come to its end; writes its report, and notes what it measured where it ends just now."""
-    said, made = read_json(run.outcome) or {}, report(run.root)
+    said, made = read_json(run.outcome) or {}, report_at_the_end(run)
     if outcome == "finished":
         note(run, made)
     step = said.get("step")

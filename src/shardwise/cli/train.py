@@ -86,7 +86,13 @@ def closing_lines(result: TrainResult) -> list[str]:
     steps = "" if result.step is None else f" after {result.step} steps"
     said = "finished already" if result.outcome == "already_finished" else "finished"
     adapter = result.report.method != "full"
-    lines = [f"{said}{steps}", f"  {'adapter' if adapter else 'model  '}  {run.final}", f"  report   {run.report_html}"]
+    file = run.report_html
+    lacks = [f"is missing: {gap.reason}" for gap in result.report.gaps if gap.file == file.name]
+    lines = [
+        f"{said}{steps}",
+        f"  {'adapter' if adapter else 'model  '}  {run.final}",
+        f"  report   {(lacks or [file])[0]}",
+    ]
     lines += [f"  metrics  {run.metrics}", f"  logs     {run.logs}"]
     load = (
         f"PeftModel.from_pretrained(model, {str(run.final)!r})" if adapter else f"from_pretrained({str(run.final)!r})"

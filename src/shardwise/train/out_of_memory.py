@@ -162,11 +162,12 @@ def _next(job: Job, execution: Execution, measured: Measured) -> str:
     smaller = next((one for one in _smaller(execution, on_gpu=on_gpu) if not execution_refusals(job, one)), None)
     if smaller is None:
         return "next: " + ("more GPUs, or larger ones" if on_gpu else "fewer processes, or a machine with more memory")
-    return "next: " + " ".join(f"--set {setting}" for setting in _settings(execution, smaller))
+    return "next: " + " ".join(f"--set {setting}" for setting in _settings(job, execution, smaller))
 
 
-def _settings(before: Execution, after: Execution) -> Iterator[str]:
-    """What makes an execution: what it changes, and what saves memory already, which a new plan might take back."""
+def _settings(job: Job, before: Execution, after: Execution) -> Iterator[str]:
+    """What makes an execution: what it changes, and what was chosen and saves memory already, which a new plan might
+    take back."""
     yield f"train.micro_batch_size={after.micro_batch_size}"
     if after.gradient_checkpointing != "none":
         yield f"train.gradient_checkpointing={after.gradient_checkpointing}"
@@ -174,7 +175,7 @@ def _settings(before: Execution, after: Execution) -> Iterator[str]:
         yield f"train.loss={after.loss}"
     if after.offload != "none":
         yield f"train.offload={after.offload}"
-    if after.layout != before.layout:
+    if after.layout != before.layout or (job.layout == "auto" and after.layout.world_size > 1):
         yield f"layout={after.layout.strategy}"
 
 

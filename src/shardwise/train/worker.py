@@ -203,9 +203,9 @@ def _finish(
             "hardware": hardware,
         }
         write_json(run.measured, measured)
-    composed.metrics.trackers.close()
     if not (outcome.signal or composed.is_trial):
         _save_result(composed, outcome, run=run, journal=journal)
+    composed.metrics.trackers.close()
     name = "stopped" if outcome.signal else "finished"
     saved_step = outcome.steps if outcome.saved else None
     journal.outcome(name, signal=outcome.signal or None, saved_step=saved_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shardwise import api
 from shardwise.catalog.gpus import find_gpu
 from shardwise.plan.time.kernels import Device
 
@@ -39,3 +40,12 @@ def test_products_reach_the_share_of_their_own_gpu(name: str, share: float) -> N
 def test_attention_keeps_an_h20_busier_than_a_hopper_with_all_its_units(kind: str, hopper: float, cut: float) -> None:
     """Published: 66 to 84 of 148 TFLOP/s forward, and 96 to 126 with the kernels that were written for Hopper."""
     assert [attended(name, kind) for name in ("H20", "H100", "H200")] == pytest.approx([cut, hopper, hopper])
+
+
+@pytest.mark.parametrize(("precision", "compiles"), [("mixed", False), ("fp16", True)])
+def test_blocks_in_bfloat16_are_not_compiled_for_gpus_that_have_none(precision, compiles) -> None:
+    asked = ["model=SmolLM2-135M", "method=full", "hardware=1x T4", "train.max_steps=5000"]
+    best = api.plan(overrides=[*asked, f"train.precision={precision}"]).best
+    assert best is not None and best.execution.compile is compiles
+    said = any("inductor compiles no bfloat16 for T4" in reason for reason in best.reasons)
+    assert said is not compiles, best.reasons

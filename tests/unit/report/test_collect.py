@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from shardwise.api.reporting import report_at_the_end
+from shardwise.api.training import TrainResult
+from shardwise.cli.train import closing_lines
 from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import MAX_POINTS, collect, write_report
 from shardwise.report.contents import Comparison, Report
@@ -329,6 +332,10 @@ def test_report_json_is_whole_and_states_each_error(tmp_path) -> None:
     run.report_html.mkdir()
     with pytest.raises(RunDirectoryError, match="the report cannot be written"):
         write_report(collect(run), run)
+    made = report_at_the_end(run)
+    assert (made.gaps[-1].file, "the report cannot be written" in made.gaps[-1].reason) == ("report.html", True)
+    said = closing_lines(TrainResult(run=run, outcome="finished", step=2, report=made))
+    assert any(line.startswith("  report   is missing: ") for line in said), said
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_a_gpu_says_planned_beside_measured_and_the_next_setting() -> None:
         "out of memory: planned 20.0 GiB at the peak (backward of layer 31) of 79.0 GiB for each GPU, measured 26.0 "
         "GiB allocated and 27.0 GiB reserved when 2.0 GiB more were asked for, on a GPU with 79.0 GiB of which others "
         "hold 0 B; larger than planned: gradients, activations and what passes, 16.0 GiB for 7.0 GiB; next: --set "
-        "train.micro_batch_size=2"
+        "train.micro_batch_size=2 --set layout=ddp"
     )
 
 
@@ -80,14 +80,14 @@ def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_alr
     chunked: dict[str, Any] = {**one, "gradient_checkpointing": "full"}
     line = "next: --set train.micro_batch_size=1"
     assert _said(MEASURED, micro_batch_size=2, gradient_checkpointing="selective").endswith(
-        f"{line} --set train.gradient_checkpointing=selective"
+        f"{line} --set train.gradient_checkpointing=selective --set layout=ddp"
     )
-    assert _said(MEASURED, **one).endswith(f"{line} --set train.gradient_checkpointing=full")
+    assert _said(MEASURED, **one).endswith(f"{line} --set train.gradient_checkpointing=full --set layout=ddp")
     line += " --set train.gradient_checkpointing=full"
-    assert _said(MEASURED, **chunked, loss="full").endswith(f"{line} --set train.loss=chunked")
-    assert _said(MEASURED, **chunked).endswith(f"{line} --set train.offload=optimizer")
+    assert _said(MEASURED, **chunked, loss="full").endswith(f"{line} --set train.loss=chunked --set layout=ddp")
+    assert _said(MEASURED, **chunked).endswith(f"{line} --set train.offload=optimizer --set layout=ddp")
     held = {**chunked, "offload": "optimizer"}
-    assert _said(MEASURED, **held).endswith(f"{line} --set train.offload=parameters")
+    assert _said(MEASURED, **held).endswith(f"{line} --set train.offload=parameters --set layout=ddp")
     kept: dict[str, Any] = {**chunked, "offload": "parameters"}
     assert _said(MEASURED, **kept).endswith(f"{line} --set train.offload=parameters --set layout=fsdp")
     assert _said(MEASURED, **kept, layout=Layout()).endswith("next: more GPUs, or larger ones")

@@ -39,7 +39,9 @@ def test_questions_in_a_row_are_answered_soon_and_leave_nothing_behind(
         before = resident_bytes(pid) if number == 30 else before
     assert sorted(taken)[count * 95 // 100 - 1] < most_seconds
     assert resident_bytes(pid) - before < MOST_GROWTH
-    began = perf_counter()
-    assert served.get("/", **question).status == 200
-    slower = max(1.0, yardstick() / REFERENCE_SECONDS)
-    assert (perf_counter() - began) / slower < 0.5 * sorted(taken)[count // 2], "what has been answered is remembered"
+    again = list[float]()
+    for _ in range(3):
+        began = perf_counter()
+        assert served.get("/", **question).status == 200
+        again.append(perf_counter() - began)
+    assert min(again) < 0.5 * sorted(taken)[count // 2], "what has been answered is remembered"

@@ -77,6 +77,8 @@ def why_eager(job: Job, model: ModelShape, choice: Choice) -> str | None:
     """Why `compile: auto` runs blocks eagerly; None where it compiles them."""
     if choice.cluster.gpu.kind == "cpu":
         return "on CPU processes it is not worth its seconds"
+    if "bfloat16" not in choice.cluster.gpu.dense_flops and job.train.precision not in ("fp32", "fp16"):
+        return f"inductor compiles no bfloat16 for {choice.cluster.gpu.name}"
     return not_compiled(job, choice.layout, model)
 
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors import SafetensorError
-
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import sync_folder
@@ -31,7 +29,7 @@ def together(world: World, action: Callable[[], T], *, what: str) -> T:
     failure: str | None = None
     try:
         result = action()
-    except (OSError, SafetensorError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  # raised again on every rank
         failure = f"{type(error).__name__}: {error}"
     for rank, reason in enumerate(gather(world, failure)):
         if reason is not None:

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
@@ -62,7 +60,7 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
     def attempt(action: Callable[[], Any]) -> Any:
         try:
             return None if failures else action()
-        except (OSError, SafetensorError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  # raised again, when all have been gathered
             failures.append(error)
             files.abandon()
             return None
