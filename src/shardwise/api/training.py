@@ -12,6 +12,7 @@ from shardwise.api.batch import check_open, find_batch
 from shardwise.api.calibrated import note
 from shardwise.api.planning import plan_for
 from shardwise.api.reporting import report_at_the_end
+from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, InputError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step, tell
@@ -34,7 +35,7 @@ from shardwise.launch.processes.torchrun import (
 from shardwise.launch.processes.workers import follow_ranks, forget_last_launch, run_workers
 from shardwise.launch.ranks import first_rank, local_ranks
 from shardwise.launch.replanned import replanned
-from shardwise.launch.requirements import check_present, check_trainable, place_of, training_cluster
+from shardwise.launch.requirements import check_compiler, check_present, check_trainable, place_of, training_cluster
 from shardwise.launch.run_folder import (
     Before,
     check_same_job,
@@ -247,8 +248,10 @@ def accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
     if chosen.best is None:
         reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in chosen.rejected]
         where = chosen.hardware.get("name", "this machine")
-        said = [f"nothing fits on {where}", *chosen.notes, *dict.fromkeys(reasons), *chosen.advice]
+        alone = _would_fit_alone(request, cluster)
+        said = [f"nothing fits on {where}", *chosen.notes, *alone, *dict.fromkeys(reasons), *chosen.advice]
         raise DoesNotFitError("\n".join(said))
+    check_compiler(request, compiles=chosen.best.execution.compile and cluster.gpu.kind == "cuda")
     if chosen.best.not_trained:
         # What the model's config says is known only here; the rest was refused before.
         otherwise = "model" if request.job.layout == "auto" else "layout"
@@ -258,6 +261,18 @@ def accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
         ]
         raise UnsupportedError(problems)
     return cluster, chosen
+
+
+def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
+    """A sentence where a job would fit in the memory that other programs hold."""
+    gpu = cluster.gpu
+    kept = reserved_bytes(gpu.memory_bytes)
+    if gpu.kind != "cuda" or gpu.reserved_bytes <= kept:
+        return []
+    free = replace(cluster, node=replace(cluster.node, gpu=replace(gpu, reserved_bytes=kept)))
+    if plan_for(request, cluster=free, known=known_data(run_of(request.job))).best is None:
+        return []
+    return ["it fits where others leave the GPU to it: end what holds its memory, or wait"]
 
 
 def say_if_replanned(

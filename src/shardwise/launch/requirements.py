@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -181,6 +182,20 @@ def check_present(request: Request, cluster: Cluster) -> None:
     problems = [*missing, *lacking]
     if problems:
         raise InputError(problems)
+
+
+#: What PyTorch and Triton look for, beside the path in CC.
+_COMPILERS = ("gcc", "cc", "clang", "g++")
+
+
+def check_compiler(request: Request, *, compiles: bool) -> None:
+    """Raises InputError: blocks are to be compiled for GPUs, and there is no C compiler, which Triton calls."""
+    if compiles and not os.environ.get("CC") and not any(map(shutil.which, _COMPILERS)):
+        message = (
+            "compiled blocks need a C compiler, and neither CC names one nor is there gcc, cc or clang; install gcc, "
+            "or set train.compile: false"
+        )
+        raise InputError(Problem(where=request.where("train", "compile"), message=message))
 
 
 def _needing_bitsandbytes(request: Request) -> Iterator[Problem]:

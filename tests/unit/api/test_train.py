@@ -26,6 +26,7 @@ from shardwise.errors import (
     UnsupportedError,
     WorkerFailedError,
 )
+from shardwise.launch import requirements
 from shardwise.launch.processes import torchrun as joined
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import LayoutSpec
@@ -188,9 +189,10 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
     path = job(hardware="1x H100-SXM")
     with pytest.raises(DoesNotFitError) as caught:
         api.train(path, programs=FAKE)
-    first, second = str(caught.value).splitlines()[:2]
+    first, second, third = str(caught.value).splitlines()[:3]
     assert first == "nothing fits on 1x H100-SXM"
     assert second == "GPU 0: 78.7 GiB are held by python (pid 1234); planned for the 0.3 GiB that are free"
+    assert third == "it fits where others leave the GPU to it: end what holds its memory, or wait"
     assert not (tmp_path / "run").exists()
     nvidia_smi(programs, gpus=line.format(free=20000), holders="GPU-a, 1234, 60600, /usr/bin/python\n")
     updates: list[api.Update] = []
@@ -199,6 +201,17 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
     assert plan.best.memory.capacity_bytes == 20000 * 1024**2
     assert plan.notes == ["GPU 0: 59.4 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
     assert f"  ! {plan.notes[0]}" in plan_lines(next(u for u in updates if isinstance(u, api.Planned)))
+
+
+def test_blocks_are_not_to_be_compiled_without_a_compiler(make, job, monkeypatch) -> None:
+    monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(requirements.shutil, "which", lambda _: None)
+    path = job("train: {compile: true}", hardware="4x H100-SXM")
+    with pytest.raises(InputError, match=r"need a C compiler.*install gcc, or set train.compile: false"):
+        api.train(path, programs=FAKE)
+    monkeypatch.setenv("CC", "/opt/cc")
+    assert api.train(path, programs=FAKE).outcome == "finished"
 
 
 def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None:
