@@ -79,7 +79,7 @@ LARGE: dict[str, dict[str, Any]] = {
     },
 }
 #: Nothing in the forecast was changed for these after they were measured.
-HELD_OUT = ("olmo2", "starcoder2")
+HELD_OUT = ("starcoder2",)
 
 #: Name -> processes, and what the job says of the layout.
 LAYOUTS: dict[str, tuple[int, Any]] = {

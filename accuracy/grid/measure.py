@@ -27,6 +27,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from accuracy.grid.cells import COUNT, EXACT, Cell, Measured, drawn, job_of, planned
+from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
 from shardwise.errors import ShardwiseError
 from shardwise.launch.run_folder import known_data
@@ -40,9 +41,6 @@ from tests.dist.worlds import run_world
 
 OUT = Path(__file__).parent / "cells.csv"
 _WORDS = 2000
-_STEPS = 6
-#: Tokens of a row that is shorter than `max_length`, as shares of it, in turn.
-_SHARES = (0.7, 0.35)
 
 
 @cache
@@ -63,8 +61,7 @@ def model_folder(root: Path, config: str) -> Path:
 
 def _rows(cell: Cell, count: int) -> Iterator[dict[str, str]]:
     for index in range(count):
-        share = 1.0 if cell.rows == "whole" else _SHARES[index % len(_SHARES)]
-        yield {"text": " ".join(f"w{(7 * index + at) % _WORDS}" for at in range(int(share * cell.length)))}
+        yield {"text": " ".join(f"w{(7 * index + at) % _WORDS}" for at in range(words_of_row(cell, index)))}
 
 
 def written_job(cell: Cell, root: Path) -> Job:
@@ -72,7 +69,7 @@ def written_job(cell: Cell, root: Path) -> Job:
     data = root / "rows.jsonl"
     folder = model_folder(root.parent, json.dumps(cell.config))
     job = job_of(cell, model=str(folder), data=str(data))
-    count = _STEPS * job.train.global_batch_size * (3 if cell.rows == "packed" else 1)
+    count = STEPS * job.train.global_batch_size * (3 if cell.rows == "packed" else 1)
     with data.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in _rows(cell, count))
     return job

@@ -15,9 +15,10 @@ from shardwise.spec.run import RunDirectory, read_json, revision_of
 
 def memory_seen(run: RunDirectory) -> SeenMemory | None:
     """What is forecast for the longest rows of the steps that a run has measured; None where they are not known."""
-    rows, counted = (read_json(run.measured) or {}).get("rows_seen"), known_data(run)[1]
+    measured, counted = read_json(run.measured) or {}, known_data(run)[1]
     try:
-        first, later = map(int, rows or ())
+        first, later = map(int, measured.get("rows_seen") or ())
+        trained = tuple(map(int, measured.get("trained_seen") or ()))
         plan, job = read_plan(run.plan), read_request(run.plan).job
         if plan.best is None or first < 1:
             return None
@@ -31,6 +32,7 @@ def memory_seen(run: RunDirectory) -> SeenMemory | None:
             first=first,
             later=later,
             document=counted and counted.document,
+            trained=(trained[0], trained[1]) if any(trained) else None,
         )
-    except (InputError, KeyError, TypeError, ValueError):  # files are no longer there, or were edited
+    except (InputError, KeyError, TypeError, ValueError, IndexError):  # files are no longer there, or were edited
         return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
-from shardwise.plan.memory import Work, holdings_of, moments
+from shardwise.plan.memory import Alive, Holding, Work, holdings_of, moments
 from shardwise.plan.search import ask, work_on
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -34,28 +35,36 @@ def forecast_seen(
     first: int,
     later: int,
     document: float | None = None,
+    trained: tuple[int, int] | None = None,
 ) -> SeenMemory:
     """The peaks of every rank, where no sequence of the first forward of a step is longer than `first` tokens, and none
-    of the others than `later`: gradients that are added up lie beside these alone. A pipeline has several in flight,
-    and is forecast for the longest."""
-    seen = [(execution, max(first, later))]
-    if later and execution.layout.pp == 1:
-        seen = [(replace(execution, gradient_accumulation_steps=1), first), (execution, later)]
-    phases: dict[int, dict[str, int]] = {}
-    for alike, length in seen:
+    of the others than `later`: gradients that are added up lie beside these alone. `trained`:
+    positions of a first forward and of a later one that are trained, at most; all of them where it is None."""
+
+    def work(alike: Execution, *, is_first: bool) -> Work:
+        length = first if is_first else later
         lengths = Lengths(longest=length, mean=length, document=document)
-        for rank, most in _phases(work_on(ask(job, model=model, cluster=cluster, lengths=lengths), cluster, alike)):
-            known = phases.setdefault(rank, {})
-            known |= {phase: max(size, known.get(phase, 0)) for phase, size in most.items()}
+        done = work_on(ask(job, model=model, cluster=cluster, lengths=lengths), cluster, alike)
+        return replace(done, trained=trained and trained[0 if is_first else 1])
+
+    begun = work(replace(execution, gradient_accumulation_steps=1) if later else execution, is_first=True)
+    phases: dict[int, dict[str, int]] = {}
+    for holding in holdings_of(begun):
+        most: dict[str, int] = {}
+        seen = moments(begun, holding)
+        if later:
+            seen = chain(seen, _of_several(holding, work(execution, is_first=True), work(execution, is_first=False)))
+        for instant, alive in seen:
+            phase = _PHASES.get(instant, FORWARD_BACKWARD)
+            most[phase] = max(round(sum(alive.values())), most.get(phase, 0))
+        phases |= dict.fromkeys(holding.ranks(execution.layout), most)
     peaks = {rank: max(size for phase, size in most.items() if phase != LOADING) for rank, most in phases.items()}
     return SeenMemory(first=first, later=later, peaks=peaks, phases=phases)
 
 
-def _phases(work: Work) -> Iterator[tuple[int, dict[str, int]]]:
-    """Of each rank the most that is alive in each phase."""
-    for holding in holdings_of(work):
-        most: dict[str, int] = {}
-        for instant, alive in moments(work, holding):
-            phase = _PHASES.get(instant, FORWARD_BACKWARD)
-            most[phase] = max(round(sum(alive.values())), most.get(phase, 0))
-        yield from ((rank, most) for rank in holding.ranks(work.execution.layout))
+def _of_several(holding: Holding, first: Work, later: Work) -> Iterator[tuple[str, Alive]]:
+    """What is alive where several micro-batches are in flight, or gradients of the first exist."""
+    backward = moments(first, holding, beside=later, gradients=False)
+    yield from ((instant, alive) for instant, alive in backward if "forward" not in instant)
+    yield from moments(later, holding, beside=first, gradients=False)
+    yield from moments(later, holding, gradients=True)

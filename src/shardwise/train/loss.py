@@ -20,13 +20,10 @@ from shardwise.data.store import IGNORED
 from shardwise.methods.lora import is_adapter
 from shardwise.models.anatomy import Anatomy
 from shardwise.parallel.mesh import to_device
+from shardwise.spec.layout.execution import chosen_positions
 from shardwise.spec.support.attention import BY_DOCUMENT
 from shardwise.train.cross_entropy import Chunks, Whole, any_loss, linear_loss
 from shardwise.train.precision import Types, cast_activations
-
-#: Where at least this share of a micro-batch is trained, the few other positions go through the head too: choosing
-#: would cost as much.
-_NEARLY_ALL = 15 / 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class Targets:
         synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
-        if len(positions) >= _NEARLY_ALL * len(flat):
+        if chosen_positions(len(positions), of=len(flat)) == len(flat):
             return cls(positions=None, tokens=to_device(flat, device))
         return cls(
             positions=to_device(positions, device),

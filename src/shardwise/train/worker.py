@@ -195,6 +195,7 @@ def _finish(
             "execution": composed.execution.to_json(),
             "kind": composed.meter.kind,
             "rows_seen": composed.meter.rows_seen,
+            "trained_seen": composed.meter.trained_seen,
             "ranks": ranks,
             "dtypes": {**types, **composed.types.as_configured()},
             "train_seconds": seconds,

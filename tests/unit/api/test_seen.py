@@ -37,8 +37,18 @@ def test_gradients_that_are_added_up_lie_beside_the_rows_of_later_forwards_alone
     assert seen[64, 16] == once.peak_bytes < seen[64, 64] == made.best.memory.peak_bytes
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_of_what_a_pipeline_has_in_flight_the_first_rows_are_the_longest(schedule, job, tmp_path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    stated = ["hardware=cpu:2", "train.micro_batch_size=4", "train.global_batch_size=8"]
+    layout = f"layout={{pp: 2, schedule: {schedule}}}"
+    write_json(run.plan, api.plan(job(), overrides=[*stated, layout, "train.gradient_checkpointing=none"]).to_json())
+    short, mixed, long = (memory_seen_of(run, rows) for rows in ((16, 16), (64, 16), (64, 64)))
+    assert short < mixed < long
+
+
 def memory_seen_of(run: RunDirectory, rows: tuple[int, int]) -> int:
-    write_json(run.measured, {"rows_seen": rows})
+    write_json(run.measured, {"rows_seen": rows, "trained_seen": [0, 0]})
     found = memory_seen(run)
     assert found is not None
     return found.peaks[0]

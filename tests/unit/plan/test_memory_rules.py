@@ -4,8 +4,10 @@ import pytest
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
+from shardwise.plan import forecast_seen
+from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.spec.layout.axes import Layout
-from tests.unit.plan.asking import held, job, memory, shape
+from tests.unit.plan.asking import execution, held, job, memory, shape, work
 
 GIB = 2**30
 
@@ -91,3 +93,23 @@ def test_each_axis_that_talks_has_a_communicator():
         for layout in (Layout(), Layout(dp_replicate=2), Layout(dp_shard=2, tp=2), Layout(dp_shard=2, tp=2, pp=2))
     ]
     assert contexts == [0, contexts[1], 3 * contexts[1], 4 * contexts[1]], "several axes, and the world beside them"
+
+
+def test_keys_of_eight_ranks_make_attention_the_fullest_moment_of_a_block():
+    """In order to attend, a rank has keys and values of the whole row, as they come and in order, and its own twice."""
+    asked, model = job(data={"max_length": 8192}), shape(num_attention_heads=4, num_key_value_heads=4)
+    done = work(asked, model, execution(Layout(cp=8), gradient_checkpointing="none"))
+    alive = dict(moments(done, holdings_of(done)[0]))["backward of layer 5"]
+    assert alive["communication"] == 2 * (8 + 1) * 1024 * 2 * model.hidden_size * 2
+
+
+def test_logits_are_of_the_positions_that_are_trained():
+    def seen(trained):
+        asked, run = job(data={"max_length": 512}), execution(gradient_checkpointing="full")
+        cluster = parse_hardware("cpu:1")
+        keys = {"cluster": cluster, "execution": run, "first": 512, "later": 0}
+        return forecast_seen(asked, model=shape(), trained=trained, **keys).peaks[0]
+
+    few, most, nearly_all = (seen((count, 0)) for count in (128, 448, 480))
+    assert most - few >= 320 * 2000 * 4
+    assert most < nearly_all == seen((512, 0)) == seen(None), "480 of 512 are nearly all, which are not chosen from"

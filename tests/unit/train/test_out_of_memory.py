@@ -156,7 +156,7 @@ def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(
     assert meter.peak_bytes == 60
     known = {"loading_peak_bytes": 90, "peak_reserved_bytes": 70, "device_used_bytes": 80, "allocation_retries": 3}
     assert meter.device_figures() == known
-    with meter.watch([24, 16, 8]):
+    with meter.watch([24, 16, 8], trained=[20, 3, 7]):
         optimizer.register_step_pre_hook(lambda *_: peaks.append(50))
         optimizer.step()
         peaks.append(10)
@@ -164,6 +164,7 @@ def test_a_gpu_s_peak_is_that_of_training_and_reserved_and_used_stand_beside_it(
         peaks.append(30)
     assert meter.phase_peaks == {"loading": 90, "forward_backward": 60, "optimizer_step": 50, "evaluation": 30}
     assert (meter.peak_bytes, meter.reserved_bytes, meter.rows_seen) == (60, 70, [24, 16])
+    assert meter.trained_seen == [20, 7]
     on_cpu = MemoryMeter(torch.device("cpu"), parameters=[weight], optimizer=torch.optim.SGD([weight]))
     on_cpu.begin()
     assert on_cpu.device_figures() == {}

@@ -67,14 +67,13 @@ def _less_at_once(work: Work) -> str:
 
 
 def _fits_in_shards(work: Work, capacity: int) -> bool:
-    """Whether the smallest micro-batch fits the same GPUs where each holds its share of all states."""
+    """Whether a micro-batch fits the same GPUs where each holds its share of all states: the smallest, or a larger one
+    that is the only one of its step, so that no earlier gradients lie beside it."""
     job, model, layout = work.job, work.model, Layout(dp_shard=work.cluster.num_gpus)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
     if layout.dp_shard == 1 or why_left_out(job, model, choice) is not None:
         return False
-    size = sizes_on(job, layout.data_world_size)[0]
-    smallest = (sized(base, job, size) for base in bases(job, model, choice))
-    works = (
-        work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in smallest
-    )
+    sizes = sizes_on(job, layout.data_world_size)
+    tried = (sized(base, job, size) for size in sizes for base in bases(job, model, choice))
+    works = (work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in tried)
     return any(forecast_memory(one).peak_high_bytes <= capacity for one in works)

@@ -27,6 +27,9 @@ _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
 #: Names of norms that read a block's input.
 _FIRST_NORMS = ("input_layernorm", "ln_1", "norms")
 
+#: Names of norms that read what a block's MLP made.
+_LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -95,7 +98,7 @@ def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, f
         widened = (2 * c + FLOAT32_BYTES) * wide
         return stream, widened, widened
     # PEFT sums the gradients that the frozen matrix and the adapter make of what they read.
-    apart = setting.inventory.adapted - setting.inventory.joined
+    apart = setting.inventory.adapted - (setting.inventory.joined if setting.tp == 1 else frozenset())
     summands = 2 if any(m.reads == "mlp_product" and m.name in apart for m in model.matrices) else 1
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
     product = 0.0
@@ -105,20 +108,37 @@ def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, f
     return stream, summands * wide * c, max(gradients - product, 0.0)
 
 
-def unasked_bytes(model: ModelShape, *, types: Types) -> float:
-    """Bytes per token of what the last product of a block made: selective recompute keeps it, and never asks for it."""
-    last = [m for m in model.matrices if m.reads == "mlp_product" and not made_again(m)]
-    return sum(m.rows for m in last) * types.compute
+def unasked_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token of what the last product of a block made: selective recompute keeps it, and asks for it only
+    where a norm reads it, or an adapter stands behind it."""
+    if _ends_with_norm(model):
+        return 0.0
+    adapted = setting.inventory.adapted
+    last = [m for m in model.matrices if m.reads == "mlp_product" and not made_again(m) and m.name not in adapted]
+    return sum(m.rows for m in last) * setting.types.compute
+
+
+def _ends_with_norm(model: ModelShape) -> bool:
+    """Whether a block adds to the stream what a norm made of its MLP's result."""
+    return any(norm.name.endswith(_LAST_NORMS) for norm in _norms(model))
 
 
 def reads_in_place(model: ModelShape, setting: Setting) -> bool:
     """Whether a block keeps its input as it comes in, and no copy of it: what its first norm keeps is that."""
     first = _norms(model)[0]
-    if first.width != model.hidden_size or not first.name.endswith(_FIRST_NORMS):
+    if first.width != model.hidden_size:
         return False
+    if not first.name.endswith(_FIRST_NORMS):
+        return any(_keeps_input(m, setting) for m in model.matrices if m.reads == "attention_input")
     if model.norm == "layer":
         return bool(first.size) and setting.layer_norm_bytes == setting.types.compute
     return setting.compiled or setting.types.compute == FLOAT32_BYTES
+
+
+def norm_backward_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token that the backward of a norm behind a block's MLP works in: float32 numbers of the stream's width
+    in the gradient that came, in both factors of the norm, and in the gradient of what it squared."""
+    return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if _ends_with_norm(model) else 0.0
 
 
 def final_norm_bytes(model: ModelShape, setting: Setting) -> float:
@@ -132,6 +152,7 @@ def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
     first = _norms(model)[0]
     if (
         setting.inventory.trained(setting.inventory.embedding_name)
+        or not first.name.endswith(_FIRST_NORMS)
         or first.width != model.hidden_size
         or setting.inventory.trained(first.name)
     ):
@@ -304,6 +325,15 @@ def _mlp(model: ModelShape, setting: Setting) -> float:
     # What experts hand back is kept for the gradient of its weight in the mean.
     mixed = sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
     return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c
+
+
+def mlp_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token that an MLP saves, with the inputs of its matrices."""
+    read: dict[Reads, list[Matrix]] = {}
+    for matrix in model.matrices:
+        if matrix.reads.startswith(("mlp", "expert")):
+            read.setdefault(matrix.reads, []).append(matrix)
+    return _mlp(model, setting) + sum(_group(reads, ms, model, setting) for reads, ms in read.items())
 
 
 def remade_bytes(model: ModelShape, setting: Setting) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, weight_casts
-from shardwise.plan.memory.saved import Alive, of_one_block, shared
+from shardwise.plan.memory.saved import Alive, keys_of_others, of_one_block, shared
 from shardwise.plan.memory.work import Scene
 
 
@@ -25,10 +25,13 @@ def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
         fresh = max(fresh, block.trained_elements * work.types.trainable)
     inside = work.block_input + work.block_backward[2]
     own = work.unit_blocks * block.trained_elements
+    comes = comes and scene.work.execution.gradient_checkpointing == "none"
     yield {
         "activations": of_one_block(scene) + work.tokens * inside,
         "temporary": weight_casts(scene, blocks=1) + fresh + work.computed_weights + work.remade_backward,
-        "communication": in_reduction(scene, whole=own, behind=max(own, behind)) + (arriving(scene) if comes else 0),
+        "communication": in_reduction(scene, whole=own, behind=max(own, behind))
+        + (arriving(scene) if comes else 0)
+        + keys_of_others(scene),
     }
 
 
@@ -36,21 +39,25 @@ def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     work, block = scene.work, scene.part.inventory.block
     tokens, casts, largest = work.tokens, weight_casts(scene, blocks=1), block.largest_trained
     stream, product, inside = work.block_backward
-    saved = of_one_block(scene)
+    saved, norm = of_one_block(scene), tokens * work.norm_backward
+    # Where a block is computed again before its backward, the next one has come by the time that is done.
+    recomputed = work.execution.gradient_checkpointing != "none"
+    begun = tokens * (work.saved + stream) + shared(scene) if recomputed else saved
     # Of the other blocks of its unit gradients wait whole.
     others = (work.unit_blocks - 1) * block.trained_elements
-    yield {
-        "activations": saved,
-        "temporary": casts,
-        "communication": in_reduction(scene, whole=others, behind=behind) + (arriving(scene) if comes else 0),
-    }
+    before = in_reduction(scene, whole=others, behind=behind)
+    yield {"activations": begun, "temporary": casts, "communication": before + (arriving(scene) if comes else 0)}
+    yield {"activations": saved + norm, "temporary": casts, "communication": before}
     after = in_reduction(scene, whole=others + largest, behind=behind)
     yield {
         "activations": saved + tokens * product,
         "temporary": casts + fresh_gradient(work, largest) + work.computed_weights + work.remade_backward,
         "communication": after,
     }
-    yield {"activations": saved + tokens * inside, "temporary": casts, "communication": after}
+    kept = 0 if work.sharded or scene.whole else work.last_matrix * work.types.trainable
+    yield {"activations": saved + tokens * inside, "temporary": casts, "communication": after, "gradients": kept}
+    if keys := keys_of_others(scene):
+        yield {"activations": saved - tokens * work.saved_by_mlp, "temporary": casts, "communication": after + keys}
     yield {
         "activations": tokens * stream + shared(scene),
         "temporary": casts,

@@ -11,9 +11,11 @@ def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
     """Copies of blocks' trained matrices: in the compute type, which autocast makes at first use and keeps (those that
     stay for the whole step are counted by `step_casts`); and those of plain adapters, which their joined product saves
     for its backward, so that under recompute only a block that is `at_work` has them."""
-    recomputed = scene.work.execution.gradient_checkpointing != "none"
-    joined = (at_work if recomputed else blocks) * _joined_copies(scene)
-    return joined + (0 if scene.work.execution.keeps_casts else _casts(scene, blocks=blocks))
+    execution = scene.work.execution
+    by_product = at_work if execution.gradient_checkpointing != "none" else blocks
+    # Autocast keeps its copies of parameters, and not those of their slices, which the products keep.
+    cast = by_product if execution.layout.tp > 1 else blocks
+    return by_product * _joined_copies(scene) + (0 if execution.keeps_casts else _casts(scene, blocks=cast))
 
 
 def step_casts(scene: Scene) -> float:
@@ -137,8 +139,10 @@ def in_loss(scene: Scene) -> tuple[float, float]:
     """Logits, and the head's gradient, when most is alive of the last chunk: in its softmax, beside the gradient of the
     chunks before it; or when its own gradients are made, the logits' in their place."""
     work, made = scene.work, made_head_gradient(scene)
-    softmax, before = logits(scene), made if work.head_tokens < work.tokens else 0.0
-    behind = logits(scene, powers=False) + work.head_tokens * work.model.hidden_size * work.types.compute
+    given = work.head_tokens * work.model.hidden_size * work.types.compute
+    copied = given if work.head_positions < work.tokens else 0  # of positions that are chosen
+    softmax, before = logits(scene) + copied, made if work.head_tokens < work.head_positions else 0.0
+    behind = logits(scene, powers=False) + given + copied
     return (softmax, before) if softmax + before >= behind + made else (behind, made)
 
 
@@ -157,7 +161,7 @@ def flat_gradients(scene: Scene) -> float:
     """The buffer in which gradients are summed over replicas after the last backward, where DDP and FSDP do not."""
     work = scene.work
     layout = work.execution.layout
-    if work.sharded or work.replicated or layout.data_world_size * layout.tp == 1:
+    if work.sharded or work.replicated or layout.data_world_size * layout.cp * layout.tp == 1:
         return 0
     return min(scene.holding.gradients, max(FLAT_BYTES, scene.part.largest_trained * work.types.trainable))
 

@@ -6,6 +6,7 @@ The order of a step: forward, loss, backward from the last block to the first, o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from shardwise.plan.memory.backward import backward_of_block
@@ -24,6 +25,7 @@ from shardwise.plan.memory.buffers import (
     weight_casts,
     whole_head_gradient,
 )
+from shardwise.plan.memory.persistent import weight_degree
 from shardwise.plan.memory.saved import (
     Alive,
     arrived_gradient,
@@ -87,8 +89,11 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
         return holding.gradients
     if which == "earlier":
         return 0
-    # Under sharding the root's gradients are reduced, and stored, behind all others.
-    root = 0 if work.sharded else scene.part.inventory.root.trained_elements * work.types.trainable
+    # Under sharding the embedding's gradients are reduced, and stored, behind all others.
+    root = scene.part.inventory.root.trained_elements * work.types.trainable
+    if work.sharded:
+        behind = scene.part.inventory.ends[1].trained_elements * work.types.trainable
+        root = (root - behind) / weight_degree(work.execution.layout)
     first_unit = min(work.unit_blocks, len(scene.part.span))
     return max(0, holding.gradients - first_unit * holding.block_gradients - root)
 
@@ -110,9 +115,10 @@ def _during(scene: Scene) -> Alive:
     """What is alive throughout a micro-batch: its messages, and what is kept of those in flight beside it."""
     alive = at_work(scene)
     alive["temporary"] += step_casts(scene)
+    others = scene if scene.beside is None else replace(scene, work=scene.beside)
     for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
         if count:
-            for part, kept in of_one(scene).items():
+            for part, kept in of_one(others).items():
                 alive[part] = alive.get(part, 0) + count * kept
     return alive
 
@@ -171,13 +177,11 @@ def _backward_of_middle_block(scene: Scene) -> Alive:
 
 def _backward_of_later_block(scene: Scene, *, blocks: int, behind: int) -> Alive:
     """With what all but so many `blocks` have saved."""
-    # Where a block is computed again before its backward, the next one has come by the time most is alive.
-    comes = scene.work.execution.gradient_checkpointing == "none"
-    earlier = len(scene.part.span) - blocks
-    alive = _backward_of_block(scene, behind=behind, comes=comes)
-    alive["activations"] += saved_by_blocks(scene, earlier) + shared(scene)
+    earlier, ahead = len(scene.part.span) - blocks, scene.flight.forwards
+    alive = _backward_of_block(scene, behind=behind, comes=ahead)
+    alive["activations"] += saved_by_blocks(scene, earlier)
     alive["temporary"] += kept_casts(scene, blocks=earlier)
-    alive["communication"] += gathered(scene, units=2)
+    alive["communication"] += gathered(scene, units=2 if ahead else 1)
     return alive
 
 
@@ -187,7 +191,8 @@ def _backward_of_first_block(scene: Scene) -> Alive:
     alive = _backward_of_block(scene, behind=work.unit_blocks * behind.trained_elements, comes=False)
     # Backward gathers one unit ahead: before the first block a trained embedding. Its predecessor is being reduced.
     keeps = scene.flight.pairs > 1 or work.execution.postpones_reduction
-    alive["communication"] += gathered(scene, units=1, keeps=keeps, before=part.trained_embedding > 0)
+    before = part.trained_embedding > 0 and scene.flight.forwards
+    alive["communication"] += gathered(scene, units=1, keeps=keeps, before=before)
     alive["communication"] += arrived_gradient(scene)
     return alive
 
@@ -195,7 +200,8 @@ def _backward_of_first_block(scene: Scene) -> Alive:
 def _backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
     """What any block's backward needs, with the head's gradient where it is there by then."""
     alive = backward_of_block(scene, behind=behind, comes=comes)
-    alive["gradients"] = 0 if scene.work.sharded or scene.whole else head_gradient(scene)
+    head = 0 if scene.work.sharded or scene.whole else head_gradient(scene)
+    alive["gradients"] = alive.get("gradients", 0) + head
     alive["communication"] += whole_head_gradient(scene) if scene.part.inventory.tied else 0
     return alive
 

@@ -139,11 +139,11 @@ class Inventory:
         return name in self.trained_names
 
     def sliced(self, *, degree: int, index: int) -> Inventory:
-        """What one tensor-parallel rank holds."""
+        """What one tensor-parallel rank holds; slices are adapted by PEFT's own code."""
         if degree == 1:
             return self
         blocks = tuple((count, unit.sliced(degree=degree, index=index)) for count, unit in self.blocks)
-        return replace(self, blocks=blocks, root=self.root.sliced(degree=degree, index=index))
+        return replace(self, blocks=blocks, root=self.root.sliced(degree=degree, index=index), joined=frozenset())
 
     def dealt(self, ep: int) -> Inventory:
         """What one rank holds where experts are dealt among ranks."""

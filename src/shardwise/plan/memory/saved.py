@@ -23,7 +23,7 @@ def inputs(scene: Scene) -> Alive:
 
 def at_work(scene: Scene) -> Alive:
     """While a micro-batch is at work, wherever in it: its inputs, and messages between ranks."""
-    return {**inputs(scene), "communication": _messages(scene) + _keys_of_others(scene)}
+    return {**inputs(scene), "communication": _messages(scene)}
 
 
 def of_a_pair(scene: Scene) -> Alive:
@@ -86,15 +86,25 @@ def of_one_block(scene: Scene) -> float:
 
 
 def _messages(scene: Scene) -> float:
-    """Between pipeline stages: what came in and goes out of the pair at work, and what is under way: the gradient that
-    left last, which is let go when the next message is sent."""
+    """Between pipeline stages: what came in and goes out of the pair at work, and what is under way."""
     layout = scene.work.execution.layout
     if layout.pp == 1:
         return 0
     if not _is_plain(layout):
         return _kept_messages(scene) + _MESSAGES * head_input(scene)
-    leaves = scene.flight.gradients and not scene.part.is_first
-    return _kept_messages(scene) + leaves * head_input(scene)
+    return _kept_messages(scene) + _under_way(scene) * head_input(scene)
+
+
+def _under_way(scene: Scene) -> int:
+    """Messages of micro-batches that are done: the gradient that left last, which is let go when the next message is
+    sent. gloo says of none that it has arrived, so that all are kept to the end of a step."""
+    work, part = scene.work, scene.part
+    if not scene.flight.gradients:
+        return 0
+    if work.setting.cuda:
+        return int(not part.is_first)
+    done = work.execution.gradient_accumulation_steps - scene.flight.pairs
+    return done * ((not part.is_first) + (not part.is_last))
 
 
 def arrived_gradient(scene: Scene) -> float:
@@ -117,9 +127,9 @@ def _kept_messages(scene: Scene) -> float:
     return kept * head_input(scene)
 
 
-def _keys_of_others(scene: Scene) -> float:
-    """With a sequence over several ranks: keys and values of all of it, as they come and in order, beside one's own
-    that go out; their gradients likewise."""
+def keys_of_others(scene: Scene) -> float:
+    """In attention, with a sequence over several ranks: keys and values of all of it, as they come and in order, beside
+    one's own that go out; their gradients likewise."""
     work, cp = scene.work, scene.work.execution.layout.cp
     if cp == 1:
         return 0

@@ -13,6 +13,8 @@ from shardwise.plan.memory.activations import (
     backward_bytes,
     block_input_bytes,
     final_norm_bytes,
+    mlp_bytes,
+    norm_backward_bytes,
     reads_in_place,
     remade_backward_bytes,
     remade_bytes,
@@ -28,7 +30,7 @@ from shardwise.plan.memory.tensors import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout, Schedule
-from shardwise.spec.layout.execution import Execution
+from shardwise.spec.layout.execution import Execution, chosen_positions
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import MASKED
 
@@ -41,7 +43,7 @@ class Work:
 
     `block` is the model as one tensor-parallel rank sees it. `saved_whole` are bytes per token that the largest block
     saves without recompute, `saved` those of the mean block with the execution's. `document` is the mean length of a
-    packed row, where it is known.
+    packed row, `trained` the positions of a micro-batch that are trained, where they are known.
     """
 
     job: Job
@@ -55,6 +57,7 @@ class Work:
     saved_whole: float = field(repr=False)
     saved: float = field(repr=False)
     document: float | None = None
+    trained: int | None = None
     memo: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
 
     def once(self, what: str, make: Callable[[], T], *differs: object) -> T:
@@ -106,6 +109,22 @@ class Work:
         return backward_bytes(self.block, self.setting)
 
     @cached_property
+    def saved_by_mlp(self) -> float:
+        """Bytes per token that a block's MLP saves, which its backward has let go of when that of attention begins."""
+        return mlp_bytes(self.block, self.setting)
+
+    @cached_property
+    def last_matrix(self) -> int:
+        """Elements of the matrix that reads a dense MLP's product, where it is trained."""
+        last = [m for m in self.block.matrices if m.reads == "mlp_product" and self.inventory.trained(m.name)]
+        return max((m.rows * m.columns for m in last), default=0)
+
+    @cached_property
+    def norm_backward(self) -> float:
+        """Bytes per token that the backward of a norm at a block's end works in, where the block has one."""
+        return norm_backward_bytes(self.block, self.setting)
+
+    @cached_property
     def reads_in_place(self) -> bool:
         """Whether a block keeps its input as it comes in, and no copy of it."""
         return reads_in_place(self.block, self.setting)
@@ -114,7 +133,7 @@ class Work:
     def unasked(self) -> float:
         """Bytes per token that selective recompute keeps of a block until its backward ends, and does not need."""
         selective = self.execution.gradient_checkpointing == "selective" and not self.execution.compile
-        return unasked_bytes(self.block, types=self.types) if selective else 0.0
+        return unasked_bytes(self.block, self.setting) if selective else 0.0
 
     @cached_property
     def unsaved(self) -> float:
@@ -177,9 +196,14 @@ class Work:
         return bool(data.eval_path or data.eval_fraction or self.job.train.eval_steps)
 
     @property
+    def head_positions(self) -> int:
+        """Positions of a micro-batch that go through the head."""
+        return self.tokens if self.trained is None else chosen_positions(self.trained, of=self.tokens)
+
+    @property
     def head_tokens(self) -> int:
         """Positions whose logits are alive together."""
-        return min(self.tokens, self.execution.head_chunk(self.model.vocab_size, plain=self.model.plain_head))
+        return min(self.head_positions, self.execution.head_chunk(self.model.vocab_size, plain=self.model.plain_head))
 
     @property
     def head_slice(self) -> float:
@@ -231,7 +255,8 @@ def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> fl
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
     """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the last stage, and
-    whether all gradients exist already, from an earlier one; `forwards`: one of them may be in its forward."""
+    whether all gradients exist already, from an earlier one; `forwards`: one of them may be in its forward, whose order
+    FSDP2 gathers ahead by, until a backward is done."""
 
     pairs: int = 1
     heads: int = 1
@@ -241,11 +266,13 @@ class Flight:
 
 @dataclass(frozen=True)
 class Scene:
-    """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for."""
+    """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for. `beside`: the
+    work of those others, where their rows have another length."""
 
     work: Work
     holding: Holding
     flight: Flight
+    beside: Work | None = None
 
     @property
     def part(self) -> Part:

@@ -20,6 +20,8 @@ Attention = Literal["sdpa", "varlen", "eager", "flash_attention_2", "flash_atten
 
 #: Sequences are padded to a multiple of this, which tensor cores want.
 PAD_MULTIPLE = 8
+#: From this share of a micro-batch on, trained positions are nearly all.
+_NEARLY_ALL = 15 / 16
 
 #: Elements that share a scale in 8-bit moments; tensors with fewer elements than the second figure keep 32 bits
 #: (Dettmers et al., 2022).
@@ -37,6 +39,12 @@ def has_8bit_moments(shape: tuple[int, ...]) -> bool:
     """Whether 8-bit AdamW keeps the moments of a tensor in 8 bits: those of large matrices whose rows are whole blocks,
     which no cut between rows divides."""
     return len(shape) > 1 and prod(shape) >= SMALLEST_IN_8_BIT and shape[-1] % BLOCK_OF_8_BIT == 0
+
+
+def chosen_positions(trained: int, *, of: int) -> int:
+    """How many positions go through the head: those that are trained or, where these are nearly all, every one:
+    choosing would cost as much."""
+    return of if trained >= _NEARLY_ALL * of else trained
 
 
 def padded_length(longest: int, *, max_length: int) -> int:

@@ -94,7 +94,8 @@ class Allocations(profile):
 
 class MemoryMeter:
     """Peak memory of this rank so far. `rows_seen`: tokens, with padding, of the longest rows of the steps that were
-    measured: in their first forwards, and in later ones. `buckets`: gradients that stay between steps,
+    measured: in their first forwards, and in later ones; `trained_seen`: positions that were trained there, of all
+    rows. `buckets`: gradients that stay between steps,
     when no parameter has them."""
 
     def __init__(
@@ -114,7 +115,7 @@ class MemoryMeter:
         self._turns: list[tuple[int, str]] = []
         self._peaks: dict[str, int] = {}
         self._reserved = 0
-        self.rows_seen = [0, 0]
+        self.rows_seen, self.trained_seen = [0, 0], [0, 0]
         optimizer.register_step_pre_hook(lambda *_: self._turn(OPTIMIZER))
         optimizer.register_step_post_hook(lambda *_: self._turn(FORWARD_BACKWARD))
 
@@ -177,14 +178,14 @@ class MemoryMeter:
         return max((peak for phase, peak in self.phase_peaks.items() if phase != LOADING), default=0)
 
     @contextmanager
-    def watch(self, lengths: Sequence[int]) -> Iterator[None]:
+    def watch(self, lengths: Sequence[int], *, trained: Sequence[int] = ()) -> Iterator[None]:
         """Measures the step inside, where this device needs it to be watched. `lengths`: tokens of a row in each
-        of its forwards, with padding."""
+        of its forwards, with padding; `trained`: of all rows, the positions that are trained."""
         is_cuda = self._device.type == "cuda"
         self._watched += 1
         if is_cuda or self._watched <= _MEASURED_STEPS:
-            first, later = self.rows_seen
-            self.rows_seen = [max(first, lengths[0]), max(later, *lengths[1:], 0)]
+            self.rows_seen = _most(self.rows_seen, lengths)
+            self.trained_seen = _most(self.trained_seen, trained)
         if is_cuda or self._watched > _MEASURED_STEPS:
             yield
             return
@@ -195,6 +196,12 @@ class MemoryMeter:
             yield
         for phase, highest in _highest_by_phase(profiler, self._turns).items():
             self._note(phase, before + highest)
+
+
+def _most(seen: Sequence[int], now: Sequence[int]) -> list[int]:
+    """The largest number so far of a step's first forward, and of its later ones."""
+    first, later = seen
+    return [max(first, *now[:1], 0), max(later, *now[1:], 0)]
 
 
 def _highest(profiler: Any) -> int:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.data.seen import Sight
+from shardwise.data.store import IGNORED
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import PHASES, RunDirectory, append_line
 from shardwise.train.measuring.memory import MemoryMeter
@@ -75,7 +76,9 @@ class Metrics:
     def working(self, batch: GlobalBatch) -> Iterator[None]:
         """Measures the work of a step, whose time runs from the last edge on."""
         self._cpu = time.process_time()
-        with self.meter.watch([micro.input_ids.shape[1] for micro in batch.micro_batches]):
+        micros = batch.micro_batches
+        trained = [int((micro.labels != IGNORED).sum()) for micro in micros]
+        with self.meter.watch([micro.input_ids.shape[1] for micro in micros], trained=trained):
             yield
 
     def stepped(self) -> None:
