@@ -19,18 +19,19 @@ from shardwise.catalog.models import read_model
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.spec.support.rehearsed import rehearsal_refusals
 from shardwise.train.rehearsing.command import rehearse_ranks
+from tests.dist.cells import prepare_cell
 
 
 def rehearsed(cell: Cell, ranks: list[Measured], root: Path) -> list[Measured]:
-    """The same with the peak of each kind of rank, on rows as long as the longest that was trained on."""
+    """The same with the peak of each kind of rank, on the rows that it trained on."""
     job = written_job(cell, root)
     shape = read_model(job.model)
     work = work_of_run(cell, ranks[0], job, shape=shape)
     if rehearsal_refusals(work.execution, shape):
         return ranks
-    job = job.model_copy(update={"data": job.data.model_copy(update={"max_length": ranks[0].longest})})
+    run = prepare_cell(job, root / "run")
     kinds = [group.ranks for group in forecast_memory(work).ranks]
-    answers = rehearse_ranks(job, work.execution, [alike[0] for alike in kinds], cuda=False)
+    answers = rehearse_ranks(job, work.execution, [alike[0] for alike in kinds], cuda=False, prepared=run)
     peaks = {rank: answer.get("peak_bytes") for alike, answer in zip(kinds, answers, strict=True) for rank in alike}
     for answer in answers:
         if "refused" in answer:

@@ -66,7 +66,9 @@ class Moves:
         degree, name = self._group
         batch, length, features = part.shape
         parts = _arrived(_collectives.all_gather_into_tensor(part.contiguous(), degree, name))
-        return parts.view(degree, batch, length, features).transpose(0, 1).reshape(batch, degree * length, features)
+        # One row's parts are in order. Moved all the same, they get strides of which fake and real tensors differ.
+        ordered = parts if batch == 1 else parts.view(degree, batch, length, features).transpose(0, 1)
+        return ordered.reshape(batch, degree * length, features)
 
     def _sum_part(self, summand: torch.Tensor) -> torch.Tensor:
         degree, name = self._group

@@ -26,22 +26,29 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.run import RunDirectory
 from shardwise.train.rehearsing.folder import write_model
 from shardwise.train.rehearsing.rank import rehearse_rank
 from shardwise.train.rehearsing.summary import summary
 
 
 def rehearse_ranks(
-    job: Job, execution: Execution, ranks: Sequence[int], *, cuda: bool, copies: bool = True
+    job: Job,
+    execution: Execution,
+    ranks: Sequence[int],
+    *,
+    cuda: bool,
+    copies: bool = True,
+    prepared: RunDirectory | None = None,
 ) -> list[dict[str, Any]]:
     """The `summary` of each of some ranks, or {"refused": sentences}; `job.model` is a folder. `copies`: with those
-    that gloo makes, where processors are rehearsed."""
+    that gloo makes, where processors are rehearsed. `prepared`: as `rehearse_rank` takes it."""
     cores = len(os.sched_getaffinity(0))
     batches = (ranks[start : start + cores] for start in range(0, len(ranks), cores))
     return [
         answer
         for batch in batches
-        for answer in at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda))
+        for answer in at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda, prepared))
     ]
 
 
@@ -72,12 +79,14 @@ def _received(pipe: Connection, rank: int) -> dict[str, Any]:
         return {"refused": [f"the rehearsal of rank {rank} ended without an answer"]}
 
 
-def _rehearse(job: Job, execution: Execution, cuda: bool, copies: bool, rank: int) -> dict[str, Any]:
+def _rehearse(
+    job: Job, execution: Execution, cuda: bool, copies: bool, prepared: RunDirectory | None, rank: int
+) -> dict[str, Any]:
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fakes whose memory is asked for its address
         try:
-            return summary(rehearse_rank(job, execution, rank=rank, casts=not cuda, copies=copies))
+            return summary(rehearse_rank(job, execution, rank=rank, casts=not cuda, copies=copies, prepared=prepared))
         except InputError as error:
             return {"refused": [problem.message for problem in error.problems]}
         except ShardwiseError as error:

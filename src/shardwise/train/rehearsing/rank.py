@@ -49,20 +49,27 @@ class Rehearsed:
     ledger: Ledger
 
 
-def rehearse_rank(job: Job, execution: Execution, *, rank: int, casts: bool, copies: bool) -> Rehearsed:
+def rehearse_rank(
+    job: Job, execution: Execution, *, rank: int, casts: bool, copies: bool, prepared: RunDirectory | None = None
+) -> Rehearsed:
     """Takes two steps of a job on one rank of an execution's world.
 
     Args:
         job: its model is a folder.
         casts, copies: as a `Ledger` takes them.
+        prepared: a run whose rows are taken, for all steps of the job; else they are as long as `max_length`.
 
     Raises what building and stepping raise.
     """
+    ledger = Ledger(casts=casts, copies=copies)
+    if prepared is not None:
+        with alone(execution.layout, rank=rank) as world:
+            return _rehearsed(prepared, job, execution, world=world, ledger=ledger)
     job, asked = two_steps(job, execution)
     with tempfile.TemporaryDirectory() as root, alone(asked.layout, rank=rank) as world:
         run = RunDirectory(Path(root))
         write_rows(run, job, count=job.train.global_batch_size)
-        return _rehearsed(run, job, asked, world=world, ledger=Ledger(casts=casts, copies=copies))
+        return _rehearsed(run, job, asked, world=world, ledger=ledger)
 
 
 def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
