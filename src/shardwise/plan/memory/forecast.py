@@ -176,10 +176,11 @@ class Peaks:
             execution.compile,
         )
         if key not in self._works:
-            self._works[key] = work_of(
+            first = work_of(
                 self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
             )
-        made = replace(self._works[key], execution=execution, document=self.document, memo=self._memo)
+            self._works[key] = replace(first, document=self.document, memo=self._memo)
+        made = self._works[key].under(execution)
         self._last = execution, made
         return made
 

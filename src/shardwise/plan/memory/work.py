@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardwise.plan.memory.activations import (
     Setting,
@@ -37,6 +37,18 @@ from shardwise.spec.support.attention import MASKED
 T = TypeVar("T")
 
 
+class of_all_sizes(Generic[T]):  # noqa: N801
+    """A number of a work that depends on nothing in which `Work.under` makes others: computed once for all of them."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
+
+    def __get__(self, work: Work, owner: type[Work]) -> T:
+        if self.name not in work.alike:
+            work.alike[self.name] = self.make(work)
+        return work.__dict__.setdefault(self.name, work.alike[self.name])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What every rank does in one optimizer step.
@@ -59,6 +71,13 @@ class Work:
     document: float | None = None
     trained: int | None = None
     memo: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
+    alike: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
+
+    def under(self, execution: Execution) -> Work:
+        """The work of an execution that differs in how ranks share data and stages, in sizes and in order alone."""
+        other = object.__new__(Work)
+        other.__dict__.update({name: self.__dict__[name] for name in _FIELDS}, execution=execution)
+        return other
 
     def once(self, what: str, make: Callable[[], T], *differs: object) -> T:
         """Something that depends, beside `differs`, on how ranks share the model and on nothing of micro-batches or
@@ -98,49 +117,49 @@ class Work:
         mean = self.inventory.over_blocks(lambda unit: unit.elements) / max(1, blocks)
         return max(1, min(blocks, ceil(least / mean))) if least else 1
 
-    @cached_property
+    @of_all_sizes
     def block_input(self) -> float:
         """Bytes per token of the residual stream."""
         return block_input_bytes(self.block, self.setting)
 
-    @cached_property
+    @of_all_sizes
     def block_backward(self) -> tuple[float, float, float]:
         """Bytes per token of gradients inside a block, above what it saved (`backward_bytes`)."""
         return backward_bytes(self.block, self.setting)
 
-    @cached_property
+    @of_all_sizes
     def saved_by_mlp(self) -> float:
         """Bytes per token that a block's MLP saves, which its backward has let go of when that of attention begins."""
         return mlp_bytes(self.block, self.setting)
 
-    @cached_property
+    @of_all_sizes
     def last_matrix(self) -> int:
         """Elements of the matrix that reads a dense MLP's product, where it is trained."""
         last = [m for m in self.block.matrices if m.reads == "mlp_product" and self.inventory.trained(m.name)]
         return max((m.rows * m.columns for m in last), default=0)
 
-    @cached_property
+    @of_all_sizes
     def norm_backward(self) -> float:
         """Bytes per token that the backward of a norm at a block's end works in, where the block has one."""
         return norm_backward_bytes(self.block, self.setting)
 
-    @cached_property
+    @of_all_sizes
     def reads_in_place(self) -> bool:
         """Whether a block keeps its input as it comes in, and no copy of it."""
         return reads_in_place(self.block, self.setting)
 
-    @cached_property
+    @of_all_sizes
     def unasked(self) -> float:
         """Bytes per token that selective recompute keeps of a block until its backward ends, and does not need."""
         selective = self.execution.gradient_checkpointing == "selective" and not self.execution.compile
         return unasked_bytes(self.block, self.setting) if selective else 0.0
 
-    @cached_property
+    @of_all_sizes
     def unsaved(self) -> float:
         """Bytes per token that the model's first block need not keep."""
         return unsaved_by_first_block(self.block, self.setting) if self.keeps_remade else 0.0
 
-    @cached_property
+    @of_all_sizes
     def computed_weights(self) -> float:
         """Bytes of whole matrices that exist while one is used: dequantised ones, and those whose norm DoRA takes.
 
@@ -158,7 +177,7 @@ class Work:
             normed = max((sums * m.rows * m.columns + wide * m.columns**2 for m in adapted), default=0)
         return dequantised * self.types.compute + normed
 
-    @cached_property
+    @of_all_sizes
     def remade(self) -> float:
         """Bytes of the weights with their adapters' products that a block makes of bare parameters."""
         return max(remade_bytes(kind, self.setting) for kind in self.block.kinds)
@@ -168,23 +187,23 @@ class Work:
         """Whether they stay until the block's backward; under recompute they are made again."""
         return self.execution.gradient_checkpointing == "none"
 
-    @cached_property
+    @of_all_sizes
     def remade_once(self) -> float:
         """Bytes of the largest of them, in a forward that keeps none."""
         return max(remade_once_bytes(kind, self.setting) for kind in self.block.kinds)
 
-    @cached_property
+    @of_all_sizes
     def remade_backward(self) -> float:
         """Bytes of the gradients of such weights inside a block."""
         return max(remade_backward_bytes(kind, self.setting) for kind in self.block.kinds)
 
-    @cached_property
+    @of_all_sizes
     def remade_by_mean(self) -> float:
         """The same of the mean block."""
         kinds = self.block.kinds
         return sum(kind.num_layers * remade_bytes(kind, self.setting) for kind in kinds) / self.block.num_layers
 
-    @cached_property
+    @of_all_sizes
     def final_norm(self) -> float:
         """Bytes per token that the norm behind the blocks keeps."""
         return final_norm_bytes(self.block, self.setting)
@@ -209,6 +228,9 @@ class Work:
     def head_slice(self) -> float:
         """Logits of each of them on one rank."""
         return self.model.vocab_size / (self.execution.layout.tp if self.model.plain_head else 1)
+
+
+_FIELDS = tuple(one.name for one in fields(Work))
 
 
 def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Execution, inventory: Inventory) -> Work:

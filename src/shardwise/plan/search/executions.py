@@ -84,14 +84,17 @@ def why_eager(job: Job, model: ModelShape, choice: Choice) -> str | None:
 
 def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:
     """Why a layout is not considered: it cannot be formed or trained, or contradicts what the job states."""
+    return considered(job, model, choice)[1]
+
+
+def considered(job: Job, model: ModelShape, choice: Choice) -> tuple[list[Execution], str | None]:
+    """`bases`; none with the reason where a layout is not considered."""
     if choice.reason is not None:
-        return choice.reason
-    size = job.train.micro_batch_size
-    first = next(_bases(job, model, choice))
-    stated = replace(first, micro_batch_size=1 if size == "auto" else size)
-    nothing_left = not any(bases(job, model, choice))
-    reasons = impossibilities(job, stated, model=model) or (not_trained_under(first) if nothing_left else [])
-    return "; ".join(reasons) or None
+        return [], choice.reason
+    every = list(_bases(job, model, choice))
+    left = [base for base in every if not _is_left_out(job, base)]
+    reasons = impossibilities(job, every[0], model=model) or ([] if left else not_trained_under(every[0]))
+    return ([], "; ".join(reasons)) if reasons else (left, None)
 
 
 def sized(base: Execution, job: Job, size: int) -> Execution:

@@ -67,12 +67,19 @@ def model_json(question: Question) -> dict[str, Any]:
     return {**question.model.to_json(), "num_trainable_parameters": question.inventory.trained_elements}
 
 
+def ways_to_reduce(execution: Execution) -> tuple[Execution, ...]:
+    """An execution, and the same that reduces gradients once a step, where that saves messages."""
+    return (execution, replace(execution, reduce_once=True)) if execution.may_reduce_once else (execution,)
+
+
 class Forecasts:
     """The forecasts of a question on all of its cluster."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
         self._seconds: dict[Execution, float] = {}
+        self._endings: dict[Execution, float] = {}
+        self._walked: dict[Execution, float] = {}
         self._known: dict[Execution, Forecast] = {}
         cluster, network = question.cluster, question.cluster.network
         self._place = (
@@ -158,19 +165,27 @@ class Forecasts:
 
     def may_take_less(self, base: Execution, size: int, *, below: float) -> bool:
         """Whether lower bounds of a step's seconds leave room below so many."""
-        if self.least_seconds(base, size) >= below:
+        if self.least_seconds(base, size) + self._least_ending(base) >= below:
             return False
         if base.layout.pp == 1 or base.layout.schedule == "sequential":
             return True
         execution = sized(base, self.question.job, size)
-        ways = (execution, replace(execution, reduce_once=True))[: 1 + execution.may_reduce_once]
-        return any(least_seconds_of(self._at_mean_length.work(one), self._pieces(one)) < below for one in ways)
+        return any(self._least_walked(one) < below for one in ways_to_reduce(execution))
+
+    def _least_walked(self, execution: Execution) -> float:
+        if execution not in self._walked:
+            self._walked[execution] = least_seconds_of(self._at_mean_length.work(execution), self._pieces(execution))
+        return self._walked[execution]
 
     def seconds_on_host(self, base: Execution) -> float:
         """Seconds of the optimizer step in the host's memory; 0 where the GPU takes it."""
-        if base.offload == "none":
-            return 0.0
-        return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
+        return 0.0 if base.offload == "none" else self._least_ending(base)
+
+    def _least_ending(self, base: Execution) -> float:
+        """Seconds that follow the last backward, of the pipeline rank with fewest."""
+        if base not in self._endings:
+            self._endings[base] = min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
+        return self._endings[base]
 
     def _pieces(self, execution: Execution) -> Pieces:
         layout = execution.layout

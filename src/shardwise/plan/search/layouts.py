@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import isqrt
 from typing import Any
 
@@ -76,10 +76,10 @@ def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Cho
     for axis in AXES_OF_A_COPY:
         for degree in divisors(cluster.num_gpus):
             if degree not in allowed[axis]:
-                first = {way.strategy: way for way in reversed(list(_variants({axis: degree})))}
+                first = {way.strategy: way for way in reversed(_variants(**{axis: degree}))}
                 yield from (_choice(job, model, way, cluster) for way in first.values())
     for product in products(cluster.num_gpus, allowed):
-        yield from (_choice(job, model, layout, cluster) for layout in _variants(product))
+        yield from (_choice(job, model, layout, cluster) for layout in _variants(**product))
 
 
 def _choice(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> Choice:
@@ -99,7 +99,7 @@ def _left_out(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> 
 
 def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int, cluster: Cluster) -> bool:
     """Whether anything has so many ranks along an axis, and one along the others."""
-    ways = _variants({axis: degree})
+    ways = _variants(**{axis: degree})
     return any(_left_out(job, model, way, cluster) is None for way in ways)
 
 
@@ -149,12 +149,12 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*low, *(number // n for n in low)}))
 
 
-def _variants(degrees: dict[str, int]) -> Iterator[Layout]:
+@lru_cache(maxsize=2048)
+def _variants(**degrees: int) -> tuple[Layout, ...]:
     """What a product of degrees leaves open, the simplest first."""
     shardings = _SHARDINGS if degrees.get("dp_shard", 1) > 1 else _SHARDINGS[:1]
     schedules: tuple[Schedule, ...] = SCHEDULE_ORDER if degrees.get("pp", 1) > 1 else ("1f1b",)
-    for sharding in shardings:
-        yield from (Layout(**degrees, **sharding, schedule=schedule) for schedule in schedules)
+    return tuple(Layout(**degrees, **sharding, schedule=schedule) for sharding in shardings for schedule in schedules)
 
 
 def can_be_formed(job: Job, cluster: Cluster) -> bool:

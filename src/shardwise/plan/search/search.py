@@ -8,8 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
-from shardwise.plan.search.executions import bases, offloads, sized, sizes_on, why_left_out
-from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, candidate_of, host_is_too_small
+from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on, why_left_out
+from shardwise.plan.search.forecasts import (
+    Forecasts,
+    bytes_beyond_host,
+    candidate_of,
+    host_is_too_small,
+    ways_to_reduce,
+)
 from shardwise.plan.search.goals import Found, chosen_of, tie_of
 from shardwise.plan.search.layouts import Choice, layouts, lean_layouts
 from shardwise.plan.search.question import Question
@@ -23,8 +29,7 @@ Admits = Callable[[Layout], bool]
 #: Of no more executions than this the best of every strategy is looked for.
 _IN_FULL = 1000
 
-#: On more GPUs than this the host's memory is turned to only where nothing fits without, and what fits is looked for
-#: before seconds are computed: of many layouts none does.
+#: On more GPUs than this the host's memory is turned to only where nothing fits without.
 _MOST_OFFLOADED = 64
 
 #: So many smaller micro-batches in a row that are no faster end the look at a layout.
@@ -64,10 +69,9 @@ class Search:
         asked, found = self.question, dict[str, Strategy]()
         for choice in layouts(asked.job, asked.model, asked.cluster):
             strategy = found.setdefault(choice.strategy, Strategy())
-            reason = why_left_out(asked.job, asked.model, choice)
-            if reason is None:
-                strategy.bases += bases(asked.job, asked.model, choice)
-            else:
+            some, reason = considered(asked.job, asked.model, choice)
+            strategy.bases += some
+            if reason is not None:
                 strategy.left_out = strategy.left_out or replace(choice, reason=reason)
         return found
 
@@ -98,18 +102,14 @@ class Search:
 
     def _fastest(self, base: Execution, *, below: float) -> Found | None:
         """The fastest micro-batch that fits and takes fewer seconds than `below`, from the largest down."""
-        if not self._has_room_for(base):
+        if not (self._has_room_for(base) and self._can_take_less(base, below=below)):
             return None
         best, fastest, slower = None, inf, 0
-        few = self.question.cluster.num_gpus <= _MOST_OFFLOADED
-        if few and not self._can_take_less(base, below=below):  # sooner known than what fits
-            return None
-        sizes = sizes_on(self.question.job, base.layout.data_world_size)
-        if not any(self.forecasts.may_take_less(base, size, below=below) for size in reversed(sizes)):
-            return None
-        for size in reversed(self._that_fit(base)):
-            if not self.forecasts.may_take_less(base, size, below=below):
-                continue
+
+        def wanted(size: int) -> bool:
+            return self.forecasts.may_take_less(base, size, below=below)
+
+        for size in self._that_fit(base, wanted=wanted):
             execution = sized(base, self.question.job, size)
             seconds = self.forecasts.seconds(execution)
             if execution.may_reduce_once and (once := self._once(execution, seconds, below=below)):
@@ -129,16 +129,14 @@ class Search:
         return any(self.forecasts.memory.least_bytes(one) <= self.question.cluster.gpu.usable_bytes for one in ends)
 
     def _can_take_less(self, base: Execution, *, below: float) -> bool:
-        """Whether a micro-batch takes fewer seconds than `below`, were there memory for it."""
-        sizes = sizes_on(self.question.job, base.layout.data_world_size)
-        open_sizes = [size for size in reversed(sizes) if self.forecasts.least_seconds(base, size) < below]
-        if len(open_sizes) > _FEW:  # what fits is then found sooner than all their seconds
-            return True
-        for size in open_sizes:
-            execution = sized(base, self.question.job, size)
-            ways = (execution, replace(execution, reduce_once=True))[: 1 + execution.may_reduce_once]
-            if any(self.forecasts.seconds(one) < below for one in ways):
-                return True
+        """Whether a micro-batch takes fewer seconds than `below`, were there memory for it; of more than `_FEW` that
+        may, what fits is sooner known than all their seconds."""
+        tried = 0
+        for size in reversed(sizes_on(self.question.job, base.layout.data_world_size)):
+            if self.forecasts.may_take_less(base, size, below=below):
+                ways, tried = ways_to_reduce(sized(base, self.question.job, size)), tried + 1
+                if tried > _FEW or any(self.forecasts.seconds(one) < below for one in ways):
+                    return True
         return False
 
     def _once(self, execution: Execution, seconds: float, *, below: float) -> Execution | None:
@@ -149,21 +147,24 @@ class Search:
         faster = took < below and took <= seconds * (1 - _WORTH_WHOLE_GRADIENTS)
         return once if faster and self._fits(once) else None
 
-    def _that_fit(self, base: Execution) -> Sequence[int]:
-        """The micro-batches that fit, by bisection; the largest accumulates no gradients, and may fit alone."""
+    def _that_fit(self, base: Execution, *, wanted: Callable[[int], bool]) -> Iterator[int]:
+        """The micro-batches that fit of those that are wanted when their turn comes, from the largest, which
+        accumulates no gradients, and may fit alone; others by bisection."""
         sizes = sizes_on(self.question.job, base.layout.data_world_size)
+        last = len(sizes) - 1
 
         def fits(index: int) -> bool:
             return self._fits(sized(base, self.question.job, sizes[index]))
 
-        if not fits(0):
-            return sizes[-1:] if len(sizes) > 1 and fits(-1) else ()
-        low, high = 0, len(sizes)
+        if wanted(sizes[last]) and fits(last):
+            yield sizes[last]
+        if not any(map(wanted, sizes[:last])) or not fits(0):
+            return
+        low, high = (last, last) if fits(last) else (0, last)
         while high - low > 1:
-            # The largest is tried first.
-            middle = high - 1 if high == len(sizes) else (low + high) // 2
+            middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        return sizes[: low + 1]
+        yield from filter(wanted, reversed(sizes[: min(low + 1, last)]))
 
     def _fits(self, execution: Execution) -> bool:
         return self.forecasts.fits(execution) and self._beyond_host(execution) is None

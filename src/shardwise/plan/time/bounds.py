@@ -17,13 +17,14 @@ def least_seconds_of(work: Work, pieces: Pieces) -> float:
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
     seconds = {stage: (stage.forward_pass().seconds, stage.backward_pass().seconds) for stage in set(stages)}
+    each = {stage: micros * (forward + backward) for stage, (forward, backward) in seconds.items()}
     ahead = min(forward for forward, _ in seconds.values())
     cut = layout.schedule == "zero_bubble"
     back = min(backward - cut * stage.blocks * stage.weights for stage, (_, backward) in seconds.items())
     least = 0.0
     for rank in range(layout.pp):
         own = stages[rank :: layout.pp]
-        busy = micros * sum(sum(seconds[stage]) for stage in own)
+        busy = sum(each[stage] for stage in own)
         later = rank * back
         if cut:  # weights' gradients may be made while the last gradient goes back
             later = max(0.0, later - micros * sum(stage.blocks * stage.weights for stage in own))

@@ -8,6 +8,7 @@ beside anything: gloo moves and sums bytes on the core that computes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from shardwise.plan.time.pieces import Piece, Pieces, device_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.model.stages import stage_blocks
+from shardwise.spec.model.stages import stage_sizes
 
 NO_TIME = Piece(0.0, 0.0)
 
@@ -37,7 +38,8 @@ class Messages(NamedTuple):
     head_reduce: float = 0.0
 
 
-class Stage(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Stage:
     """What one rank does for one micro-batch with one stage's blocks, or units of several blocks. `forward` and
     `backward` are of one block with contention of collectives; `weights` is the part of `backward` that makes gradients
     of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks."""
@@ -231,7 +233,7 @@ def blocks_of_stages(model: ModelShape, layout: Layout) -> tuple[int, ...]:
     """How many blocks each stage has; one stage has all where there is no pipeline."""
     if layout.num_stages == 1:
         return (model.num_layers,)
-    return tuple(len(span) for span in stage_blocks(model, num_stages=layout.num_stages))
+    return stage_sizes(model, num_stages=layout.num_stages)
 
 
 def outer_of_stage(work: Work, stage: int) -> Unit:

@@ -15,14 +15,26 @@ from shardwise.spec.model.shape import ModelShape
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
     """The block indices of each stage, in order; blocks of several kinds count at their mean cost. Raises ValueError:
     there are more stages than blocks."""
+    return balanced(model.num_layers, num_stages=num_stages, **_costs(model))
+
+
+def stage_sizes(model: ModelShape, *, num_stages: int) -> tuple[int, ...]:
+    """How many blocks each stage has. Raises ValueError: there are more stages than blocks."""
+    return _sizes(model.num_layers, num_stages=num_stages, **_costs(model))
+
+
+def _costs(model: ModelShape) -> dict[str, float]:
     # Whole numbers, twice as large and as many times as there are blocks, of which none is rounded.
-    return balanced(
-        model.num_layers,
-        num_stages=num_stages,
-        block=model.multiplied_elements + model.block_parameters,
-        first=model.num_layers * (model.embedding_parameters + model.position_parameters),
-        last=model.num_layers * 2 * model.embedding_parameters,
-    )
+    return {
+        "block": model.multiplied_elements + model.block_parameters,
+        "first": model.num_layers * (model.embedding_parameters + model.position_parameters),
+        "last": model.num_layers * 2 * model.embedding_parameters,
+    }
+
+
+@lru_cache(maxsize=1024)
+def _sizes(num_blocks: int, *, num_stages: int, **costs: float) -> tuple[int, ...]:
+    return tuple(len(span) for span in balanced(num_blocks, num_stages=num_stages, **costs))
 
 
 @lru_cache(maxsize=1024)
