@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from shardwise.train.saving import safetensors_writer
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile, write_tensors
 
 TENSORS = {
@@ -53,3 +56,22 @@ def test_a_disk_that_is_full_is_heard_of(tmp_path: Path) -> None:
     (tmp_path / "some").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
         write_tensors(tmp_path / "some", {"a": torch.zeros(100_000)})
+
+
+def test_the_disk_writes_while_more_comes_and_what_it_says_then_is_heard(tmp_path: Path, monkeypatch) -> None:
+    """A system tells of a failed write once, in the first sync behind it."""
+    synced, real = threading.Event(), os.fsync
+
+    def fails_once(descriptor: int) -> None:
+        if not synced.is_set():
+            synced.set()
+            raise OSError(5, "Input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(safetensors_writer, "_SYNCED_BYTES", 100)
+    monkeypatch.setattr(os, "fsync", fails_once)
+    file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(50,))})
+    file.add("a", torch.zeros(50))
+    assert synced.wait(timeout=30), "the file is not closed yet"
+    with pytest.raises(OSError, match="Input/output error"):
+        file.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors import safe_open
 
@@ -26,8 +27,12 @@ from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
 from shardwise.train.saving.pieces import Piece, piece
+from shardwise.train.saving.threads import serial_operators
 
 Shape = tuple[int, ...]
+
+#: Elements that are cast and compared at once.
+_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +47,15 @@ class Compared:
 
 def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
     """Compares what this rank owns with the files, bit for bit, several parameters at a time."""
+    dtype = result.saved_dtype
     mine = [(name, piece(name, p)) for name, p in result.saved if ownership.counts(name, p)]
-    with _opened(folder) as handles, ThreadPoolExecutor(max_workers=min(4, torch.get_num_threads())) as pool:
+    with _opened(folder) as handles, serial_operators() as threads, ThreadPoolExecutor(min(4, threads)) as pool:
 
         def look(name: str, part: Piece) -> tuple[list[str], bool]:
             if not part.local.numel():
                 return [], True
             spans = result.spans(name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))
-            seen = [_look(handles, key, at, live=part.local[here].to(result.saved_dtype)) for key, at, here in spans]
+            seen = [_look(handles, key, at, live=part.local[here], dtype=dtype) for key, at, here in spans]
             return [fault for fault, _ in seen if fault], all(is_finite for _, is_finite in seen)
 
         looks = list(pool.map(lambda one: look(*one), mine))
@@ -61,15 +67,21 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
     )
 
 
-def _look(handles: dict[str, Any], key: str, at: tuple[slice, ...], *, live: torch.Tensor) -> tuple[str | None, bool]:
-    """What is wrong with a part in a file, and whether the live part is finite."""
-    live = live.cpu()
-    is_finite = bool(bounds_of(live).isfinite().all())
-    if key not in handles:
-        return f"{key} is missing", is_finite
-    stored = read_part(handles[key], key, at)
-    same = (stored.dtype, stored.shape) == (live.dtype, live.shape) and torch.equal(bits(stored), bits(live))
-    return None if same else f"{key} is not the live weight", is_finite
+def _look(
+    handles: dict[str, Any], key: str, at: tuple[slice, ...], *, live: torch.Tensor, dtype: torch.dtype
+) -> tuple[str | None, bool]:
+    """What is wrong with a part in a file, and whether the live part is finite. Cast and compared by some elements at a
+    time, which a processor's cache holds."""
+    stored = read_part(handles[key], key, at) if key in handles else None
+    same = stored is not None and (stored.dtype, stored.shape) == (dtype, live.shape)
+    is_finite = True
+    others = stored if stored is not None and same else live
+    for one, other in zip(live.flatten().split(_AT_ONCE), others.flatten().split(_AT_ONCE), strict=True):
+        cast = one.to(dtype).cpu()
+        is_finite = is_finite and bool(bounds_of(cast).isfinite().all())
+        same = same and np.array_equal(bits(cast).numpy(), bits(other).numpy())
+    fault = f"{key} is missing" if stored is None else None if same else f"{key} is not the live weight"
+    return fault, is_finite
 
 
 def folder_faults(folder: Path, result: Result) -> list[str]:

@@ -18,6 +18,7 @@ from shardwise.train.saving.atomic import seal, staged, together
 from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
 from shardwise.train.saving.export import Files, copy_configuration
 from shardwise.train.saving.gather import wanted_tensors, whole_tensors
+from shardwise.train.saving.threads import serial_operators
 from shardwise.train.watching.journal import Journal
 
 
@@ -66,10 +67,11 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
             return None
 
     tensors = whole_tensors(wanted, result.saved, ownership=model.ownership, dtype=result.saved_dtype)
-    for name, whole in tensors:
-        if whole is not None:
-            attempt(partial(files.add, name, whole))
-    records = attempt(files.finish) if world.is_first else None
+    with serial_operators():
+        for name, whole in tensors:
+            if whole is not None:
+                attempt(partial(files.add, name, whole))
+        records = attempt(files.finish) if world.is_first else None
 
     def report() -> None:
         if failures:
