@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 
 from shardwise import api
 from shardwise.spec.layout.axes import Layout
@@ -15,6 +19,7 @@ from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import worker
 from shardwise.train.loop import train
 from shardwise.train.saving import final as save
+from shardwise.train.saving import gather
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
@@ -109,6 +114,45 @@ def test_what_was_trained_is_kept_where_final_cannot_be_written(fails, words, ma
     assert not run.final.exists()
     assert run_world(2, _finish, run, FSDP) == ["from step 2"] * 2
     assert run.final.is_dir()
+
+
+def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[int, ...]) -> str:
+    """Finishes as a worker does, where some ranks have no memory to gather the second tensor; what the failure says.
+    Others are in the gathering until these have left it."""
+    real, number, left = gather.gathered, itertools.count(), run.root / "left"
+    has_memory = int(os.environ["RANK"]) not in ranks
+
+    def gathered(parameter: torch.Tensor) -> torch.Tensor:
+        if next(number) != 1:
+            return real(parameter)
+        while has_memory and not left.exists():
+            time.sleep(0.05)
+        raise SystemExit("ended by the launcher") if has_memory else torch.OutOfMemoryError("CUDA out of memory")
+
+    gather.gathered, save._MEETING = gathered, timedelta(seconds=2)
+    try:
+        return _finish(run, chosen)
+    except (RuntimeError, SystemExit) as error:
+        left.touch()
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("chosen", [execution(), FSDP], ids=["single", "fsdp"])
+def test_what_was_trained_is_kept_where_there_is_no_memory_to_gather_it(chosen, make_job, tmp_path) -> None:
+    run, size = prepare_cell(make_job(train={"max_steps": 2}), tmp_path), chosen.layout.world_size
+    for said in run_world(size, _finish_without_memory, run, chosen, (0, 1)):
+        assert "writing final/ failed on rank 0: OutOfMemoryError: CUDA out of memory" in said
+        assert "the same command writes it again from checkpoint-2" in said
+    assert not run.final.exists()
+    assert run_world(size, _finish, run, chosen) == ["from step 2"] * size
+    assert run.final.is_dir()
+
+
+def test_a_rank_that_alone_cannot_gather_does_not_wait_for_others_that_wait_for_it(make_job, tmp_path) -> None:
+    run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
+    said = run_world(2, _finish_without_memory, run, FSDP, (1,))
+    assert said == ["SystemExit: ended by the launcher", "OutOfMemoryError: CUDA out of memory"]
+    assert not run.final.exists()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -21,6 +22,9 @@ from shardwise.units import MIB, format_gib
 PROBED = "probed"
 #: Less than this, held by others, is not worth a word: what a display or a driver's daemon takes.
 _LITTLE_BYTES = 128 * MIB
+
+#: What PyTorch and Triton look for, beside the path in CC.
+_COMPILERS = ("gcc", "cc", "clang", "g++")
 
 #: Libraries whose versions decide what runs; present or not is read from their metadata, without importing them.
 LIBRARIES = (
@@ -136,8 +140,14 @@ def machine_facts() -> dict[str, Any]:
         "disk_free_bytes": disk.free,
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in gpus],
         "driver": gpus[0].driver if gpus else None,
+        "c_compiler": c_compiler(),
         "libraries": {name: version_of(name) for name in LIBRARIES},
     }
+
+
+def c_compiler() -> str | None:
+    """What Triton would call to compile blocks for GPUs: what CC names, or the first compiler on the path."""
+    return os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 
 def version_of(library: str) -> str | None:

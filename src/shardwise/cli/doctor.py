@@ -50,6 +50,7 @@ def _table(found: Doctor) -> Table:
         ("disk", f"{format_bytes(facts['disk_free_bytes'])} free here"),
         ("GPUs", "; ".join(gpus) or "none"),
         ("driver", str(facts["driver"] or "none")),
+        ("C compiler", str(facts["c_compiler"] or "none")),
     ]
     for name, value in [*rows, *facts["libraries"].items()]:
         table.add_row(name, value or "not installed")

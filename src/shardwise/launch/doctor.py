@@ -93,6 +93,9 @@ def _gpu_findings(facts: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(severity="limits", what="no NVIDIA GPU was found", hint=hint)
         for note in notes:
             yield Finding(severity="note", what=note, hint="plans for this machine take it into account")
+    if facts["gpus"] and facts["c_compiler"] is None:
+        what = "no C compiler was found; needed for compiled blocks (train.compile)"
+        yield Finding(severity="limits", what=what, hint="install gcc, or set train.compile: false")
     if facts["gpus"] and "+cpu" in str(facts["libraries"].get("torch")):
         hint = "install the CUDA build: see https://pytorch.org/get-started/locally/"
         yield Finding(

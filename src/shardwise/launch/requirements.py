@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from shardwise.catalog.gpus import cluster_of, parse_hardware
-from shardwise.catalog.probe import PROBED, known_or_nominal, probed_machine, this_machine
+from shardwise.catalog.probe import PROBED, c_compiler, known_or_nominal, probed_machine, this_machine
 from shardwise.errors import HardwareError, InputError, Problem, UnsupportedError
 from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.torchrun import Place
@@ -184,13 +183,9 @@ def check_present(request: Request, cluster: Cluster) -> None:
         raise InputError(problems)
 
 
-#: What PyTorch and Triton look for, beside the path in CC.
-_COMPILERS = ("gcc", "cc", "clang", "g++")
-
-
 def check_compiler(request: Request, *, compiles: bool) -> None:
     """Raises InputError: blocks are to be compiled for GPUs, and there is no C compiler, which Triton calls."""
-    if compiles and not os.environ.get("CC") and not any(map(shutil.which, _COMPILERS)):
+    if compiles and c_compiler() is None:
         message = (
             "compiled blocks need a C compiler, and neither CC names one nor is there gcc, cc or clang; install gcc, "
             "or set train.compile: false"

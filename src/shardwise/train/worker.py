@@ -203,7 +203,7 @@ def _finish(
             "outcome": "stopped" if outcome.signal else "finished",
             "hardware": hardware,
         }
-        write_json(run.measured, measured)
+        journal.note(lambda: write_json(run.measured, measured))
     if not (outcome.signal or composed.is_trial):
         _save_result(composed, outcome, run=run, journal=journal)
     composed.metrics.trackers.close()
@@ -214,8 +214,8 @@ def _finish(
 
 
 def _save_result(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal) -> None:
-    """Writes `final/`; where that fails, a checkpoint keeps what was trained. Raises SaveError: `final/` could not be
-    written, or does not hold the live weights."""
+    """Writes `final/`; where that fails, a checkpoint, for which nothing is gathered, keeps what was trained. Raises
+    SaveError: `final/` could not be written, or does not hold the live weights."""
     try:
         save_final(composed.model, run=run, journal=journal, trained=_moves(composed))
     except SaveError as error:

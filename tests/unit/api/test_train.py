@@ -26,7 +26,6 @@ from shardwise.errors import (
     UnsupportedError,
     WorkerFailedError,
 )
-from shardwise.launch import requirements
 from shardwise.launch.processes import torchrun as joined
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import LayoutSpec
@@ -206,7 +205,7 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
 def test_blocks_are_not_to_be_compiled_without_a_compiler(make, job, monkeypatch) -> None:
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(requirements.shutil, "which", lambda _: None)
+    monkeypatch.setattr(probe.shutil, "which", lambda _: None)
     path = job("train: {compile: true}", hardware="4x H100-SXM")
     with pytest.raises(InputError, match=r"need a C compiler.*install gcc, or set train.compile: false"):
         api.train(path, programs=FAKE)

@@ -90,6 +90,7 @@ def test_doctor_says_what_is_here_and_what_is_lacking(shardwise: Shardwise) -> N
     assert said.code == 0
     assert "python" in said.out
     assert "torch" in said.out
+    assert "C compiler" in said.out
     found = json.loads(shardwise("doctor", "--json").out)
     assert found["version"] == 1
     assert isinstance(found["can_train"], bool)

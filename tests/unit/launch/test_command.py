@@ -68,3 +68,17 @@ def test_doctor_says_what_is_wrong_with_visible_gpus_and_what_is_not_known_of_th
     found = doctor()
     assert any(finding.what.startswith("CUDA_VISIBLE_DEVICES is '3', which is none") for finding in found.findings)
     assert found.facts["gpus"] == []
+
+
+def test_doctor_says_that_blocks_cannot_be_compiled_for_a_gpu_without_a_c_compiler(tmp_path, monkeypatch) -> None:
+    nvidia_smi(tmp_path, gpus="0, GPU-a, NVIDIA H100, 81559, 1, 81000, [N/A]\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("CC", raising=False)
+    lacking = "no C compiler was found; needed for compiled blocks (train.compile)"
+    found = doctor()
+    assert found.facts["c_compiler"] is None
+    assert {finding.what: finding.hint for finding in found.findings}[lacking].startswith("install gcc, or set")
+    monkeypatch.setenv("CC", "/opt/cc")
+    assert doctor().facts["c_compiler"] == "/opt/cc"
+    assert lacking not in [finding.what for finding in doctor().findings]

@@ -7,10 +7,14 @@ Tensors are gathered one at a time. The files are compared with the live weights
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
+from shardwise.parallel.mesh import World
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
@@ -20,6 +24,9 @@ from shardwise.train.saving.export import Files, copy_configuration
 from shardwise.train.saving.gather import wanted_tensors, whole_tensors
 from shardwise.train.saving.threads import serial_operators
 from shardwise.train.watching.journal import Journal
+
+#: How long a rank whose gathering failed waits for it to fail on the others too.
+_MEETING = timedelta(seconds=30)
 
 
 def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trained: bool = True) -> None:
@@ -52,7 +59,8 @@ def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], No
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
     """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file. A failing disk does not end
-    the gathering, in which other ranks take part; all learn of it afterwards."""
+    the gathering, in which other ranks take part; all learn of it afterwards. Raises as the gathering does where it
+    failed on this rank and others still wait in it."""
     world, result = model.ownership.world, model.result
     wanted = wanted_tensors(result.saved, ownership=model.ownership)
     files = Files(folder, result, wanted)
@@ -68,9 +76,14 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
 
     tensors = whole_tensors(wanted, result.saved, ownership=model.ownership, dtype=result.saved_dtype)
     with serial_operators():
-        for name, whole in tensors:
-            if whole is not None:
-                attempt(partial(files.add, name, whole))
+        try:
+            for name, whole in tensors:
+                if whole is not None:
+                    attempt(partial(files.add, name, whole))
+        except Exception as error:  # noqa: BLE001  # likewise
+            _met_others(world, error)
+            failures.append(error)
+            files.abandon()
         records = attempt(files.finish) if world.is_first else None
 
     def report() -> None:
@@ -79,6 +92,16 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
 
     together(world, report, what="writing final/")
     return records or {}
+
+
+def _met_others(world: World, error: Exception) -> None:
+    """Raises an error of the gathering again unless it has ended on every rank: one that is still in it, where this
+    rank's part will not come, can save nothing."""
+    try:
+        meeting: Any = dist.barrier(world.control, async_op=True)
+        meeting.wait(_MEETING)
+    except RuntimeError:
+        raise error from None
 
 
 def check_folder(model: TrainedModel, folder: Path) -> Compared:

@@ -10,8 +10,8 @@ import torch
 
 @contextmanager
 def serial_operators() -> Iterator[int]:
-    """Inside, each operator takes one thread, in new threads too; yields how many it took before. OpenMP's threads wait
-    for the next operator by spinning, which took a third of two cores from what hashes and writes."""
+    """Inside, each operator takes one thread, in new threads too; yields how many it took before. OpenMP's threads spin
+    while they wait for the next operator, on cores that are to hash, write and compare."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
