@@ -74,4 +74,5 @@ def _seconds(search: Search, layout: Layout, length: int) -> float:
         return inf
     forecasts = Forecasts(replace(asked, job=job, length=length, mean_length=length, document=None))
     every = (sized(base, job, 1) for base in bases(job, asked.model, choice))
-    return min((forecasts.seconds(one) for one in every if forecasts.fits(one)), default=inf)
+    fastest_first = sorted(every, key=forecasts.seconds)
+    return next((forecasts.seconds(one) for one in fastest_first if forecasts.fits(one)), inf)

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.plan.memory import Peaks, Work, forecast_memory, workspace_bytes
 from shardwise.plan.search.executions import sized
-from shardwise.plan.search.question import Question, work_on
+from shardwise.plan.search.question import Question
 from shardwise.plan.time import (
     ROUNDED,
     Pieces,
@@ -173,6 +173,8 @@ class Forecasts:
         return any(self._least_walked(one) < below for one in ways_to_reduce(execution))
 
     def _least_walked(self, execution: Execution) -> float:
+        if execution.layout.schedule == "gpipe":  # the bound is that of 1f1b
+            execution = replace(execution, layout=replace(execution.layout, schedule="1f1b"))
         if execution not in self._walked:
             self._walked[execution] = least_seconds_of(self._at_mean_length.work(execution), self._pieces(execution))
         return self._walked[execution]
@@ -207,8 +209,10 @@ class Forecasts:
     def of(self, execution: Execution) -> Forecast:
         """All that is known of an execution."""
         if execution not in self._known:
-            work = work_on(self.question, self.question.cluster, execution)
-            time = forecast_time(self._at_mean_length.work(execution), num_rows=self.question.num_rows)
+            work, cluster = self.memory.work(execution), self.question.cluster
+            work = work if work.cluster is cluster else replace(work, cluster=cluster)
+            mean, pieces = self._at_mean_length.work(execution), self._pieces(execution)
+            time = forecast_time(mean, num_rows=self.question.num_rows, pieces=pieces)
             self._known[execution] = Forecast(work=work, memory=forecast_memory(work), time=time)
         return self._known[execution]
 

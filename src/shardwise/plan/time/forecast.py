@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from shardwise.plan.memory import Work
-from shardwise.plan.time.pieces import device_of
+from shardwise.plan.time.pieces import Pieces, device_of
 from shardwise.plan.time.step import step_of
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.plan.forecast import TimeForecast
 
 
-def forecast_time(work: Work, *, num_rows: int | None = None) -> TimeForecast:
+def forecast_time(work: Work, *, num_rows: int | None = None, pieces: Pieces | None = None) -> TimeForecast:
     """Step time, throughput and utilisations of an execution; the whole run's where the number of rows is known.
-    Utilisations are means over ranks: under naive model parallel on four GPUs, a quarter at most."""
-    step = step_of(work)
+    `pieces` of its micro-batch, where they are known. Utilisations are means over ranks: under naive model parallel on
+    four GPUs, a quarter at most."""
+    step = step_of(work, pieces)
     job, gpus = work.job, work.execution.layout.world_size
     tokens = job.train.global_batch_size * job.data.max_length
     flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
