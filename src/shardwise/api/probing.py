@@ -27,6 +27,11 @@ from shardwise.plan.answer import make_plan
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.plan.forecast import Lengths
 
+#: In which a step of the sample model is timed, by the type that it computes in.
+_PRECISIONS = {"float32": "fp32", "bfloat16": "mixed"}
+#: Of FSDP in the sample model: its blocks; the embedding; norm and head.
+_UNITS = SAMPLE["num_hidden_layers"] + 2
+
 
 def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
     """Measures products, attention, memory, operators, messages and disk, with all ranks at work at once.
@@ -47,7 +52,7 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
     environment = worker_environment(os.environ, processes=ranks, kind=machine.gpu.kind)
     asked = {"ranks": ranks, "folder": str(Path.cwd())}
     measured = json.loads(run_program("shardwise.train.measuring.probe", asked, capture=True, environment=environment))
-    sample_seconds = measured.pop("sample_seconds")
+    sample = measured.pop("sample")
     rates = Rates(
         version=VERSION,
         processor=cpu_model(),
@@ -57,22 +62,34 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
         **measured,
     )
     if is_cpu:
-        rates = replace(rates, step_over_rates=sample_seconds / _sample_forecast(rates))
+        rates = _with_sample(rates, sample)
     try:
         return rates, write_rates(rates)
     except OSError as error:
         raise InputError(f"{hardware_file()} cannot be written: {error.strerror}; set SHARDWISE_CACHE") from None
 
 
-def _sample_forecast(rates: Rates) -> float:
-    """Seconds of a step of the sample model on one of the processes, at these rates."""
+def _with_sample(rates: Rates, seconds: dict[str, float]) -> Rates:
+    """The rates with what a step of the sample model takes beyond them; `seconds` of it as they were measured."""
+    one = replace(rates, ranks=1, message_seconds={})
+    over = {kind: seconds[precision] / _forecast(one, precision) for kind, precision in _PRECISIONS.items()}
+    rates = replace(rates, step_over_rates=over)
+    if rates.ranks == 1:
+        return rates
+    rates = replace(rates, alone_over_rates=seconds["alone"] / _forecast(rates))
+    beyond = seconds["sharded"] - _forecast(rates, layout="fsdp", rows=rates.ranks)
+    return replace(rates, unit_seconds=max(0.0, beyond) / _UNITS)
+
+
+def _forecast(rates: Rates, precision: str = "fp32", *, layout: str | None = None, rows: int = SAMPLE_ROWS) -> float:
+    """Seconds of a step of the sample model on one of the processes, or under a layout of all."""
     data = {"path": "rows.jsonl", "max_length": SAMPLE_LENGTH}
-    train = {"global_batch_size": SAMPLE_ROWS, "micro_batch_size": 1, "gradient_checkpointing": "none"}
-    job = job_from_data({"model": "sample", "method": "full", "data": data, "train": {**train, "precision": "fp32"}})
+    train = {"global_batch_size": rows, "micro_batch_size": 1, "gradient_checkpointing": "none", "precision": precision}
+    job = job_from_data({"model": "sample", "method": "full", "data": data, "train": train, "layout": layout or {}})
     plan = make_plan(
         job,
         model=shape_from_data(SAMPLE, file="config.json"),
-        cluster=rated(cpu_cluster(num_processes=1), replace(rates, ranks=1, message_seconds={})),
+        cluster=rated(cpu_cluster(num_processes=rates.ranks), rates),
         lengths=Lengths(longest=SAMPLE_LENGTH, mean=SAMPLE_LENGTH, document=None),
     )
     assert plan.best is not None  # noqa: S101  # 12 million parameters fit anywhere

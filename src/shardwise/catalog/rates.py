@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from shardwise.spec.cluster import Cluster, Gpu, Link
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.run import read_json, write_json
 
-VERSION = 3
+VERSION = 4
 
 #: The model whose steps are timed on CPU processes, as its configuration, and how long its rows are; each of the rows
 #: of a step is a micro-batch.
@@ -35,15 +35,19 @@ class Rates:
     Attributes:
         processor, cores, gpu: the machine; `gpu` is its GPUs' name, empty where ranks are CPU processes.
         product_flops: FLOP/s of matrix products, by type and by `m x k x n`.
-        attention_flops: FLOP/s of causal attention in forward, over the scores that count.
+        attention_seconds: of causal attention by type, pass (`forward`, `backward`) and FLOPs of its forward, over the
+            scores that count.
         memory_bytes_per_second: read and written.
         operator_seconds: of the host, for a small operator.
-        message_seconds: of an all-reduce, a gather, a reduce-scatter (`scatter`), and a `message` to a neighbour, by
-            their bytes; empty where there was one rank.
+        message_seconds: of an all-reduce, a gather, a reduce-scatter (`scatter`), a `message` to a neighbour, and
+            of ZeRO-1's `exchange` of new weights, by their bytes; empty where there was one rank.
         disk_bytes_per_second: written and synced.
         host_to_device_bytes_per_second: from page-locked memory; 0 on a CPU.
-        step_over_rates: seconds of a step of the sample model, of what the rates above make of it: caches are cold in a
-            step, and cores are shared. 1 on GPUs.
+        step_over_rates: seconds of a step of the sample model, of what the rates above make of it, by the type that it
+            computes in: caches are cold in a step, and cores are shared. Empty on GPUs.
+        alone_over_rates: the same of a step on all cores, beyond that: threads wait for each other. 1 with one rank.
+        unit_seconds: of FSDP around one unit, forward and backward, beyond its messages and copies: what a step of the
+            sample model takes longer over all ranks than these rates make of it. 0 on GPUs, and with one rank.
     """
 
     version: int
@@ -52,13 +56,15 @@ class Rates:
     gpu: str
     ranks: int
     product_flops: dict[str, dict[str, float]]
-    attention_flops: float
+    attention_seconds: dict[str, dict[str, dict[str, float]]]
     memory_bytes_per_second: float
     operator_seconds: float
     message_seconds: dict[str, dict[str, float]]
     disk_bytes_per_second: float
     host_to_device_bytes_per_second: float
-    step_over_rates: float = 1.0
+    step_over_rates: dict[str, float] = field(default_factory=dict[str, float])
+    alone_over_rates: float = 1.0
+    unit_seconds: float = 0.0
 
     def best_flops(self) -> dict[str, float]:
         """FLOP/s of the best product by type."""
@@ -110,18 +116,22 @@ def rated(cluster: Cluster, rates: Rates) -> Cluster:
 
 
 def _processor(gpu: Gpu, rates: Rates, *, processes: int) -> Gpu:
-    """A CPU process among so many: cores and the memory's bandwidth are shared between them. What it reaches in a step
-    is less than its peak, which MFU is counted by."""
+    """A CPU process among so many: cores and the memory's bandwidth are shared between them."""
     share = rates.ranks / processes
-    reached = share / rates.step_over_rates
+    alone = rates.alone_over_rates if share > 1 else 1.0
     return replace(
         gpu,
         measured=True,
         dense_flops={kind: rate * share for kind, rate in rates.best_flops().items()},
-        product_flops={kind: rate * reached for kind, rate in rates.best_flops().items()},
-        attention_flops=rates.attention_flops * reached,
-        memory_bytes_per_second=rates.memory_bytes_per_second * reached,
-        operator_seconds=rates.operator_seconds * rates.step_over_rates,
+        attention_seconds={
+            kind: {way: {flops: one / share for flops, one in by_flops.items()} for way, by_flops in ways.items()}
+            for kind, ways in rates.attention_seconds.items()
+        },
+        memory_bytes_per_second=rates.memory_bytes_per_second * share,
+        operator_seconds=rates.operator_seconds,
+        unit_seconds=rates.unit_seconds,
+        step_over_rates={kind: alone * over for kind, over in rates.step_over_rates.items()},
+        alone_over_rates=rates.alone_over_rates / alone,
     )
 
 
@@ -131,7 +141,7 @@ def _device(gpu: Gpu, rates: Rates) -> Gpu:
         gpu,
         measured=True,
         product_flops=rates.best_flops(),
-        attention_flops=rates.attention_flops,
+        attention_seconds=rates.attention_seconds,
         memory_bytes_per_second=rates.memory_bytes_per_second,
         operator_seconds=rates.operator_seconds,
     )

@@ -40,7 +40,13 @@ def probe(
 
 
 #: What messages are called in the table.
-_TALKS = {"all_reduce": "all-reduce", "gather": "all-gather", "scatter": "reduce-scatter", "message": "message"}
+_TALKS = {
+    "all_reduce": "all-reduce",
+    "gather": "all-gather",
+    "scatter": "reduce-scatter",
+    "exchange": "exchange",
+    "message": "message",
+}
 
 
 def lines(rates: Rates) -> list[tuple[str, str]]:
@@ -51,12 +57,23 @@ def lines(rates: Rates) -> list[tuple[str, str]]:
         for shape, rate in by_shape.items()
     ]
     found += [
-        ("causal attention, forward", f"{rates.attention_flops / 1e9:,.0f} GFLOP/s"),
+        (f"{kind} attention, {way}, of {int(flops) / 1e9:,.2f} GFLOP", f"{seconds * 1e3:,.2f} ms")
+        for kind, ways in rates.attention_seconds.items()
+        for way, by_flops in ways.items()
+        for flops, seconds in by_flops.items()
+    ]
+    found += [
         ("memory, read and written", f"{rates.memory_bytes_per_second / 1e9:,.1f} GB/s"),
         ("the host, for one operator", f"{rates.operator_seconds * 1e6:,.1f} us"),
     ]
     if not rates.gpu:
-        found.append(("a step of a small model, over what these rates make of it", f"{rates.step_over_rates:.2f}"))
+        found += [
+            (f"a step of a small model in {kind}, over what these rates make of it", f"{over:.2f}")
+            for kind, over in rates.step_over_rates.items()
+        ]
+        found.append(("that step in one process on all cores, over the same", f"{rates.alone_over_rates:.2f}"))
+    if rates.unit_seconds:
+        found.append(("FSDP around a unit, beside its messages", f"{rates.unit_seconds * 1e3:,.2f} ms"))
     found += [
         (f"{_TALKS[name]} of {int(size):,} bytes", f"{seconds * 1e3:,.2f} ms")
         for name, by_size in rates.message_seconds.items()

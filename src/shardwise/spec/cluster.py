@@ -20,7 +20,8 @@ class Link:
         shared: it is the one port of a node, which all its GPUs share; otherwise each GPU has its own.
         measured: the rate is what collectives reached on this machine, not a link's nominal one.
         ranks: that were at work when it was measured.
-        message_seconds: of `all_reduce`, `gather`, `scatter` and `message` by their bytes, where they were measured.
+        message_seconds: of `all_reduce`, `gather`, `scatter`, `exchange` and `message` by their bytes, where they were
+            measured.
     """
 
     name: str
@@ -46,8 +47,13 @@ class Gpu:
         typical_usd_per_hour: the median over providers, which costs are forecast at; None where it is not known.
         measured: rates were measured on this machine, not read from a catalogue.
         product_flops: of the best products that were measured, by type, where `dense_flops` is the catalogue's peak.
-        attention_flops: of causal attention, where it was measured; 0 where not.
+        attention_seconds: of causal attention by type, pass (`forward`, `backward`) and FLOPs in forward, where it was
+            measured.
         operator_seconds: of the host, for a small operator, where it was measured; 0 where not.
+        unit_seconds: of FSDP around one unit on CPU processes, where it was measured; 0 where not.
+        step_over_rates: times as long a step takes on a CPU process as its rates make of it, by type, where it was
+            measured.
+        alone_over_rates: times as long again where a process has several processes' cores.
     """
 
     name: str
@@ -61,8 +67,13 @@ class Gpu:
     measured: bool = False
     reserved_bytes: int = 0
     product_flops: dict[str, float] = field(default_factory=dict[str, float])
-    attention_flops: float = 0.0
+    attention_seconds: dict[str, dict[str, dict[str, float]]] = field(
+        default_factory=dict[str, dict[str, dict[str, float]]]
+    )
     operator_seconds: float = 0.0
+    unit_seconds: float = 0.0
+    step_over_rates: dict[str, float] = field(default_factory=dict[str, float])
+    alone_over_rates: float = 1.0
 
     @property
     def usable_bytes(self) -> int:

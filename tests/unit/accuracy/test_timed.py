@@ -3,14 +3,16 @@
 import csv
 import json
 from dataclasses import asdict
+from statistics import median
 
 import pytest
 
-from accuracy.grid.elsewhere import elsewhere
+from accuracy.grid.elsewhere import FOLDER, TIMES, elsewhere
+from accuracy.grid.elsewhere import RATES as PROBED
 from accuracy.grid.timed import JOBS, LAYOUTS, Timed, regret, summary, timed
 from shardwise.catalog.rates import VERSION, Rates
 
-BY_SIZE = {"64": 0.3e-3, "16777216": 12e-3}
+BY_SIZE, BY_FLOPS = {"64": 0.3e-3, "16777216": 12e-3}, {"1000000": 1e-4, "1000000000": 0.03}
 RATES = Rates(
     version=VERSION,
     processor="any",
@@ -18,7 +20,9 @@ RATES = Rates(
     gpu="",
     ranks=2,
     product_flops={kind: {"1024x1024x1024": 1e11} for kind in ("float32", "bfloat16", "float16")},
-    attention_flops=5e10,
+    attention_seconds={
+        kind: {"forward": BY_FLOPS, "backward": BY_FLOPS} for kind in ("float32", "bfloat16", "float16")
+    },
     memory_bytes_per_second=2e10,
     operator_seconds=4e-6,
     message_seconds=dict.fromkeys(("all_reduce", "gather", "scatter", "message"), BY_SIZE),
@@ -66,3 +70,12 @@ def test_the_page_has_the_times_where_both_files_are_there(measured, cells):
     assert f"| ddp-2 | 1 | {ddp.error:+.1%} | {abs(ddp.error):.1%} | {ddp.error:+.1%} |" in said
     (measured / "rates.json").unlink()
     assert elsewhere(measured) == ""
+
+
+def test_half_the_measured_steps_are_forecast_within_ten_percent_after_a_probe():
+    by_job: dict[str, list[Timed]] = {}
+    for cell in timed(FOLDER / TIMES, FOLDER / PROBED):
+        by_job.setdefault(cell.job, []).append(cell)
+    assert by_job.keys() == {job.words for job in JOBS}
+    assert median(abs(cell.error) for cells in by_job.values() for cell in cells) < 0.1
+    assert max(regret(cells) for cells in by_job.values()) < 0.18

@@ -16,14 +16,20 @@ from shardwise.cli.main import main
 from shardwise.cli.probe import lines
 from shardwise.errors import HardwareError, InputError
 from shardwise.plan.time.links import Group
+from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
+from shardwise.spec.layout.axes import Layout
+from tests.unit.plan.asking import execution, job, shape, work
 
 MESSAGES = {
     "all_reduce": {"64": 0.4e-3, "262144": 0.5e-3, "16777216": 12e-3},
     "gather": {"64": 0.3e-3, "262144": 0.3e-3, "16777216": 14e-3},
     "scatter": {"64": 0.3e-3, "262144": 0.6e-3, "16777216": 18e-3},
+    "exchange": {"64": 0.4e-3, "262144": 0.5e-3, "16777216": 20e-3},
     "message": {"64": 0.1e-3, "262144": 0.2e-3, "16777216": 5e-3},
 }
+
+FORWARD, BACKWARD = {"1000000": 1e-4, "1000000000": 0.03}, {"1000000": 4e-4, "1000000000": 0.05}
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +45,13 @@ def _rates(**differs: object) -> Rates:
         gpu="",
         ranks=2,
         product_flops={"float32": {"1024x1024x1024": 1e11, "512x256x256": 2e11}, "bfloat16": {"1024x1024x1024": 4e11}},
-        attention_flops=5e10,
+        attention_seconds={"float32": {"forward": FORWARD, "backward": BACKWARD}},
         memory_bytes_per_second=2e10,
         operator_seconds=3e-6,
         message_seconds=MESSAGES,
         disk_bytes_per_second=1e9,
         host_to_device_bytes_per_second=0.0,
+        unit_seconds=5e-3,
     )
     return replace(known, **differs)
 
@@ -56,7 +63,9 @@ def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -
     gpu = cluster.gpu
     assert gpu.measured and not nominal.gpu.measured
     assert gpu.dense_flops == {"float32": 1e11, "bfloat16": 2e11}, "two processes had twice as many cores each"
-    assert (gpu.attention_flops, gpu.memory_bytes_per_second, gpu.operator_seconds) == (2.5e10, 1e10, 3e-6)
+    assert (gpu.memory_bytes_per_second, gpu.operator_seconds, gpu.unit_seconds) == (1e10, 3e-6, 5e-3)
+    halved = {"forward": {"1000000": 2e-4, "1000000000": 0.06}, "backward": {"1000000": 8e-4, "1000000000": 0.1}}
+    assert gpu.attention_seconds == {"float32": halved}
     assert gpu.memory_bytes == pytest.approx(nominal.gpu.memory_bytes, rel=0.2)
     pair = Group(size=2, link=cluster.node.link)
     for name, by_size in MESSAGES.items():
@@ -73,7 +82,7 @@ def test_what_steps_take_beyond_the_rates_slows_the_forecast_and_not_the_peak() 
     asked = ["model=SmolLM2-135M", "method=full", "layout={}", "train.micro_batch_size=4", "hardware=cpu:1"]
     write_rates(_rates())
     before, peak = api.plan(overrides=asked).best, parse_hardware("cpu:1").gpu.dense_flops
-    write_rates(_rates(step_over_rates=1.5))
+    write_rates(_rates(step_over_rates={"float32": 1.5}))
     after = api.plan(overrides=asked).best
     assert before is not None and after is not None
     assert after.time.step_seconds == pytest.approx(1.5 * before.time.step_seconds)
@@ -132,6 +141,36 @@ def test_messages_of_cpu_processes_take_time_from_the_computation() -> None:
     assert seconds[1] > 1.05 * seconds[0]
 
 
+def _seconds(layout: str, **measured: object) -> float:
+    asked = ["model=SmolLM2-135M", "method=full", f"layout={layout}", "train.micro_batch_size=1", "hardware=cpu:2"]
+    write_rates(_rates(**measured))
+    best = api.plan(overrides=[*asked, "train.global_batch_size=2"]).best
+    assert best is not None
+    return best.time.step_seconds
+
+
+@pytest.mark.parametrize(("layout", "units"), [("ddp", 0), ("zero1", 0), ("zero2", 31), ("fsdp", 31)])
+def test_fsdp_takes_what_was_measured_of_a_unit_for_each_block_and_both_ends(layout, units) -> None:
+    """SmolLM2-135M has 30 blocks; what is outside them is tied, and one unit."""
+    found = _seconds(layout, unit_seconds=20e-3) - _seconds(layout, unit_seconds=10e-3)
+    assert found == pytest.approx(units * 10e-3)
+
+
+def test_zero1_takes_what_was_measured_of_its_exchange() -> None:
+    dear = MESSAGES | {"exchange": {size: 2 * seconds for size, seconds in MESSAGES["exchange"].items()}}
+    once = _seconds("zero1")
+    pair = Group(size=2, link=parse_hardware("cpu:2").node.link)
+    assert _seconds("zero1", message_seconds=dear) - once == pytest.approx(pair.exchange(4 * 134_515_008), rel=0.01)
+    assert _seconds("fsdp", message_seconds=dear) == _seconds("fsdp")
+
+
+def test_processes_add_up_a_loss_and_a_norm_in_each_step() -> None:
+    """Two messages of eight bytes, whatever the layout; a process alone sends none."""
+    write_rates(_rates())
+    assert host_seconds(work(job(), shape(), execution(Layout(tp=2)), "cpu:2")) == pytest.approx(0.8e-3, rel=0.01)
+    assert host_seconds(work(job(), shape(), execution(), "cpu:1")) == 0
+
+
 def test_gpus_keep_the_peak_that_mfu_is_counted_by() -> None:
     known = find_gpu("H100-SXM")
     write_rates(_rates(gpu=known.gpu.name, product_flops={"bfloat16": {"8192x4096x4096": 6.2e14}}))
@@ -155,7 +194,11 @@ def test_this_machine_is_probed(capsys) -> None:
     assert not ended.value.code
     rates = read_rates(gpu=found["gpu"])
     assert rates is not None and rates.to_json() == found
-    assert rates.best_flops()["float32"] > 1e9 and 0.3 < rates.step_over_rates < 10
+    assert rates.best_flops()["float32"] > 1e9 and rates.alone_over_rates > 0.3
+    assert all(0.3 < over < 30 for over in rates.step_over_rates.values())
+    assert rates.gpu or 0 <= rates.unit_seconds < 1
+    for ways in rates.attention_seconds.values():
+        assert all(0 < seconds < 10 for by_flops in ways.values() for seconds in by_flops.values())
     assert all(name and figure for name, figure in lines(rates))
     for by_size in rates.message_seconds.values():
         small, *_, large = by_size.values()

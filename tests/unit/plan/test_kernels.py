@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise import api
@@ -16,7 +18,7 @@ def device(name: str) -> Device:
 def attended(name: str, kind: str) -> float:
     """The share of its peak that a GPU's attention reaches."""
     one = device(name)
-    return one.peak / one.attention(one.peak, kind=kind) / one.peak
+    return 1 / one.attention(one.peak, kind=kind)[0]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,19 @@ def test_products_reach_the_share_of_their_own_gpu(name: str, share: float) -> N
 def test_attention_keeps_an_h20_busier_than_a_hopper_with_all_its_units(kind: str, hopper: float, cut: float) -> None:
     """Published: 66 to 84 of 148 TFLOP/s forward, and 96 to 126 with the kernels that were written for Hopper."""
     assert [attended(name, kind) for name in ("H20", "H100", "H200")] == pytest.approx([cut, hopper, hopper])
+
+
+def test_attention_takes_what_was_measured_of_its_type_and_pass() -> None:
+    """Of bfloat16 a backward on some processors takes ten times a forward, most of it whatever the length."""
+    forward, backward = {"1000000": 1e-3, "3000000": 2e-3}, {"1000000": 10e-3, "3000000": 11e-3}
+    seconds = {"float32": {"forward": backward, "backward": backward}}
+    seconds["bfloat16"] = {"forward": forward, "backward": backward}
+    measured = replace(find_gpu("H100").gpu, attention_seconds=seconds)
+    half = replace(device("H100"), gpu=measured, share=0.5)
+    assert half.attention(2e6, kind="sdpa") == pytest.approx((3e-3, 21e-3)), "with half of the cores"
+    assert half.attention(1e5, kind="sdpa") == pytest.approx((2e-3, 20e-3)), "as a smaller one takes no less"
+    assert half.attention(0.0, kind="sdpa") == (0.0, 0.0)
+    assert half.attention(1e6, kind="eager") == replace(device("H100"), share=0.5).attention(1e6, kind="eager")
 
 
 @pytest.mark.parametrize(("precision", "compiles"), [("mixed", False), ("fp16", True)])

@@ -95,7 +95,7 @@ def _late_gather(work: Work, trained: float) -> Piece:
     layout = work.execution.layout
     if layout.dp_shard == 1 or work.sharded:
         return NO_TIME
-    seconds = shard_group(work.cluster, work.execution.layout).gather(trained * work.types.trainable)
+    seconds = shard_group(work.cluster, work.execution.layout).exchange(trained * work.types.trainable)
     return Piece(seconds, 0.0, seconds)
 
 

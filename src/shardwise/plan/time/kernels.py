@@ -58,6 +58,8 @@ _ATTENTION_SHARES = {
     "flex_attention": (("H20", 0.35), ("H", 0.28), ("B", 0.28), ("G", 0.28), ("", 0.35)),
     "": (("H20", 0.42), ("H", 0.27), ("B", 0.27), ("G", 0.27), ("cpu", 0.6), ("", 0.42)),
 }
+#: Attention's backward has five products for two in forward, at a rate somewhat below.
+ATTENTION_BACKWARD = 3.0
 _BANDWIDTH_SHARE = 0.8
 #: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
 #: buffer, or its gradients into the one to be reduced.
@@ -97,6 +99,13 @@ class Device:
     share: float = 1.0
 
     @cached_property
+    def slower(self) -> float:
+        """Times as long as by its rates a CPU process was measured to take for a step."""
+        alone = self.gpu.alone_over_rates if self.share > 1 else 1.0
+        known = self.gpu.step_over_rates
+        return alone * known.get(self.compute, known.get("float32", 1.0))
+
+    @cached_property
     def peak(self) -> float:
         """Dense FLOP/s; a type the GPU has no units for runs at float32's rate."""
         return self.share * self.gpu.dense_flops.get(self.compute, self.gpu.dense_flops["float32"])
@@ -107,12 +116,17 @@ class Device:
         if self.compute in self.gpu.product_flops:
             return self.share * self.gpu.product_flops[self.compute]
         if self.gpu.measured:
-            return self.peak
+            return self.peak / self.slower
         return self.peak * _share(_CEILINGS, self.gpu.name)
 
     @cached_property
     def _bytes_per_second(self) -> float:
-        return self.share * self.gpu.memory_bytes_per_second * (1.0 if self.gpu.measured else _BANDWIDTH_SHARE)
+        return (
+            self.share
+            / self.slower
+            * self.gpu.memory_bytes_per_second
+            * (1.0 if self.gpu.measured else _BANDWIDTH_SHARE)
+        )
 
     def product(self, m: float, n: float, k: float) -> float:
         """Seconds of an (m x k) times (k x n) product: by its FLOPs or by its bytes, whichever takes longer."""
@@ -122,21 +136,38 @@ class Device:
         moved = self.element_bytes * (m * k + k * n + m * n) / self._bytes_per_second
         return flops if flops > moved else moved
 
-    def attention(self, flops: float, *, kind: str) -> float:
-        """Seconds of so many FLOPs of one kind of attention."""
-        if self.gpu.attention_flops and kind in ("sdpa", MASKED_ATTENTION):
-            return flops / (self.share * self.gpu.attention_flops)
-        return flops / (self.peak * _share(_ATTENTION_SHARES.get(kind, _ATTENTION_SHARES[""]), self.gpu.name))
+    def attention(self, flops: float, *, kind: str) -> tuple[float, float]:
+        """Seconds of one kind of attention, forward and backward, by its FLOPs in forward."""
+        if not flops:
+            return 0.0, 0.0
+        if self.gpu.attention_seconds and kind in ("sdpa", MASKED_ATTENTION):
+            known = self.gpu.attention_seconds[self.compute]
+            forward, backward = (
+                read_between(known[way], flops) * self.slower / self.share for way in ("forward", "backward")
+            )
+            return forward, backward
+        forward = flops / (self.peak * _share(_ATTENTION_SHARES.get(kind, _ATTENTION_SHARES[""]), self.gpu.name))
+        return forward, ATTENTION_BACKWARD * forward
 
     @property
     def operator_seconds(self) -> float:
         """Of the host, to launch one operator."""
-        measured = OPERATOR_OVER_MEASURED * self.gpu.operator_seconds
+        measured = OPERATOR_OVER_MEASURED * self.slower * self.gpu.operator_seconds
         return measured or HOST_SECONDS_PER_OPERATOR
 
     def bytes_moved(self, count: float) -> float:
         """Seconds of operators that only move so many bytes."""
         return count / self._bytes_per_second
+
+
+def read_between(known: dict[str, float], count: float, *, times: float = 1.0) -> float:
+    """Seconds of a count between those that were measured, or beyond the largest of them at its rate; the smallest,
+    which is all latency, takes as many `times` as long."""
+    points = sorted((int(size), seconds) for size, seconds in known.items())
+    latency = points[0][1]
+    above = next((at for at in range(1, len(points)) if count <= points[at][0]), len(points) - 1)
+    (small, fast), (large, slow) = points[above - 1], points[above]
+    return times * latency + max(fast + (slow - fast) * (count - small) / (large - small) - latency, 0.0)
 
 
 def _share(rules: tuple[tuple[str, float], ...], name: str) -> float:

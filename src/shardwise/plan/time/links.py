@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
+from shardwise.plan.time.kernels import read_between
 from shardwise.spec.cluster import Cluster, Link
 from shardwise.spec.layout.axes import AXES, Layout
 
@@ -39,6 +40,10 @@ class Group:
         """Seconds until every rank has all `count` bytes, of which each had a share."""
         return self._ring("gather", count)
 
+    def exchange(self, count: float) -> float:
+        """Seconds until every rank has written its share of `count` bytes into the others' memory, as ZeRO-1 does."""
+        return self._ring("exchange" if "exchange" in self.link.message_seconds else "gather", count)
+
     def scatter(self, count: float) -> float:
         """Seconds until every rank has its share of the sum of `count` bytes."""
         return self._ring("scatter", count)
@@ -53,7 +58,7 @@ class Group:
         passing = (self.size - 1) / self.size * count
         if known := self.link.message_seconds.get(what):
             hops = self.link.ranks - 1
-            return _read(known, passing * self.link.ranks / hops, times=(self.size - 1) / hops)
+            return read_between(known, passing * self.link.ranks / hops, times=(self.size - 1) / hops)
         waited = (self.size - 1) * self.link.latency_seconds if self.ring_seconds is None else self.ring_seconds
         return rounds * (passing / _carried(self.link) + waited + START_SECONDS)
 
@@ -63,18 +68,8 @@ class Group:
             return 0.0
         link = self.hop or self.link
         if known := link.message_seconds.get("message"):
-            return _read(known, count)
+            return read_between(known, count)
         return count / (link.bytes_per_second * _MESSAGE_SHARE) + link.latency_seconds + START_SECONDS
-
-
-def _read(known: dict[str, float], count: float, *, times: float = 1.0) -> float:
-    """Seconds of `count` bytes between those that were measured, or beyond the largest of them at its rate; the
-    smallest, which is all latency, takes as many `times` as long."""
-    points = sorted((int(size), seconds) for size, seconds in known.items())
-    latency = points[0][1]
-    above = next((at for at in range(1, len(points)) if count <= points[at][0]), len(points) - 1)
-    (small, fast), (large, slow) = points[above - 1], points[above]
-    return times * latency + max(fast + (slow - fast) * (count - small) / (large - small) - latency, 0.0)
 
 
 def _carried(link: Link) -> float:

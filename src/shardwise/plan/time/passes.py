@@ -100,6 +100,8 @@ def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: b
     waited = 0.0 if _fetches_ahead(work) else mean(work, lambda unit: _fetch_seconds(work, unit))
     each = blocks / units
     in_turn = work.cluster.gpu.kind == "cpu"
+    # The embedding, and norm and head, are units too.
+    host *= 1 + (bool(sent.outer_gather) + bool(sent.head_gather)) / units if in_turn else 1
     beside = NO_MESSAGES if in_turn else sent
     forward = _beside(pieces.forward, each, each * copy_out, host + each * waited, talking=beside.gather)
     back, host_back = each * (copy_in + again * copy_out), host + again * each * waited
@@ -135,7 +137,8 @@ def _copies(work: Work) -> tuple[float, float, float]:
     )
     copy_out = device.bytes_moved(COPY_PASSES * gathered / tp)
     copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
-    return copy_out, copy_in, 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
+    gpu = work.cluster.gpu
+    return copy_out, copy_in, gpu.unit_seconds / 2 if gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
 
 
 def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool = True) -> Messages:

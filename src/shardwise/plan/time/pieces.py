@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from shardwise.plan.memory import FLOAT32_BYTES, Work
 from shardwise.plan.time.kernels import (
+    ATTENTION_BACKWARD,
     COMPILED_OPERATORS_SHARE,
     DISPATCH_OVER_OPERATOR,
     MASKED_ATTENTION,
@@ -27,8 +28,6 @@ _OPERATORS_PER_NORM = 14
 _OPERATORS_PER_LOSS = 20
 #: Passes over memory of the operators between the products: each saved byte is written and read, with temporaries.
 _FORWARD_PASSES, _BACKWARD_PASSES = 2.5, 5.0
-#: Attention's backward has five products for two in forward, at a rate somewhat below.
-_ATTENTION_BACKWARD = 3.0
 #: Attention written out: the scores go through memory this often in forward (scaled, masked, softmax in float32, cast).
 _EAGER_SCORE_PASSES = 6
 #: Logits in float32 go through memory this often: largest, shifted, raised, summed, and made into gradients.
@@ -73,7 +72,7 @@ def device_of(work: Work) -> Device:
 
 def masked_share(work: Work) -> float:
     """Share of the mean block's forward that attention with a mask takes."""
-    _, masked = _kernel_seconds(work, device_of(work))
+    _, (masked, _) = _kernel_seconds(work, device_of(work))
     return masked / pieces_of(work).forward.seconds
 
 
@@ -83,17 +82,18 @@ def pieces_of(work: Work) -> Pieces:
     recompute, layout = execution.gradient_checkpointing, execution.layout
     tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
-    attention = sum(_kernel_seconds(work, device))
+    attention, attention_back = (sum(ways) for ways in zip(*_kernel_seconds(work, device), strict=True))
     if execution.attn_implementation == "eager":
         scores = execution.micro_batch_size * work.job.data.max_length**2 * work.model.num_attention_heads
         moved = _EAGER_SCORE_PASSES * scores * FLOAT32_BYTES
-        attention += device.bytes_moved(moved / layout.tp / layout.cp)
+        walked = device.bytes_moved(moved / layout.tp / layout.cp)
+        attention, attention_back = attention + walked, attention_back + ATTENTION_BACKWARD * walked
     moved = device.bytes_moved(tokens * work.saved_whole) * fused_share(work)
     between = _FORWARD_PASSES * moved
     trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in _weight_bytes(work, trained))
     forward = products + attention + between + cast
-    backward = summed + inputs + weights + _ATTENTION_BACKWARD * attention + _BACKWARD_PASSES * moved
+    backward = summed + inputs + weights + attention_back + _BACKWARD_PASSES * moved
     kept = execution.attn_implementation in KEPT_BY_SELECTIVE
     again = {"none": 0.0, "selective": remade + between + (0.0 if kept else attention), "full": forward}[recompute]
     slices, keys = _talking(work, tokens)
@@ -127,8 +127,9 @@ def _weight_bytes(work: Work, trained: float) -> tuple[float, float]:
     return copied, copied + 3 * wide * trained * several
 
 
-def _kernel_seconds(work: Work, device: Device) -> tuple[float, float]:
-    """Of attention's products in one forward of a block, on one rank: over scores without a mask, and with one."""
+def _kernel_seconds(work: Work, device: Device) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Of attention's products in a block, forward and backward, on one rank: over scores without a mask, and with
+    one."""
     execution = work.execution
     ranks = execution.layout.tp * execution.layout.cp
     plain, masked = (2.0 * execution.micro_batch_size * one / ranks for one in multiplications(work))

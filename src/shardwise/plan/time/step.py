@@ -22,6 +22,10 @@ from shardwise.plan.time.passes import (
 )
 from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
+from shardwise.spec.layout.axes import AXES
+
+#: Of a loss and of a norm.
+FLOAT64_BYTES = 8
 
 
 class Step(NamedTuple):
@@ -102,5 +106,7 @@ def send_seconds(work: Work) -> float:
 
 
 def host_seconds(work: Work) -> float:
-    """The host's time around a step."""
-    return 0.0 if work.cluster.gpu.kind == "cpu" else HOST_SECONDS_PER_STEP
+    """The host's time around a step; CPU processes add up their losses, and the squares of their gradients."""
+    if work.cluster.gpu.kind == "cpu":
+        return 2 * group_of(work.cluster, work.execution.layout, *AXES).all_reduce(FLOAT64_BYTES)
+    return HOST_SECONDS_PER_STEP

@@ -13,17 +13,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention
 
 from shardwise.catalog.rates import SAMPLE, SAMPLE_LENGTH, SAMPLE_ROWS
+from shardwise.parallel.fsdp import apply_sharding
 from shardwise.parallel.mesh import all_gather_single, own_device, reduce_scatter_single
+from shardwise.parallel.optimizer.zero1 import exchange_rows
+from shardwise.spec.layout.axes import Layout
 from shardwise.train.precision import type_name
 
 #: (m, k, n) of products: a large one, those of a small model, and of an adapter of rank 16.
@@ -32,10 +37,13 @@ SHAPES = {
     "cuda": ((8192, 4096, 4096), (2048, 1024, 1024), (8192, 4096, 16)),
 }
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-#: Seconds that each figure is measured for, and steps of the sample model; and repetitions at least.
-SECONDS, SAMPLE_SECONDS, TIMES = 0.4, 4.0, 3
+#: Tokens of a sequence under attention, of 8 heads of 64.
+LENGTHS = {"cpu": (128, 256, 1024), "cuda": (1024, 4096)}
+#: Seconds that each figure is measured for, and steps of the sample model; and repetitions at least; and steps that
+#: ranks take together.
+SECONDS, SAMPLE_SECONDS, TIMES, STEPS = 0.4, 3.0, 3, 25
 #: Bytes of a copy; of messages; of a file.
-COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24), 2**26
+COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24, 2**26), 2**26
 #: Shape of the factors of a product between two messages, which takes a core some milliseconds.
 BETWEEN = (512, 512)
 #: Small operators of a chain, which take the host's time and little else.
@@ -69,25 +77,25 @@ def _measure(rank: int, ranks: int, folder: str) -> None:
     dist.init_process_group(backend, store=FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks)
     rates = {
         "product_flops": {type_name(dtype): _products(device, dtype) for dtype in TYPES},
-        "attention_flops": _attention(device),
+        "attention_seconds": {type_name(dtype): _attention(device, dtype) for dtype in TYPES},
         "memory_bytes_per_second": _copies(device),
         "operator_seconds": _operators(device),
         "message_seconds": {name: _messages(device, talk) for name, talk in TALKS.items()} if ranks > 1 else {},
         "disk_bytes_per_second": _disk(Path(folder) / f"file_{rank}"),
         "host_to_device_bytes_per_second": _host_copies(device) if device.type == "cuda" else 0.0,
-        "sample_seconds": _sample_step(device) if device.type == "cpu" else 0.0,
+        "sample": _samples(device, ranks) if device.type == "cpu" else {},
     }
     (Path(folder) / f"rank_{rank}.json").write_text(json.dumps(rates))
     dist.destroy_process_group()
 
 
-def _seconds(device: torch.device, work: Callable[[], Any], *, lasting: float = SECONDS) -> float:
+def _seconds(device: torch.device, work: Callable[[], Any], *, lasting: float = SECONDS, times: int = TIMES) -> float:
     """The median of some repetitions, which all ranks begin together."""
     work()
     _wait(device)
     dist.barrier()
     found, began = [], time.perf_counter()
-    while time.perf_counter() - began < lasting or len(found) < TIMES:
+    while time.perf_counter() - began < lasting or len(found) < times:
         start = time.perf_counter()
         work()
         _wait(device)
@@ -109,13 +117,25 @@ def _products(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     return found
 
 
-def _attention(device: torch.device) -> float:
-    """FLOP/s of causal attention's two products in forward: half of the scores count."""
-    heads, length, width = 8, 1024 if device.type == "cpu" else 4096, 64
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    query = torch.ones(1, heads, length, width, dtype=dtype, device=device)
-    seconds = _seconds(device, lambda: scaled_dot_product_attention(query, query, query, is_causal=True))
-    return 2.0 * heads * length**2 * width / seconds
+def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, dict[str, float]]:
+    """Seconds of causal attention, forward and backward, by the FLOPs of its two products in forward: half of the
+    scores count."""
+    forward, backward = dict[str, float](), dict[str, float]()
+    heads, width = 8, 64
+    for length in LENGTHS[device.type]:
+        query = torch.ones(1, heads, length, width, dtype=dtype, device=device, requires_grad=True)
+
+        def attend(query: torch.Tensor = query) -> torch.Tensor:
+            return scaled_dot_product_attention(query, query, query, is_causal=True)
+
+        result, flops = attend(), str(2 * heads * length**2 * width)
+        forward[flops] = _seconds(device, attend, lasting=SECONDS / 2)
+        backward[flops] = _seconds(
+            device,
+            lambda result=result: result.backward(result.detach(), retain_graph=True),
+            lasting=SECONDS / 2,
+        )
+    return {"forward": forward, "backward": backward}
 
 
 def _copies(device: torch.device) -> float:
@@ -138,20 +158,59 @@ def _operators(device: torch.device) -> float:
     return _seconds(device, chain) / (2 * OPERATORS)
 
 
-def _sample_step(device: torch.device) -> float:
-    """Seconds of a step of the sample model, which every rank trains for itself."""
+def _samples(device: torch.device, ranks: int) -> dict[str, float]:
+    """Seconds of a step of the sample model: each rank for itself, in either precision; the first on all cores, while
+    the others wait; and all together."""
+    found = {"fp32": _sample_step(device), "mixed": _sample_step(device, casts=True)}
+    if ranks > 1:
+        found |= {"alone": ranks * _alone(device, ranks), "sharded": _sample_step(device, shards=ranks)}
+    return found
+
+
+def _alone(device: torch.device, ranks: int) -> float:
+    """On the first rank; no seconds on the others."""
+    threads, seconds = torch.get_num_threads(), 0.0
+    if dist.get_rank() == 0:
+        torch.set_num_threads(threads * ranks)
+        seconds = _sample_step(device)
+        torch.set_num_threads(threads)
+    else:
+        dist.barrier()  # before the first begins
+    dist.barrier()
+    return seconds
+
+
+def _sample_step(device: torch.device, *, shards: int = 1, casts: bool = False) -> float:
+    """Seconds of a step of the sample model, which a rank trains for itself; or all together with one row each, over so
+    many shards. `casts`: in bfloat16, as `mixed` does."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SAMPLE), dtype=torch.float32)
+    if shards > 1:
+        mesh = init_device_mesh(device.type, (1, shards), mesh_dim_names=("copies", "shards"))
+        apply_sharding(
+            model,
+            blocks=model.model.layers,
+            before=[model.model.embed_tokens],
+            behind=[model.model.norm, model.lm_head],
+            replicas=mesh["copies"],
+            shards=mesh["shards"],
+            layout=Layout(dp_shard=shards),
+            compute_dtype=torch.float32,
+        )
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     row = torch.arange(SAMPLE_LENGTH).unsqueeze(0)
 
     def step() -> None:
-        for _ in range(SAMPLE_ROWS):
-            model(input_ids=row, labels=row, use_cache=False).loss.backward()
+        for _ in range(SAMPLE_ROWS if shards == 1 else 1):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=casts):
+                loss = model(input_ids=row, labels=row, use_cache=False).loss
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
+    if shards > 1:
+        return _seconds(device, step, lasting=0.0, times=STEPS)
     return _seconds(device, step, lasting=SAMPLE_SECONDS)
 
 
@@ -165,7 +224,7 @@ def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict
         share = -(-size // (4 * ranks))
         tensor, taken = torch.ones(ranks * share, device=device), list[float]()
         talk(tensor)
-        for _ in range(15 if size > 2**20 else 50):
+        for _ in range(50 if size < 2**20 else 15 if size < 2**26 else 5):
             torch.mm(left, right)
             _wait(device)
             start = time.perf_counter()
@@ -180,6 +239,15 @@ def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict
 
 def _gather(whole: torch.Tensor) -> None:
     all_gather_single(whole, whole.new_empty(len(whole) // dist.get_world_size()))
+
+
+def _exchange(whole: torch.Tensor) -> None:
+    exchange_rows([whole], axis=_everyone(whole.device.type))
+
+
+@cache
+def _everyone(kind: str) -> DeviceMesh:
+    return init_device_mesh(kind, (dist.get_world_size(),))
 
 
 def _scatter(whole: torch.Tensor) -> None:
@@ -200,6 +268,7 @@ TALKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "all_reduce": dist.all_reduce,
     "gather": _gather,
     "scatter": _scatter,
+    "exchange": _exchange,
     "message": _send,
 }
 
