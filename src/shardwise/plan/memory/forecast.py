@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardwise.plan.memory.instants import instants
@@ -100,6 +101,21 @@ def _rank_memory(alive: Alive, *, context: int) -> RankMemory:
     return RankMemory(ranks=(), peak_bytes=sum(counts.values()), parts=counts)
 
 
+class _Spread:
+    """What depends on how ranks of a cluster share a model, and on nothing of sequences and batches: questions that are
+    asked in a row have it in common."""
+
+    def __init__(self) -> None:
+        self.parts: dict[object, tuple[Part, ...]] = {}
+        self.held: dict[object, tuple[Holding, ...]] = {}
+        self.memo: dict[object, Any] = {}
+
+
+@lru_cache(maxsize=8)
+def _spread(_inventory: Inventory, _cluster: str, _momentum: float) -> _Spread:
+    return _Spread()
+
+
 @dataclass(kw_only=True, eq=False)
 class Peaks:
     """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them."""
@@ -109,12 +125,12 @@ class Peaks:
     cluster: Cluster
     inventory: Inventory
     document: float | None = None
-    _parts: dict[object, tuple[Part, ...]] = field(default_factory=dict[object, tuple[Part, ...]])
-    _held: dict[object, tuple[Holding, ...]] = field(default_factory=dict[object, tuple[Holding, ...]])
     _works: dict[object, Work] = field(default_factory=dict[object, Work])
     _highs: dict[Execution, int] = field(default_factory=dict[Execution, int])
-    _memo: dict[object, Any] = field(default_factory=dict[object, Any])
     _last: tuple[Execution, Work] | None = None
+
+    def __post_init__(self) -> None:
+        self._spread = _spread(self.inventory, repr(self.cluster), self.job.train.momentum)
 
     def high_bytes(self, execution: Execution) -> int:
         """`MemoryForecast.peak_high_bytes` of an execution."""
@@ -179,7 +195,7 @@ class Peaks:
             first = work_of(
                 self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
             )
-            self._works[key] = replace(first, document=self.document, memo=self._memo)
+            self._works[key] = replace(first, document=self.document, memo=self._spread.memo)
         made = self._works[key].under(execution)
         self._last = execution, made
         return made
@@ -197,14 +213,14 @@ class Peaks:
             execution.optimizer,
             execution.offload,
         )
-        if key not in self._held:
-            if stages not in self._parts:
-                self._parts[stages] = parts(self.model, self.inventory, layout, distinct=True)
+        if key not in self._spread.held:
+            if stages not in self._spread.parts:
+                self._spread.parts[stages] = parts(self.model, self.inventory, layout, distinct=True)
             every = execution.optimizer == "adamw_8bit"
             work = self.work(execution)
-            self._held[key] = tuple(
+            self._spread.held[key] = tuple(
                 holding
-                for part in self._parts[stages]
+                for part in self._spread.parts[stages]
                 if every or part.tp.start == 0
                 for holding in holdings(
                     part,
@@ -215,4 +231,4 @@ class Peaks:
                     host_apart=work.setting.cuda,
                 )
             )
-        return self._held[key]
+        return self._spread.held[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from shardwise.plan.memory.adapters import (
     COPY,
@@ -17,7 +17,7 @@ from shardwise.plan.memory.adapters import (
 )
 from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor, Types
 from shardwise.spec.adapters.targets import Hold, hold_of
-from shardwise.spec.job.keys import Job, Method
+from shardwise.spec.job.keys import Job, LoraSpec, Method
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape, Norm
 
 _OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
@@ -167,11 +167,16 @@ class Inventory:
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
     """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is made for, or targets
     that the model does not have."""
-    lora = job.adapters
+    return _taken(model, job.method, None if job.adapters is None else job.adapters.model_dump_json())
+
+
+@lru_cache(maxsize=8)
+def _taken(model: ModelShape, method: Method, adapters: str | None) -> Inventory:
+    lora = None if adapters is None else LoraSpec.model_validate_json(adapters)
     if lora is not None:
         refuse_unforecast(model, lora)
-    blocks = tuple((kind.num_layers, _block(kind, job)) for kind in model.kinds)
-    root = list(_root(model, method=job.method))
+    blocks = tuple((kind.num_layers, _block(kind, method, lora)) for kind in model.kinds)
+    root = list(_root(model, method=method))
     held: dict[str, Hold | None] = {}
     if lora is not None:
         held = {m.name: hold_of(m, lora, kind) for kind in model.kinds for m in kind.matrices}
@@ -198,13 +203,12 @@ def take_inventory(job: Job, model: ModelShape) -> Inventory:
     )
 
 
-def _block(kind: ModelShape, job: Job) -> Unit:
+def _block(kind: ModelShape, method: Method, lora: LoraSpec | None) -> Unit:
     """The tensors of one block, adapters included."""
-    lora = job.adapters
     tensors: list[Tensor] = []
     for matrix in kind.matrices:
-        tensors += _matrix(matrix, method=job.method, cut=matrix.sliced_by)
-    tensors += _norms(kind, method=job.method)
+        tensors += _matrix(matrix, method=method, cut=matrix.sliced_by)
+    tensors += _norms(kind, method=method)
     if lora is not None:
         tensors += [*copies(tensors, lora)]
         for matrix in kind.matrices:
