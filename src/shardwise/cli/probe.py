@@ -18,7 +18,7 @@ def probe(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure in half a minute what this machine reaches: products, attention, memory, messages, disk.
+    """Measure in about a minute what this machine reaches: products, attention, memory, messages, disk.
 
     Plans for this machine then use it. Other programs should not be at work meanwhile.
     """

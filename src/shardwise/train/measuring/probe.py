@@ -41,7 +41,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 LENGTHS = {"cpu": (128, 256, 1024), "cuda": (1024, 4096)}
 #: Seconds that each figure is measured for, and steps of the sample model; and repetitions at least; and steps that
 #: ranks take together.
-SECONDS, SAMPLE_SECONDS, TIMES, STEPS = 0.4, 3.0, 3, 25
+SECONDS, SAMPLE_SECONDS, TIMES, STEPS = 0.4, 2.0, 3, 15
 #: Bytes of a copy; of messages; of a file.
 COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24, 2**26), 2**26
 #: Shape of the factors of a product between two messages, which takes a core some milliseconds.
@@ -129,11 +129,11 @@ def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, dict[str, 
             return scaled_dot_product_attention(query, query, query, is_causal=True)
 
         result, flops = attend(), str(2 * heads * length**2 * width)
-        forward[flops] = _seconds(device, attend, lasting=SECONDS / 2)
+        forward[flops] = _seconds(device, attend, lasting=SECONDS / 4)
         backward[flops] = _seconds(
             device,
             lambda result=result: result.backward(result.detach(), retain_graph=True),
-            lasting=SECONDS / 2,
+            lasting=SECONDS / 4,
         )
     return {"forward": forward, "backward": backward}
 
