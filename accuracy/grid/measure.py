@@ -1,6 +1,7 @@
 """Runs cells of the grid in real processes and writes what each rank measured beside its forecast.
 
-    python -m accuracy.grid.measure [--count N] [--out accuracy/grid/cells.csv]    # about 15 minutes on two cores
+    python -m accuracy.grid.measure [--count N] [--out accuracy/grid/cells.csv]    # about 25 minutes on two cores
+    python -m accuracy.grid.measure --again 46 140    # only these, in the file of an earlier run
 
 Each cell is planned as `shardwise train` plans it, on prepared data, and trained for some optimizer steps with
 accumulation. Measured are the bytes that a rank holds between steps and the most that was allocated at one instant.
@@ -14,8 +15,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from accuracy.grid.cells import COUNT, EXACT, Cell, Measured, drawn, job_of, planned
+from accuracy.grid.compare import read_cells
 from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
 from shardwise.errors import ShardwiseError
@@ -82,8 +84,8 @@ def _peaks(run: RunDirectory, chosen: Execution) -> dict[str, int]:
     all was seen, or the one in which most was.
     """
     built = composed(run, chosen)
-    steps: list[tuple[int, int]] = []
-    for batch in built.batches.from_(0):
+    steps: list[tuple[int, int, int]] = []
+    for index, batch in enumerate(built.batches.from_(0)):
         before = _held(built)
         profiler = Allocations(profile_memory=True)
         with profiler:
@@ -92,11 +94,11 @@ def _peaks(run: RunDirectory, chosen: Execution) -> dict[str, int]:
             built.optimizer.zero_grad()
         unseen = _grown(profiler) - (_held(built).total - before.total)
         buckets = sum(bucket.nbytes for bucket in built.model.spread.kept_gradients)
-        steps.append((unseen, before.total + buckets + _highest(profiler)))
+        steps.append((unseen, before.total + buckets + _highest(profiler), index))
     del steps[0]
-    peak, unseen = max((p, u) for u, p in steps if u <= max(min(steps)[0], EXACT * p))
+    peak, unseen, step = max((p, u, at) for u, p, at in steps if u <= max(min(steps)[0], EXACT * p))
     now = _held(built)
-    return {"weights": now.weights, "optimizer": now.optimizer, "peak": peak, "unseen": unseen}
+    return {"weights": now.weights, "optimizer": now.optimizer, "peak": peak, "unseen": unseen, "step": step}
 
 
 def _held(built: Build) -> Held:
@@ -109,18 +111,46 @@ def _grown(profiler: Allocations) -> int:
     return sum(event.nbytes() for event in events.events() if event.name() == "[memory]")
 
 
-def measured(cell: Cell, root: Path) -> list[Measured]:
-    """What its ranks measured. Raises ShardwiseError: the planner or the trainer refuses it."""
+def measured(cell: Cell, root: Path, *, before: Measured | None = None) -> list[Measured]:
+    """What its ranks measured; `before`: in the plan that was run then. Raises ShardwiseError: the planner or the
+    trainer refuses it."""
     job = written_job(cell, root)
     run = prepare_cell(job, root / "run")
     _, lengths = known_data(run)
     if lengths is None:
         raise ShardwiseError("no data was prepared")
     execution = planned(cell, job, shape=read_model(job.model), lengths=lengths).execution
+    if before is not None:
+        execution = replace(execution, reduce_once=bool(before.reduce_once))
     found = run_world(cell.processes, _peaks, run, execution)
     seen = {"longest": lengths.longest, "mean": lengths.mean, "document": lengths.document}
     seen["reduce_once"] = int(execution.reduce_once)
     return [Measured(**seen, rank=rank, **taken) for rank, taken in enumerate(found)]
+
+
+def _again(numbers: list[int], out: Path) -> None:
+    """Measures cells of a file once more. What was rehearsed stays."""
+    made = list(read_cells(out))
+    for number in numbers:
+        cell, ranks = made[number]
+        with tempfile.TemporaryDirectory() as root:
+            folder = Path(root) / str(number)
+            folder.mkdir()
+            found = measured(cell, folder, before=ranks[0])
+        made[number] = cell, [replace(new, rehearsed=old.rehearsed) for new, old in zip(found, ranks, strict=True)]
+        sys.stdout.write(f"{number}: {cell.words}\n")
+        sys.stdout.flush()
+        write_cells(out, made)
+
+
+def write_cells(out: Path, made: Iterable[tuple[Cell, list[Measured]]]) -> None:
+    """All cells with their ranks, numbered in order."""
+    with out.open("w", newline="") as file:
+        names = ["cell", *(field.name for kind in (Cell, Measured) for field in fields(kind))]
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        for number, (cell, ranks) in enumerate(made):
+            writer.writerows({"cell": number, **asdict(cell), **asdict(rank)} for rank in ranks)
 
 
 def main() -> None:
@@ -128,7 +158,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
     arguments = parser.parse_args()
+    if arguments.again:
+        _again(arguments.again, arguments.out)
+        return
     names = [field.name for kind in (Cell, Measured) for field in fields(kind)]
     done, root = 0, Path(tempfile.mkdtemp())
     with arguments.out.open("w", newline="") as file:

@@ -227,6 +227,7 @@ def _shape(config: _Config) -> ModelShape:
         activation=family.activation or config.word("hidden_act", choices=ACTIVATIONS),
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
+        scales_stream=family.scales_stream,
         parallel_residual=family.parallel(d),
         plain_head=all(config.value(key) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
         other_blocks=blocks[1:],

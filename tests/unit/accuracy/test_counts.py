@@ -47,6 +47,10 @@ MEASURED: dict[str, str] = {
     "what a norm at a block's end works in": "activations.norm_backward_bytes",
     "the buffer of gradients that is summed over replicas": "buffers.flat_gradients",
     "the last matrix's gradient, in the first micro-batch": "work.Work.last_matrix",
+    "copies of what experts hand back": "activations.routed_bytes",
+    "the head as it arrives": "buffers.arriving_head",
+    "gradients of an MLP's matrices": "backward._trained_of_mlp",
+    "an MLP's backward, at the matrix that was first": "activations.mlp_begin_bytes",
     "messages that gloo keeps": "saved._under_way",
     "other micro-batches in flight": "saved.of_a_pair",
 }
@@ -56,6 +60,7 @@ MEASURED: dict[str, str] = {
 #: `tests/unit/plan/test_against_torch.py`.
 GOLDEN: dict[str, str] = {
     "the head's gradient, made in forward": "buffers.made_head_gradient",
+    "the head's gradient as it is reduced": "buffers.leaving_head",
     "the head's gradient, stored": "buffers.head_gradient",
     "the head's gradient, whole until its unit is reduced": "buffers.whole_head_gradient",
     "a weight's gradient before it is added": "buffers.fresh_gradient",

@@ -1,5 +1,7 @@
 """Rules of thumb that everyone quotes, beside the forecast, and what must never be: more that needs more."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware
@@ -113,3 +115,26 @@ def test_logits_are_of_the_positions_that_are_trained():
     few, most, nearly_all = (seen((count, 0)) for count in (128, 448, 480))
     assert most - few >= 320 * 2000 * 4
     assert most < nearly_all == seen((512, 0)) == seen(None), "480 of 512 are nearly all, which are not chosen from"
+
+
+def test_a_stage_whose_code_multiplies_what_it_received_keeps_both():
+    run = execution(Layout(pp=2), gradient_checkpointing="full")
+    plain, scaled = (
+        work(job(data={"max_length": 512}), replace(shape(), scales_stream=scales), run) for scales in (False, True)
+    )
+    (first, last), (same, more) = (
+        [list(moments(done, stage))[1][1]["communication"] for stage in holdings_of(done)] for done in (plain, scaled)
+    )
+    assert (same, more) == (first, last + plain.tokens * plain.model.hidden_size * 2)
+
+
+def test_masks_of_a_sequence_in_parts_are_kept_once_for_all_rows():
+    def activations(rows):
+        asked, run = job(data={"max_length": 512}), execution(Layout(cp=2), micro_batch_size=rows)
+        done = work(asked, shape(), run, hardware="cpu:2")
+        masks = done.causal_masks
+        return masks, dict(moments(done, holdings_of(done)[0]))["backward of layer 5"]["activations"]
+
+    (masks, one), (same, two) = activations(1), activations(2)
+    assert masks == same == 512 * 512 * 5 / 16 * 2 > 0
+    assert 2 * one - two == pytest.approx(6 * masks), "of six blocks"

@@ -61,7 +61,8 @@ class Family:
         floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers refuses a remainder
             in other families.
         even_heads: transformers runs the model only where `head_dim` is hidden_size / num_attention_heads.
-        bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, eager_attention: see ModelShape.
+        bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, scales_stream, eager_attention: see
+            ModelShape.
     """
 
     defaults: Mapping[str, Any]
@@ -96,6 +97,7 @@ class Family:
     floors_head_dim: bool = False
     even_heads: Bias = never
     partial_rotary: bool = False
+    scales_stream: bool = False
     eager_attention: bool = False
 
 

@@ -59,7 +59,7 @@ _MISTRAL = Family(
 #: model_type -> its rules.
 LLAMA_LIKE: dict[str, Family] = {
     "llama": Family(defaults=LLAMA_BIASES),
-    "granite": Family(defaults={**LLAMA_BIASES, "logits_scaling": 1.0}),
+    "granite": Family(defaults={**LLAMA_BIASES, "logits_scaling": 1.0}, scales_stream=True),
     "internlm3": Family(
         defaults={**LLAMA_BIASES, **config(128512, None, 10240, 48, None, 32768, 2), "head_dim": 128},
         keys={"attention_bias": "qkv_bias", "mlp_bias": "bias"},

@@ -135,6 +135,7 @@ EXPERTS: dict[str, Family] = {
         numbers=_LOCAL,
         mlp=nothing,
         experts=experts("block_sparse_moe", router="router", count="num_local_experts"),
+        scales_stream=True,
     ),
     "qwen2_moe": Family(
         defaults={

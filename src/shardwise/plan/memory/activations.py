@@ -141,6 +141,16 @@ def norm_backward_bytes(model: ModelShape, setting: Setting) -> float:
     return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if _ends_with_norm(model) else 0.0
 
 
+def routed_bytes(model: ModelShape, setting: Setting) -> tuple[float, float]:
+    """Bytes per token around the mean over experts, whose weights are in float32 as routers decide them (transformers'
+    `grouped_mm_experts_forward`): in forward what experts hand back times its weight, and that in the order of tokens;
+    in backward the gradient of this product and those of its factors, that of the result in the compute type too.
+    Compiled, none of it is made."""
+    handed = 0 if setting.compiled else sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
+    narrow = setting.types.compute if setting.types.compute != FLOAT32_BYTES else 0
+    return 2 * FLOAT32_BYTES * handed, (3 * FLOAT32_BYTES + narrow) * handed
+
+
 def final_norm_bytes(model: ModelShape, setting: Setting) -> float:
     """Bytes per token that the norm behind the blocks keeps; it is not compiled with them."""
     norm = Norm(name="final_norm", size=model.hidden_size, width=model.hidden_size)
@@ -183,8 +193,9 @@ def _products(model: ModelShape, setting: Setting) -> float:
 
 
 def made_again(matrix: Matrix) -> bool:
-    """Whether selective recompute makes a product again (`parallel/recompute.py` has the rule)."""
-    return matrix.rows > matrix.columns
+    """Whether selective recompute makes a product again (`parallel/recompute.py` has the rule): those of stacked
+    experts, which are another operator, in any case."""
+    return matrix.stacked or matrix.rows > matrix.columns
 
 
 def _norms(model: ModelShape) -> tuple[Norm, ...]:
@@ -228,6 +239,11 @@ def _matrices(model: ModelShape, setting: Setting) -> float:
 
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
     kept = [matrix for matrix in matrices if _keeps_input(matrix, setting)]
+    routers = [m for m in kept if _routes(m, model)]
+    if routers and not setting.compiled and setting.types.compute != FLOAT32_BYTES:
+        # Routers decide in float32, on a copy of their own (`models/routing.py`).
+        others = [matrix for matrix in matrices if matrix not in routers]
+        return routers[0].columns * FLOAT32_BYTES + _group(reads, others, model, setting)
     if not kept:
         return 0.0
     size = kept[0].columns * _copies(kept[0]) * setting.types.compute
@@ -252,6 +268,11 @@ def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
     return held.trained(matrix.name) or matrix.name in held.adapted or matrix.name in held.bare
 
 
+def _routes(matrix: Matrix, model: ModelShape) -> bool:
+    """Whether a matrix is a router before experts."""
+    return model.has_experts and matrix.reads == "mlp_input" and not matrix.adaptable
+
+
 def _copies(matrix: Matrix) -> int:
     """How often a token stands in a matrix's input: once for each expert that it runs through."""
     return matrix.run if matrix.reads in ("expert_input", "expert_product") else 1
@@ -270,18 +291,27 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.masked or setting.attention == "eager":
         repeated = query + _output_width(model)  # keys and values, for each group of heads
-        # Of a sequence in parts once for each part of this rank's, as far as it sees.
-        read = query + (repeated if setting.cp == 1 else wide + (setting.cp + 0.5) * repeated)
+        if setting.cp > 1:
+            # Once for each of this rank's parts of the sequence, as far as it sees; where none repeats, the whole's.
+            alone = model.num_attention_heads == model.num_key_value_heads
+            repeated = wide if alone else (setting.cp + 0.5) * repeated
+        read = query + repeated
     elif setting.cp > 1:
-        # A processor's kernel keeps a mask of each part's queries and the keys before its end.
-        mask = 0 if setting.cuda else setting.length * (2 * setting.cp + 1) / (4 * setting.cp)
-        read = query + wide + mask
+        read = query + wide
     elif fused and not model.position_parameters:
         # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
         read = query + key + (query + key + value)
     else:
         read = query + key + value
     return read * c + _attention_output(model, setting)
+
+
+def causal_mask_bytes(setting: Setting) -> float:
+    """Bytes of the masks that attention keeps in a block, however many rows there are: with a sequence in parts, a
+    processor's kernel makes one of each part's queries and the keys before its end."""
+    if setting.cp == 1 or setting.cuda or setting.masked or setting.attention == "eager":
+        return 0.0
+    return setting.length**2 * (2 * setting.cp + 1) / (4 * setting.cp**2) * setting.types.compute
 
 
 def _attention_output(model: ModelShape, setting: Setting) -> float:
@@ -334,6 +364,19 @@ def mlp_bytes(model: ModelShape, setting: Setting) -> float:
         if matrix.reads.startswith(("mlp", "expert")):
             read.setdefault(matrix.reads, []).append(matrix)
     return _mlp(model, setting) + sum(_group(reads, ms, model, setting) for reads, ms in read.items())
+
+
+def mlp_begin_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept of its input, the
+    gradient of what it made, and that of its input."""
+    first: dict[Reads, Matrix] = {}
+    for matrix in model.matrices:
+        if matrix.reads in ("mlp_input", "expert_input") and not _routes(matrix, model):
+            first.setdefault(matrix.reads, matrix)
+    return sum(
+        _group(m.reads, [m], model, setting) + (m.rows * m.run + m.columns * _copies(m)) * setting.types.compute
+        for m in first.values()
+    )
 
 
 def remade_bytes(model: ModelShape, setting: Setting) -> float:

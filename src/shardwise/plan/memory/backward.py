@@ -37,9 +37,10 @@ def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
 
 def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     work, block = scene.work, scene.part.inventory.block
-    tokens, casts, largest = work.tokens, weight_casts(scene, blocks=1), block.largest_trained
+    tokens, casts, last, of_mlp = work.tokens, weight_casts(scene, blocks=1), *_trained_of_mlp(scene)
     stream, product, inside = work.block_backward
-    saved, norm = of_one_block(scene), tokens * work.norm_backward
+    # What a block ends with: a norm, or the mean over experts.
+    saved, end = of_one_block(scene), tokens * max(work.norm_backward, work.routed[1])
     # Where a block is computed again before its backward, the next one has come by the time that is done.
     recomputed = work.execution.gradient_checkpointing != "none"
     begun = tokens * (work.saved + stream) + shared(scene) if recomputed else saved
@@ -47,19 +48,37 @@ def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     others = (work.unit_blocks - 1) * block.trained_elements
     before = in_reduction(scene, whole=others, behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + (arriving(scene) if comes else 0)}
-    yield {"activations": saved + norm, "temporary": casts, "communication": before}
-    after = in_reduction(scene, whole=others + largest, behind=behind)
+    yield {"activations": saved + end, "temporary": casts, "communication": before}
+    after = in_reduction(scene, whole=others + last, behind=behind)
     yield {
         "activations": saved + tokens * product,
-        "temporary": casts + fresh_gradient(work, largest) + work.computed_weights + work.remade_backward,
+        "temporary": casts + fresh_gradient(work, last) + work.computed_weights + work.remade_backward,
         "communication": after,
     }
     kept = 0 if work.sharded or scene.whole else work.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": after, "gradients": kept}
+    without = saved - tokens * work.saved_by_mlp
+    after = in_reduction(scene, whole=others + of_mlp, behind=behind)
+    yield {
+        "activations": without + tokens * work.mlp_begins,
+        "temporary": casts + fresh_gradient(work, block.largest_trained) + work.computed_weights + work.remade_backward,
+        "communication": after,
+    }
     if keys := keys_of_others(scene):
-        yield {"activations": saved - tokens * work.saved_by_mlp, "temporary": casts, "communication": after + keys}
+        yield {"activations": without, "temporary": casts, "communication": after + keys}
     yield {
         "activations": tokens * stream + shared(scene),
         "temporary": casts,
         "communication": leaving(scene, others + block.trained_elements),
     }
+
+
+def _trained_of_mlp(scene: Scene) -> tuple[int, int]:
+    """Elements of gradients that a block's MLP makes: the largest of what reads its product, and all."""
+    kinds, block = scene.work.block.kinds, scene.part.inventory.block
+
+    def of(reads: tuple[str, ...]) -> tuple[int, int]:
+        return block.trained_of(frozenset(m.name for kind in kinds for m in kind.matrices if m.reads.startswith(reads)))
+
+    product = "mlp_product", "expert_product"
+    return scene.work.once("gradients of the MLP", lambda: (of(product)[0], of(("mlp", "expert"))[1]), block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwise.plan.memory.persistent import weight_degree
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.memory.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
@@ -83,6 +84,13 @@ def arriving(scene: Scene) -> float:
     return _copied(scene, unit * inventory.block.gathered_bytes(work.types))
 
 
+def arriving_head(scene: Scene) -> float:
+    """The same of the final norm and the head, where they are gathered behind the blocks."""
+    if scene.work.execution.layout.weight_shards == 1:
+        return 0
+    return _copied(scene, scene.part.inventory.ends[1].gathered_bytes(scene.work.types))
+
+
 def _copied(scene: Scene, gathered_bytes: float) -> float:
     """What gloo, which moves tensors between processors, makes a copy of while it gathers."""
     return gathered_bytes if scene.work.cluster.gpu.kind == "cpu" else 0
@@ -103,6 +111,15 @@ def leaving(scene: Scene, whole: int) -> float:
     buffer = whole * REDUCTION_BYTES
     several = scene.work.execution.layout.weight_shards > 1
     return buffer + max(whole * scene.work.types.compute, _copied(scene, buffer) if several else 0)
+
+
+def leaving_head(scene: Scene) -> float:
+    """As they leave, gradients of the final norm and the head: beside the buffer the one that the loss gave stays, and
+    this rank's part of the sum comes."""
+    work, whole = scene.work, scene.part.inventory.ends[1].trained_elements
+    buffer, shards = whole * REDUCTION_BYTES, work.execution.layout.weight_shards
+    given = buffer / weight_degree(work.execution.layout) + _copied(scene, buffer) if shards > 1 else 0
+    return whole * work.types.compute + buffer + given
 
 
 def head_gradient(scene: Scene) -> float:

@@ -12,6 +12,7 @@ from typing import Literal
 from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.memory.buffers import (
     arriving,
+    arriving_head,
     exchanged_rows,
     flat_gradients,
     gathered,
@@ -19,6 +20,7 @@ from shardwise.plan.memory.buffers import (
     head_gradient,
     in_loss,
     kept_casts,
+    leaving_head,
     made_head_gradient,
     step_casts,
     step_temporaries,
@@ -54,9 +56,13 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     if scene.flight.forwards:
         yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
         if part.is_last:
+            if arriving_head(scene):
+                yield "arrival of the head in forward", _alive(scene, "earlier", during, _arrival_of_head(scene))
             yield "end of forward", _alive(scene, "earlier", during, _end_of_forward(scene))
     if part.is_last:
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
+        if scene.work.sharded and part.trained_head and not part.inventory.tied:
+            yield "reduction of the head", _alive(scene, "earlier", during, _reduction_of_head(scene))
     yield f"backward of layer {last}", _alive(scene, "earlier", during, _backward_of_last_block(scene))
     if len(part.span) > 2 and scene.work.sharded:
         yield f"backward of layer {last - 1}", _alive(scene, "earlier", during, _backward_of_middle_block(scene))
@@ -126,13 +132,22 @@ def _during(scene: Scene) -> Alive:
 def _forward_of_last_block(scene: Scene) -> Alive:
     """At work, or as its weights arrive."""
     work, blocks = scene.work, len(scene.part.span)
-    own = work.tokens * work.saved_whole + (work.remade if work.keeps_remade else work.remade_once)
-    own += work.computed_weights
+    own = work.tokens * (work.saved_whole + work.routed[0]) + (work.remade if work.keeps_remade else work.remade_once)
+    own += work.computed_weights + work.causal_masks
     arrives = arriving(scene)
     return {
         "activations": saved_by_blocks(scene, blocks - 1, skips=False) + (own if own > arrives else 0) + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks),
         "communication": gathered(scene, units=2, forward=True) + (0 if own > arrives else arrives),
+    }
+
+
+def _arrival_of_head(scene: Scene) -> Alive:
+    """As its weights are gathered, into a buffer: that of the last block stays until they have come."""
+    return {
+        "activations": saved_by_blocks(scene, len(scene.part.span)) + shared(scene) + head_input(scene),
+        "temporary": weight_casts(scene, blocks=len(scene.part.span), at_work=0),
+        "communication": gathered(scene, units=0, behind=1, forward=True) + arriving_head(scene),
     }
 
 
@@ -160,6 +175,16 @@ def _backward_of_loss(scene: Scene) -> Alive:
         "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
         "temporary": kept_casts(scene, blocks=len(part.span)),
         "communication": gathered(scene, units=0, behind=1) + whole_head_gradient(scene),
+    }
+
+
+def _reduction_of_head(scene: Scene) -> Alive:
+    """The gradient of final norm and head leaves, while the last block's weights arrive."""
+    blocks = len(scene.part.span)
+    return {
+        "activations": saved_by_blocks(scene, blocks) + shared(scene) + head_input(scene),
+        "temporary": kept_casts(scene, blocks=blocks),
+        "communication": gathered(scene, units=1) + leaving_head(scene),
     }
 
 

@@ -69,9 +69,20 @@ class Unit:
         """Elements of the largest tensor with a gradient, 0 where there is none."""
         return max((t.rows * t.columns for t in self.tensors if t.trained), default=0)
 
+    def trained_of(self, names: frozenset[str]) -> tuple[int, int]:
+        """Elements that are trained of matrices of these names, with biases and adapters: of the largest tensor, and of
+        all."""
+        found = [t.elements for t in self.tensors if t.trained and (t.name in names or _stem(t.name) in names)]
+        return max(found, default=0), sum(found)
+
     def sliced(self, *, degree: int, index: int) -> Unit:
         """What one tensor-parallel rank holds of it."""
         return Unit(tensors=tuple(tensor.sliced(degree=degree, index=index) for tensor in self.tensors))
+
+
+def _stem(name: str) -> str:
+    """Of the matrix that a bias, an adapter's half or a copy belongs to."""
+    return name.rpartition(".")[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

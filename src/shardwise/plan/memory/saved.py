@@ -49,7 +49,7 @@ def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     saved = blocks * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
-    return work.tokens * saved + (blocks * work.remade_by_mean if work.keeps_remade else 0.0)
+    return work.tokens * saved + (blocks * (work.remade_by_mean + work.causal_masks) if work.keeps_remade else 0.0)
 
 
 def saved_by_all(scene: Scene) -> float:
@@ -82,7 +82,7 @@ def of_one_block(scene: Scene) -> float:
     work = scene.work
     recomputed = work.execution.gradient_checkpointing != "none" and not work.reads_in_place
     saved = work.saved_whole + (work.block_input if recomputed else 0.0) + work.unasked + work.block_backward[0]
-    return work.tokens * saved + shared(scene) + work.remade
+    return work.tokens * saved + shared(scene) + work.remade + work.causal_masks
 
 
 def _messages(scene: Scene) -> float:
@@ -119,10 +119,11 @@ def _is_plain(layout: Layout) -> bool:
 
 
 def _kept_messages(scene: Scene) -> float:
-    """What a stage received for a micro-batch, unless its first block keeps that anyway, and what it made of it, both
-    kept until the gradients have passed."""
+    """What a stage received for a micro-batch, unless its first block keeps that itself and no multiple of it, and what
+    it made of it, both kept until the gradients have passed."""
     work, part = scene.work, scene.part
     saved = work.execution.gradient_checkpointing != "none" or work.reads_in_place
+    saved = saved and not work.model.scales_stream
     kept = (not part.is_first and not saved) + (not part.is_last)
     return kept * head_input(scene)
 

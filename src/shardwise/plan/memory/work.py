@@ -12,13 +12,16 @@ from shardwise.plan.memory.activations import (
     Setting,
     backward_bytes,
     block_input_bytes,
+    causal_mask_bytes,
     final_norm_bytes,
+    mlp_begin_bytes,
     mlp_bytes,
     norm_backward_bytes,
     reads_in_place,
     remade_backward_bytes,
     remade_bytes,
     remade_once_bytes,
+    routed_bytes,
     saved_bytes,
     unasked_bytes,
     unsaved_by_first_block,
@@ -133,6 +136,11 @@ class Work:
         return mlp_bytes(self.block, self.setting)
 
     @of_all_sizes
+    def mlp_begins(self) -> float:
+        """Bytes per token as a block's backward comes to the matrix of its MLP that was first."""
+        return mlp_begin_bytes(self.block, self.setting)
+
+    @of_all_sizes
     def last_matrix(self) -> int:
         """Elements of the matrix that reads a dense MLP's product, where it is trained."""
         last = [m for m in self.block.matrices if m.reads == "mlp_product" and self.inventory.trained(m.name)]
@@ -142,6 +150,11 @@ class Work:
     def norm_backward(self) -> float:
         """Bytes per token that the backward of a norm at a block's end works in, where the block has one."""
         return norm_backward_bytes(self.block, self.setting)
+
+    @of_all_sizes
+    def routed(self) -> tuple[float, float]:
+        """Bytes per token around the mean over experts, in forward and in backward."""
+        return max(routed_bytes(kind, self.setting) for kind in self.block.kinds)
 
     @of_all_sizes
     def reads_in_place(self) -> bool:
@@ -181,6 +194,11 @@ class Work:
     def remade(self) -> float:
         """Bytes of the weights with their adapters' products that a block makes of bare parameters."""
         return max(remade_bytes(kind, self.setting) for kind in self.block.kinds)
+
+    @cached_property
+    def causal_masks(self) -> float:
+        """Bytes of the masks that a block's attention keeps, once for all rows."""
+        return causal_mask_bytes(self.setting)
 
     @property
     def keeps_remade(self) -> bool:

@@ -150,6 +150,7 @@ class ModelShape:
         activation: the MLP's activation function, in transformers' words.
         attention_softcap: attention scores are capped, which SDPA cannot do.
         partial_rotary: queries and keys are rotated in part and joined again, which changes their memory layout.
+        scales_stream: its code multiplies what the first block of a pipeline stage gets, embedded or received.
         parallel_residual: attention and the MLP read the same residual stream.
         plain_head: logits are the head's output, with no cap or scale behind it.
         other_blocks: the blocks that are not of the usual kind.
@@ -190,6 +191,7 @@ class ModelShape:
     activation: str = "silu"
     attention_softcap: bool = False
     partial_rotary: bool = False
+    scales_stream: bool = False
     parallel_residual: bool = False
     plain_head: bool = True
     other_blocks: tuple[OtherBlocks, ...] = ()
