@@ -83,7 +83,7 @@ def _typed(kind: Any, row: dict[str, str]) -> Any:
         "float | None": lambda text: float(text) if text else None,
         "int | None": lambda text: int(text) if text else None,
     }
-    return kind(**{field.name: read[field.type](row.get(field.name, "")) for field in fields(kind)})
+    return kind(**{field.name: read[str(field.type)](row.get(field.name, "")) for field in fields(kind)})
 
 
 def compared(cell: Cell, ranks: list[Measured], *, gpu: str | None = None) -> Iterator[Compared]:
