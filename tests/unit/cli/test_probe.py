@@ -121,9 +121,7 @@ def test_one_process_has_the_cores_that_others_leave_to_it() -> None:
     write_rates(_rates())
     kept = "train.gradient_checkpointing=none"  # whatever memory is free while this runs
     asked = ["model=SmolLM2-135M", "method=full", "layout={}", "train.micro_batch_size=4", kept]
-    alone, beside = (
-        api.plan(overrides=[*asked, f"hardware=cpu:{processes}"]).best for processes in (1, 2)
-    )
+    alone, beside = (api.plan(overrides=[*asked, f"hardware=cpu:{processes}"]).best for processes in (1, 2))
     assert alone is not None and beside is not None
     assert beside.time.step_seconds == pytest.approx(alone.time.step_seconds)
 

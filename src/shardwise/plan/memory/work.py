@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from math import ceil
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from shardwise.plan.memory.activations import (
     Setting,
@@ -46,7 +46,9 @@ class of_all_sizes(Generic[T]):  # noqa: N801
     def __init__(self, make: Callable[[Any], T]) -> None:
         self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
 
-    def __get__(self, work: Work, owner: type[Work]) -> T:
+    def __get__(self, work: Work | None, owner: type[Work]) -> T:
+        if work is None:
+            return cast(T, self)
         if self.name not in work.alike:
             work.alike[self.name] = self.make(work)
         return work.__dict__.setdefault(self.name, work.alike[self.name])
