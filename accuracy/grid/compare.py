@@ -153,8 +153,8 @@ Each cell once, in the first group that has it, with the reason for what is miss
 """
 _REHEARSED = """\
 Rehearsals of the same ranks (`shardwise rehearse`; `python -m accuracy.grid.rehearse`), which run the trainer's own
-code on tensors without numbers, on rows that are all as long as the longest. In packed and padded runs not every step
-that was measured had such rows. Experts and context parallel are not rehearsed:
+code on tensors without numbers, on the rows of the run. Where it is not known which step was measured, the fullest of
+all is compared. Experts and context parallel are not rehearsed:
 """
 _LEFT_OUT = """\
 Left out are {unsure} kinds of rank whose peak is not certain, because a thread of gloo freed tensors, which the

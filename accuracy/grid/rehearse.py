@@ -1,20 +1,20 @@
 """Rehearses the measured cells, and writes the peaks beside what was measured.
 
-python -m accuracy.grid.rehearse [--cells accuracy/grid/cells.csv]    # about 15 minutes on two cores
+python -m accuracy.grid.rehearse [--cells accuracy/grid/cells.csv]    # about half an hour on two cores
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import tempfile
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from accuracy.grid.cells import Cell, Measured, work_of_run
 from accuracy.grid.compare import CELLS, read_cells
-from accuracy.grid.measure import written_job
+from accuracy.grid.measure import write_cells, written_job
 from shardwise.catalog.models import read_model
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.spec.support.rehearsed import rehearsal_refusals
@@ -32,11 +32,18 @@ def rehearsed(cell: Cell, ranks: list[Measured], root: Path) -> list[Measured]:
     run = prepare_cell(job, root / "run")
     kinds = [group.ranks for group in forecast_memory(work).ranks]
     answers = rehearse_ranks(job, work.execution, [alike[0] for alike in kinds], cuda=False, prepared=run)
-    peaks = {rank: answer.get("peak_bytes") for alike, answer in zip(kinds, answers, strict=True) for rank in alike}
+    by_rank = {rank: answer for alike, answer in zip(kinds, answers, strict=True) for rank in alike}
     for answer in answers:
         if "refused" in answer:
             sys.stderr.write(f"{cell.words}: {'; '.join(answer['refused'])}\n")
-    return [replace(one, rehearsed=peaks[one.rank]) for one in ranks]
+    return [replace(one, rehearsed=_peak(by_rank[one.rank], one.step)) for one in ranks]
+
+
+def _peak(answer: dict[str, Any], step: int | None) -> int | None:
+    """Of the step that was measured, or of all where that is not known; None where a rehearsal is refused."""
+    if "refused" in answer:
+        return None
+    return answer["peak_bytes"] if step is None else answer["step_peaks"][step]
 
 
 def main() -> None:
@@ -45,19 +52,14 @@ def main() -> None:
     parser.add_argument("--cells", type=Path, default=CELLS)
     cells = parser.parse_args().cells
     made = list(read_cells(cells))
-    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as root:
         for index, (cell, ranks) in enumerate(made):
             folder = Path(root) / str(index)
             folder.mkdir()
-            rows += [{"cell": index, **asdict(cell), **asdict(one)} for one in rehearsed(cell, ranks, folder)]
+            made[index] = cell, rehearsed(cell, ranks, folder)
             sys.stdout.write(f"{index + 1} of {len(made)}\n")
             sys.stdout.flush()
-    with cells.open("w", newline="") as file:
-        names = ["cell", *(field.name for kind in (Cell, Measured) for field in fields(kind))]
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_cells(cells, made)
 
 
 if __name__ == "__main__":

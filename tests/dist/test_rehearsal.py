@@ -113,11 +113,14 @@ def test_a_micro_batch_of_one_row_keeps_under_tp_what_real_tensors_keep(make_job
 def test_prepared_rows_are_rehearsed_as_they_are(make_job, tmp_path) -> None:
     run, job, chosen = _cell(tmp_path, make_job, "fsdp", "full", length=32)
     longer = job.model_copy(update={"data": job.data.model_copy(update={"max_length": 64})})
-    peaks = [
-        rehearse_ranks(asked, chosen, [0], cuda=False, prepared=rows)[0]["peak_bytes"]
+    found = [
+        rehearse_ranks(asked, chosen, [0], cuda=False, prepared=rows)[0]
         for asked, rows in ((job, None), (longer, run), (longer, None))
     ]
+    peaks = [one["peak_bytes"] for one in found]
     assert peaks[0] == peaks[1] < peaks[2]
+    begun, then = found[1]["step_peaks"]
+    assert begun < then == peaks[1], "the second step has optimizer states"
 
 
 def _together(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:

@@ -21,6 +21,15 @@ def test_forecasts_of_measured_runs_stay_as_near_as_the_page_says():
     assert section().count("\n| layout |") == 14
 
 
+def test_rehearsals_of_measured_runs_are_as_near_as_the_page_says():
+    every = [one.measured for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
+    pairs = [(one.rehearsed, one.peak) for one in every if one.seen_whole]
+    errors = sorted(abs(rehearsed / peak - 1) for rehearsed, peak in pairs if rehearsed is not None)
+    assert len(errors) > 220
+    assert errors[len(errors) // 2] < 0.001
+    assert errors[-1] < 0.01
+
+
 def test_the_measured_cells_are_those_that_are_drawn():
     order = islice(drawn(), 2 * COUNT)
     assert all(cell in order for cell, _ in read_cells(CELLS)), "each behind the one before"

@@ -42,11 +42,13 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsed:
-    """A rank's rehearsal: what it holds after a step, with the gradients of it, and all that it allocated."""
+    """A rank's rehearsal: what it holds after a step, with the gradients of it, and all that it allocated; `begun`: how
+    many changes of the ledger there were as each step began."""
 
     rank: int
     held: Held
     ledger: Ledger
+    begun: tuple[int, ...]
 
 
 def rehearse_rank(
@@ -131,7 +133,8 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
                         ledger.take_in(made, "weights")
 
         built = build(run, job, execution, world=world, journal=Journal(run=run, rank=world.rank), fill=fill)
-        return Rehearsed(rank=world.rank, held=_stepped(built, ledger, fakes), ledger=ledger)
+        now, begun = _stepped(built, ledger, fakes)
+        return Rehearsed(rank=world.rank, held=now, ledger=ledger, begun=begun)
 
 
 def _unread(weights: Weights) -> Any:
@@ -142,9 +145,10 @@ def _unread(weights: Weights) -> Any:
     return read
 
 
-def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> Held:
+def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held, tuple[int, ...]]:
     follow_instants(built, ledger)
     gradients: list[int] = []
+    begun: list[int] = []
 
     def tag(*_: Any) -> None:
         gradients.append(ledger.tag([p.grad for p in built.model.trainable if p.grad is not None], "gradients"))
@@ -157,12 +161,13 @@ def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> Held:
     ledger.tag((p for _, p in built.model.parameters), "weights")
     for batch in built.batches.from_(0):
         ledger.instant = "forward"
+        begun.append(len(ledger.changes))
         update = launch(built, _faked(batch, fakes))
         update.figures  # noqa: B018 - as the loop reads them
         ledger.tag(_states(built.optimizer), "optimizer")
         del update
     now = held((p for _, p in built.model.parameters), built.optimizer)
-    return replace(now, gradients=max(gradients, default=0))
+    return replace(now, gradients=max(gradients, default=0)), tuple(begun)
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

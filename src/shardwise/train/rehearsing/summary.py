@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from shardwise.train.rehearsing.allocator import reserved_bytes
@@ -15,7 +16,7 @@ _NAMED = 12
 
 
 def summary(found: Rehearsed) -> dict[str, Any]:
-    """As plain data: the fields of `spec.rehearsal.RankRehearsal`, without the ranks."""
+    """As plain data: the fields of `spec.rehearsal.RankRehearsal`, without the ranks; and `step_peaks`."""
     changes = found.ledger.changes
     high, at = _highest(changes)
     alive: Counter[int] = Counter()
@@ -35,6 +36,7 @@ def summary(found: Rehearsed) -> dict[str, Any]:
         "peak_instant": changes[at].instant,
         "parts": dict(parts),
         "instants": high,
+        "step_peaks": _step_peaks(changes, found.begun),
         "tensors": _alike(there),
     }
 
@@ -50,6 +52,12 @@ def _highest(changes: Sequence[Change]) -> tuple[dict[str, int], int]:
         if now > most:
             most, at = now, index
     return high, at
+
+
+def _step_peaks(changes: Sequence[Change], begun: Sequence[int]) -> list[int]:
+    """The most that was alive in each step."""
+    alive = list(accumulate(change.delta for change in changes))
+    return [max(alive[start:end]) for start, end in pairwise([*begun, len(changes)])]
 
 
 def _alike(there: Sequence[tuple[Allocation, int]]) -> list[dict[str, Any]]:
