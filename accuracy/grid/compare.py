@@ -176,11 +176,13 @@ MISSES: dict[str, tuple[Callable[[Cell], bool], str]] = {
     ),
     "tensor parallel": (
         lambda cell: cell.layout in ("tp", "fsdp x tp"),
-        "what is gathered and summed between slices is counted as if it were there together",
+        "what is gathered and summed between slices is counted as if it were there together; "
+        "what is too low is not explained",
     ),
     "recompute": (
         lambda cell: cell.recompute != "none",
-        "a block's backward is counted by its fullest moments, which what is let go in between does not fill",
+        "a block's backward is counted by its fullest moments, which what is let go in between does not fill; "
+        "what is too low is not explained",
     ),
     "all others": (lambda _: True, "small terms: of toys, messages and what one operator works in"),
 }

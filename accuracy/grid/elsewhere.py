@@ -37,7 +37,8 @@ than the fastest in {near} of {jobs} jobs, and {worst:.1%} more at worst:
 |---|---|---|---|---|"""
 
 _TIMES_WHY = """\
-The goals are a median error of 10 %, and a choice within 5 % in nine jobs of ten. Known: what a probe does not time at
+The goal of a median error of 10 % is met, that of a choice within 5 % in nine jobs of ten is missed.
+Known: what a probe does not time at
 the job's own size it takes from a small model: the seconds of FSDP around a unit, and what threads of one process wait
 for each other, which other programs made longer: one process is forecast too slow by it. In bfloat16 attention's
 backward takes up to 18 times a forward on this processor, and a probe times it by type and length. Other programs were
