@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from accuracy.grid.cells import HELD_OUT, ROWS, Cell, Measured, job_of, work_of_run
+from accuracy.grid.cells import ROWS, Cell, Measured, job_of, work_of_run
 from accuracy.grid.rows import Forwards, measured_forwards
 from accuracy.rivals import RIVALS
 from shardwise.catalog.config import shape_from_data
@@ -142,11 +142,11 @@ _OPENING = """\
 ## Our own trainer, on small runs
 {runs} runs of toy models on one to four CPU processes: all that a rank allocates is counted over whole steps, and
 compared with the plan of the same job. `python -m accuracy.grid.measure` makes the runs in some 25 minutes;
-`accuracy/grid/cells.csv` has them. Models of 4 million parameters and rows of 128 or 256 tokens make small terms
-large: messages, copies and what one operator works in. Bytes between steps (weights, optimizer states) are forecast
-exactly in {exact} of {kinds} kinds of rank. In padded runs rows are shorter than the longest, and the forecast is asked
-for those that a step was given, as a run's report asks; the line `as planned` has what the plan said, for rows that are
-all as long as the longest. Of the peak:
+`accuracy/grid/cells.csv` has them. Models of 4 million parameters and rows of 128 or 256 tokens make small terms large:
+messages, copies and what one operator works in. Bytes between steps (weights, optimizer states) are forecast exactly in
+{exact} of {kinds} kinds of rank. In padded runs rows are shorter than the longest, and the forecast is asked for those
+that a step was given, as a run's report asks; the line `as planned` has what the plan said, for rows that are all as
+long as the longest. No family is held out: any may have led to a rule. Of the peak:
 """
 _MISSED = """\
 Each cell once, in the first group that has it, with the reason for what is missed:
@@ -221,7 +221,7 @@ def figures(errors: list[float]) -> tuple[str, ...]:
 def section(cells: Path = CELLS) -> str:
     """Of docs/accuracy.md."""
     every = [one for cell, ranks in read_cells(cells) for one in compared(cell, ranks)]
-    exact, held = sum(one.exact for one in every), [one.error for one in every if one.cell.family in HELD_OUT]
+    exact = sum(one.exact for one in every)
     padded = [one for one in every if one.cell.rows == "padded" and one.measured.seen_whole]
     low = [one for one in every if one.measured.seen_whole and one.error < 0]
     unsure = sum(not one.measured.seen_whole for one in every)
@@ -234,7 +234,6 @@ def section(cells: Path = CELLS) -> str:
         "|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in table(every)),
         f"| as planned | padded | {' | '.join(figures([one.planned_error for one in padded]))} |",
-        *([f"| nothing changed for | {', '.join(HELD_OUT)} | {' | '.join(figures(held))} |"] if held else []),
         "",
         _MISSED,
         f"| group | ranks {_HEAD[:-1]}| why |",

@@ -37,15 +37,15 @@ than the fastest in {near} of {jobs} jobs, and {worst:.1%} more at worst:
 |---|---|---|---|---|"""
 
 _TIMES_WHY = """\
-The goal of a median error of 10 % is met, that of a choice within 5 % in nine jobs of ten is missed.
-Known: what a probe does not time at
-the job's own size it takes from a small model: the seconds of FSDP around a unit, and what threads of one process wait
-for each other, which other programs made longer: one process is forecast too slow by it. In bfloat16 attention's
-backward takes up to 18 times a forward on this processor, and a probe times it by type and length. Other programs were
-at work, more in the first jobs than in the last; a message waits for the rank that is late. The probe was between the
-first round, of all jobs, and the second, of one; with another before the first, which had no steps in bfloat16 and none
-on all cores, the median error of the first round was 10.8 %. Layouts whose measured times differ by less than the noise
-decide the choice. Would decide: the same table on a machine of which nobody else has a part."""
+The goal of a median error of 10 % is met, that of a choice within 5 % in nine jobs of ten is missed. Known: what a
+probe does not time at the job's own size it takes from a small model: the seconds of FSDP around a unit, and what
+threads of one process wait for each other, which other programs made longer: one process is forecast too slow by it. In
+bfloat16 attention's backward takes up to 18 times a forward on this processor, and a probe times it by type and length.
+Other programs were at work, more in the first jobs than in the last; a message waits for the rank that is late. The
+probe was between the first round, of all jobs, and the second, of one; with another before the first, which had no
+steps in bfloat16 and none on all cores, the median error of the first round was 10.8 %. Layouts whose measured times
+differ by less than the noise decide the choice. Would decide: the same table on a machine of which nobody else has a
+part."""
 
 
 def elsewhere(folder: Path = FOLDER) -> str:

@@ -163,28 +163,22 @@ def main() -> None:
     if arguments.again:
         _again(arguments.again, arguments.out)
         return
-    names = [field.name for kind in (Cell, Measured) for field in fields(kind)]
-    done, root = 0, Path(tempfile.mkdtemp())
-    with arguments.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["cell", *names], lineterminator="\n")
-        writer.writeheader()
-        for cell in drawn():
-            if done == arguments.count:
-                break
-            folder = root / str(done)
-            folder.mkdir()
-            try:
-                ranks = measured(cell, folder)
-            except ShardwiseError as refused:
-                sys.stderr.write(f"left out: {cell}: {refused}\n")
-                shutil.rmtree(folder)
-                continue
-            writer.writerows({"cell": done, **asdict(cell), **asdict(rank)} for rank in ranks)
-            file.flush()
-            sys.stdout.write(f"{done} of {arguments.count}: {cell}\n")
+    made: list[tuple[Cell, list[Measured]]] = []
+    root = Path(tempfile.mkdtemp())
+    for cell in drawn():
+        if len(made) == arguments.count:
+            break
+        folder = root / str(len(made))
+        folder.mkdir()
+        try:
+            made.append((cell, measured(cell, folder)))
+        except ShardwiseError as refused:
+            sys.stderr.write(f"left out: {cell}: {refused}\n")
+        else:
+            write_cells(arguments.out, made)
+            sys.stdout.write(f"{len(made) - 1} of {arguments.count}: {cell}\n")
             sys.stdout.flush()
-            done += 1
-            shutil.rmtree(folder)
+        shutil.rmtree(folder)
     shutil.rmtree(root)
 
 

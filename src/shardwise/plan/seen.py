@@ -38,8 +38,8 @@ def forecast_seen(
     trained: tuple[int, int] | None = None,
 ) -> SeenMemory:
     """The peaks of every rank, where no sequence of the first forward of a step is longer than `first` tokens, and none
-    of the others than `later`: gradients that are added up lie beside these alone. `trained`:
-    positions of a first forward and of a later one that are trained, at most; all of them where it is None."""
+    of the others than `later`: gradients that are added up lie beside these alone.
+    `trained`: positions of a first forward and of a later one that are trained, at most; all where it is None."""
 
     def work(alike: Execution, *, is_first: bool) -> Work:
         length = first if is_first else later

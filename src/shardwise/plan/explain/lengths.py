@@ -8,7 +8,7 @@ from math import inf
 
 from shardwise.plan.explain.comparison import percent
 from shardwise.plan.memory import Work
-from shardwise.plan.search import Choice, Forecasts, Search, bases, sized, why_left_out
+from shardwise.plan.search import Choice, Forecasts, Search, considered, sized
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import open_refusal
@@ -70,9 +70,10 @@ def _seconds(search: Search, layout: Layout, length: int) -> float:
     job = asked.job.model_copy(update={"data": data})
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
     refused = open_refusal(method=job.method, layout=layout, model=as_trained(job, asked.model))
-    if refused or why_left_out(job, asked.model, choice):
+    left = [] if refused else considered(job, asked.model, choice)[0]
+    if not left:
         return inf
     forecasts = Forecasts(replace(asked, job=job, length=length, mean_length=length, document=None))
-    every = (sized(base, job, 1) for base in bases(job, asked.model, choice))
+    every = (sized(base, job, 1) for base in left)
     fastest_first = sorted(every, key=forecasts.seconds)
     return next((forecasts.seconds(one) for one in fastest_first if forecasts.fits(one)), inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.plan.memory import Work, forecast_memory, work_of
-from shardwise.plan.search import Choice, bases, sized, sizes_on, why_left_out
+from shardwise.plan.search import Choice, considered, sized, sizes_on
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib
@@ -71,9 +71,10 @@ def _fits_in_shards(work: Work, capacity: int) -> bool:
     that is the only one of its step, so that no earlier gradients lie beside it."""
     job, model, layout = work.job, work.model, Layout(dp_shard=work.cluster.num_gpus)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
-    if layout.dp_shard == 1 or why_left_out(job, model, choice) is not None:
+    bases, _ = considered(job, model, choice)
+    if layout.dp_shard == 1 or not bases:
         return False
     sizes = sizes_on(job, layout.data_world_size)
-    tried = (sized(base, job, size) for size in sizes for base in bases(job, model, choice))
+    tried = (sized(base, job, size) for size in sizes for base in bases)
     works = (work_of(job, model=model, cluster=work.cluster, execution=one, inventory=work.inventory) for one in tried)
     return any(forecast_memory(one).peak_high_bytes <= capacity for one in works)

@@ -40,7 +40,7 @@ from shardwise.spec.support.attention import MASKED
 T = TypeVar("T")
 
 
-class of_all_sizes(Generic[T]):  # noqa: N801
+class of_all_sizes(Generic[T]):  # noqa: N801  # a decorator, as cached_property
     """A number of a work that depends on nothing in which `Work.under` makes others: computed once for all of them."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:

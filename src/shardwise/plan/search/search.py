@@ -194,8 +194,8 @@ class Search:
         """Executions that shard and recompute whatever they can, at the smallest micro-batch and the largest."""
         job, model = self.question.job, self.question.model
         for choice in lean_layouts(job, model, self.question.cluster):
-            if admits(choice.layout) and why_left_out(job, model, choice) is None:
-                yield from self._extremes(bases(job, model, choice))
+            if admits(choice.layout):
+                yield from self._extremes(considered(job, model, choice)[0])
 
     def _extremes(self, some: Iterable[Execution]) -> Iterator[Execution]:
         """The smallest micro-batch and the largest, with as much recompute as is open."""

@@ -95,8 +95,7 @@ class Allocations(profile):
 class MemoryMeter:
     """Peak memory of this rank so far. `rows_seen`: tokens, with padding, of the longest rows of the steps that were
     measured: in their first forwards, and in later ones; `trained_seen`: positions that were trained there, of all
-    rows. `buckets`: gradients that stay between steps,
-    when no parameter has them."""
+    rows. `buckets`: gradients that stay between steps, when no parameter has them."""
 
     def __init__(
         self,
@@ -178,14 +177,15 @@ class MemoryMeter:
         return max((peak for phase, peak in self.phase_peaks.items() if phase != LOADING), default=0)
 
     @contextmanager
-    def watch(self, lengths: Sequence[int], *, trained: Sequence[int] = ()) -> Iterator[None]:
+    def watch(self, lengths: Sequence[int], *, trained: Iterable[int] = ()) -> Iterator[None]:
         """Measures the step inside, where this device needs it to be watched. `lengths`: tokens of a row in each
-        of its forwards, with padding; `trained`: of all rows, the positions that are trained."""
+        of its forwards, with padding; `trained`: of all rows, the positions that are trained; it is read where the step
+        is measured."""
         is_cuda = self._device.type == "cuda"
         self._watched += 1
         if is_cuda or self._watched <= _MEASURED_STEPS:
             self.rows_seen = _most(self.rows_seen, lengths)
-            self.trained_seen = _most(self.trained_seen, trained)
+            self.trained_seen = _most(self.trained_seen, [*trained])
         if is_cuda or self._watched > _MEASURED_STEPS:
             yield
             return

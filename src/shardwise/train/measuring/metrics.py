@@ -77,7 +77,7 @@ class Metrics:
         """Measures the work of a step, whose time runs from the last edge on."""
         self._cpu = time.process_time()
         micros = batch.micro_batches
-        trained = [int((micro.labels != IGNORED).sum()) for micro in micros]
+        trained = (int((micro.labels != IGNORED).sum()) for micro in micros)
         with self.meter.watch([micro.input_ids.shape[1] for micro in micros], trained=trained):
             yield
 
