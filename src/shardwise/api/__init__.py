@@ -36,7 +36,7 @@ from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.report.contents import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
-from shardwise.spec.rehearsal import Rehearsal
+from shardwise.spec.rehearsal import Rehearsal, Rehearsing
 from shardwise.spec.request import Override
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "Programs",
     "Rates",
     "Rehearsal",
+    "Rehearsing",
     "Report",
     "ReportedError",
     "Step",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +12,17 @@ from shardwise.api.rehearsing import eagerly, refusals, rehearse_candidate
 from shardwise.errors import HardwareError, UnsupportedError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
-from shardwise.spec.rehearsal import Rehearsal
+from shardwise.spec.rehearsal import Rehearsal, Rehearsing
 from shardwise.spec.request import Override
 from shardwise.units import format_gib
 
 
-def rehearsed_plan(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Plan:
+def rehearsed_plan(
+    job: Job | str | Path | None = None,
+    *,
+    overrides: Sequence[str | Override] = (),
+    on_update: Callable[[Rehearsing], None] | None = None,
+) -> Plan:
     """As `plan`; candidates are rehearsed in their order until one fits, and the memory of those is what was rehearsed.
     Where none is forecast to fit, those are rehearsed of which the forecast leaves it open.
 
@@ -27,27 +32,27 @@ def rehearsed_plan(job: Job | str | Path | None = None, *, overrides: Sequence[s
     made = plan(job, overrides=eagerly(job, overrides))
     if made.offers is not None:
         raise HardwareError("--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
-    return with_rehearsals(made)
+    return with_rehearsals(made, on_update=on_update)
 
 
-def with_rehearsals(made: Plan) -> Plan:
+def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | None = None) -> Plan:
     """The plan with what rehearsals correct of it."""
     candidates = list(made.candidates)
     for index, one in enumerate(candidates):
         if one.fits or one.memory.peak_low_bytes <= one.memory.capacity_bytes:
-            candidates[index] = _checked(made, one)
+            candidates[index] = _checked(made, one, on_update)
             if candidates[index].fits:
                 return ranked(made, candidates, chosen=candidates[index], mark="rehearsed")
     return ranked(made, candidates, chosen=None, mark="rehearsed")
 
 
-def _checked(made: Plan, one: Candidate) -> Candidate:
+def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None] | None) -> Candidate:
     """A candidate with what its rehearsal says of it; as it was, but for a sentence, where it is not rehearsed."""
     refused = refusals(made, one)
     if refused:
         return replace(one, reasons=(*one.reasons, *(f"not rehearsed: {reason}" for reason in refused)))
     try:
-        found = rehearse_candidate(made, one)
+        found = rehearse_candidate(made, one, on_update=on_update)
     except UnsupportedError as error:
         return replace(one, fits=False, reasons=(f"rehearsed, it fails: {error}",))
     worst = found.worst

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,17 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
-from shardwise.spec.rehearsal import Group, RankRehearsal, Rehearsal
+from shardwise.spec.rehearsal import Group, RankRehearsal, Rehearsal, Rehearsing
 from shardwise.spec.request import Override, read_request
 from shardwise.spec.support.rehearsed import rehearsal_refusals
 
 
-def rehearse(job: Job | str | Path, *, overrides: Sequence[str | Override] = ()) -> Rehearsal:
+def rehearse(
+    job: Job | str | Path,
+    *,
+    overrides: Sequence[str | Override] = (),
+    on_update: Callable[[Rehearsing], None] | None = None,
+) -> Rehearsal:
     """Rehearses what is planned for a job, whether it is forecast to fit or not: two steps of rows that are all as long
     as they may be, at the layout's size. Where the job leaves it open, blocks are not compiled.
 
@@ -36,7 +41,7 @@ def rehearse(job: Job | str | Path, *, overrides: Sequence[str | Override] = ())
         DoesNotFitError: there is nothing to rehearse.
     """
     made = plan(job, overrides=eagerly(job, overrides))
-    return rehearse_candidate(made, _chosen(made))
+    return rehearse_candidate(made, _chosen(made), on_update=on_update)
 
 
 def eagerly(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Sequence[str | Override]:
@@ -51,21 +56,30 @@ def refusals(made: Plan, chosen: Candidate) -> list[str]:
     return [*chosen.not_trained, *rehearsal_refusals(chosen.execution, model)]
 
 
-def rehearse_candidate(made: Plan, chosen: Candidate) -> Rehearsal:
+def rehearse_candidate(
+    made: Plan, chosen: Candidate, *, on_update: Callable[[Rehearsing], None] | None = None
+) -> Rehearsal:
     """Rehearses a candidate of a plan. Raises UnsupportedError: it is not rehearsed, or a rank would fail."""
     refused = refusals(made, chosen)
     if refused:
         raise UnsupportedError("\n".join(refused))
     asked, cluster = job_from_data(made.job), Cluster.from_json(made.hardware)
     began, groups = time.monotonic(), chosen.memory.ranks
+    ranks = [group.ranks[0] for group in groups]
     question = {
         "job": asked.to_json(),
         "execution": chosen.execution.to_json(),
-        "ranks": [group.ranks[0] for group in groups],
+        "ranks": ranks,
         "cuda": cluster.gpu.kind == "cuda",
         **_model(asked.model),
     }
-    answers = rehearsed(question)
+
+    def begins(rank: int) -> None:
+        if on_update is not None:
+            number = ranks.index(rank) + 1
+            on_update(Rehearsing(strategy=chosen.execution.layout.strategy, rank=rank, number=number, total=len(ranks)))
+
+    answers = rehearsed(question, begins=begins)
     reasons = dict.fromkeys(reason for answer in answers for reason in answer.get("refused", ()))
     if reasons:
         raise UnsupportedError("\n".join(reasons))

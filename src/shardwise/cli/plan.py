@@ -62,6 +62,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     """
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
+    from shardwise.cli.rehearse import show_rehearsing
     from shardwise.errors import InputError
 
     if listed is not None:
@@ -92,7 +93,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     refuse_together(rehearse=rehearse, solve=solve, calibrated=calibrated)
     overrides = [*given, *(sets or [])]
     made = (
-        api.rehearsed_plan(job, overrides=overrides)
+        api.rehearsed_plan(job, overrides=overrides, on_update=show_rehearsing)
         if rehearse
         else api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated)
     )

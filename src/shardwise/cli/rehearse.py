@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from shardwise.api import Rehearsal
+    from shardwise.api import Rehearsal, Rehearsing
     from shardwise.spec.rehearsal import RankRehearsal
 
 
@@ -24,13 +25,22 @@ def rehearse(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
 
-    found = api.rehearse(job, overrides=sets or [])
+    found = api.rehearse(job, overrides=sets or [], on_update=show_rehearsing)
     if as_json:
         print_json(found.to_json())
     else:
         print_rehearsal(found, make_console())
     if not found.fits:
         raise typer.Exit(1)
+
+
+def show_rehearsing(update: Rehearsing) -> None:
+    """A line on stderr before each distinct rank."""
+    from shardwise.cli.console import make_console
+
+    among = "all ranks are alike" if update.total == 1 else f"{update.number} of {update.total} kinds"
+    line = f"rehearsing {update.strategy}: rank {update.rank} ({among})"
+    make_console(sys.stderr).print(line, style="dim", soft_wrap=True)
 
 
 def print_rehearsal(found: Rehearsal, console: Console) -> None:

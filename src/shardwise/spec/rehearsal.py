@@ -11,6 +11,16 @@ from shardwise.spec.plan.forecast import RankMemory
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rehearsing:
+    """The rehearsal of the next distinct rank begins. `strategy`: of the layout; `number`: of `total`, from 1."""
+
+    strategy: str
+    rank: int
+    number: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Group:
     """Alike tensors that are alive at the peak. `maker`: the function that asked for them; `bytes`: of all."""
 

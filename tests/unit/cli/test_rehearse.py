@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.api import plan
+from shardwise.api import Rehearsing, plan
 from shardwise.api.rehearsed_plan import with_rehearsals
 from shardwise.catalog.models import read_model
 from shardwise.spec.layout.axes import Layout
@@ -58,7 +58,7 @@ def job(tmp_path: Path) -> Path:
 
 def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwise: Shardwise) -> None:
     said = shardwise("rehearse", job, "--json", "--set", "layout.dp_shard=2", "--set", "layout.pp=2")
-    assert (said.code, said.err) == (0, "")
+    assert said.code == 0
     found = json.loads(said.out)
     assert (found["fits"], found["layout"]["pp"], found["compile"]) == (True, 2, False)
     first, last = sorted(found["ranks"], key=lambda one: min(one["ranks"]))[:: len(found["ranks"]) - 1]
@@ -72,6 +72,10 @@ def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwi
     assert "forward of layer 0" in first["instants"]
     assert "forward of layer 3" in last["instants"]
     assert "optimizer step" in last["instants"]
+    kinds = [min(one["ranks"]) for one in found["ranks"]]
+    assert said.err.splitlines() == [
+        f"rehearsing fsdp x pp: rank {rank} ({number} of {len(kinds)} kinds)" for number, rank in enumerate(kinds, 1)
+    ]
 
 
 def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Shardwise) -> None:
@@ -117,10 +121,11 @@ def test_a_stated_compile_is_refused_with_exit_2(job: Path, shardwise: Shardwise
 def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwise) -> None:
     forecast = json.loads(shardwise("plan", job, "--json", "--set", "train.compile=false").out)
     said = shardwise("plan", job, "--rehearse", "--json")
-    assert (said.code, said.err) == (0, "")
+    assert said.code == 0
     made = json.loads(said.out)
     before, after = (one["candidates"][one["chosen"]] for one in (forecast, made))
     assert (after["strategy"], after["layout"], after["fits"]) == (before["strategy"], before["layout"], True)
+    assert said.err == f"rehearsing {after['strategy']}: rank 0 (all ranks are alike)\n"
     assert after["memory"]["peak_bytes"] == pytest.approx(before["memory"]["peak_bytes"], rel=0.1)
     assert after["memory"]["peak_bytes"] != before["memory"]["peak_bytes"]
     assert after["memory"]["peak_low_bytes"] == after["memory"]["peak_bytes"]
@@ -134,7 +139,9 @@ def test_what_does_not_fit_when_it_is_rehearsed_gives_way(job: Path) -> None:
     made = plan(job, overrides=["train.compile=false", "layout=[fsdp, ddp]"])
     first, second = made.candidates
     small = replace(first, memory=replace(first.memory, capacity_bytes=2**20))
-    found = with_rehearsals(replace(made, candidates=(small, second)))
+    begun: list[Rehearsing] = []
+    found = with_rehearsals(replace(made, candidates=(small, second)), on_update=begun.append)
+    assert [one.strategy for one in begun] == [one.execution.layout.strategy for one in (first, second)]
     assert [one.execution for one in found.candidates] == [second.execution, first.execution]
     assert (found.chosen, [one.fits for one in found.candidates]) == (0, [True, False])
     assert found.candidates[0].reasons[-2].startswith("rehearsed, it fits:")
@@ -190,7 +197,7 @@ def test_large_models_are_rehearsed_soon(name: str, job: Path, shardwise: Shardw
     began = _processor_seconds()
     said = shardwise("rehearse", job, "--json", "--set", f"layout={layout}")
     seconds = _processor_seconds() - began
-    assert (said.code, said.err) == (0, "")
+    assert (said.code, said.err.count("rehearsing ")) == (0, said.err.count("\n"))
     ranks = [rank for one in json.loads(said.out)["ranks"] for rank in one["ranks"]]
     assert sorted(ranks) == list(range(int(name.split()[-2])))
     assert seconds < most_seconds

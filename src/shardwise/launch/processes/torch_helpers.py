@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +34,38 @@ def _output_of(module: str, *arguments: str, text: str = "", limit: float | None
         text=True,
         check=False,
         timeout=limit,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+        env=_environment(),
     )
     if done.returncode != 0:
-        printed = done.stderr.strip().splitlines()
-        raise _HelperFailedError(printed[-1] if printed else f"{module} {how_it_ended(done.returncode)}")
+        raise _failed(module, done.returncode, printed=done.stderr)
     return json.loads(done.stdout)
+
+
+def _lines_of(module: str, *, text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a child's lines, as it writes them."""
+    with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+", errors="replace") as printed:
+        asked.write(text)
+        asked.seek(0)
+        streams: dict[str, Any] = {"stdin": asked, "stdout": subprocess.PIPE, "stderr": printed}
+        child = subprocess.Popen(leashed([sys.executable, "-m", module]), text=True, env=_environment(), **streams)
+        with child:
+            try:
+                yield from map(json.loads, child.stdout or ())
+            except BaseException:
+                child.kill()
+                raise
+        if child.returncode != 0:
+            printed.seek(0)
+            raise _failed(module, child.returncode, printed=printed.read())
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+
+
+def _failed(module: str, code: int, *, printed: str) -> _HelperFailedError:
+    lines = printed.strip().splitlines()
+    return _HelperFailedError(lines[-1] if lines else f"{module} {how_it_ended(code)}")
 
 
 def built_shape(
@@ -67,14 +95,20 @@ def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0
         raise WorkerFailedError(f"{a} and {b}: {error}") from None
 
 
-def rehearsed(question: dict[str, Any]) -> list[dict[str, Any]]:
-    """What `shardwise.train.rehearsing.command` answers: for each rank its figures, or `refused`. Raises
-    WorkerFailedError: it has no answer."""
+def rehearsed(question: dict[str, Any], *, begins: Callable[[int], object]) -> list[dict[str, Any]]:
+    """What `shardwise.train.rehearsing.command` answers: for each rank its figures, or `refused`; `begins` is called
+    with each rank before its rehearsal. Raises WorkerFailedError: it has no answer."""
     require_torch()
+    answers: list[dict[str, Any]] = []
     try:
-        return _output_of("shardwise.train.rehearsing.command", text=json.dumps(question))["ranks"]
+        for line in _lines_of("shardwise.train.rehearsing.command", text=json.dumps(question)):
+            if "begins" in line:
+                begins(line["begins"])
+            else:
+                answers = line["ranks"]
     except _HelperFailedError as error:
         raise WorkerFailedError(f"the rehearsal failed: {error}") from None
+    return answers
 
 
 def run_program(

@@ -1,5 +1,5 @@
-"""`python -m shardwise.train.rehearsing.command < QUESTION`: rehearses ranks of an execution, and writes what each of
-them found as JSON, or the sentence with which one was refused.
+"""`python -m shardwise.train.rehearsing.command < QUESTION`: rehearses ranks of an execution. Writes JSON lines: one as
+each of them begins, and at last what each found, or the sentence with which it was refused.
 
 Each rank is a fork of this process, as many at once as there are cores: a process can be in one world only.
 """
@@ -40,16 +40,19 @@ def rehearse_ranks(
     cuda: bool,
     copies: bool = True,
     prepared: RunDirectory | None = None,
+    begins: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """The `summary` of each of some ranks, or {"refused": sentences}; `job.model` is a folder. `copies`: with those
-    that gloo makes, where processors are rehearsed. `prepared`: as `rehearse_rank` takes it."""
+    that gloo makes, where processors are rehearsed. `prepared`: as `rehearse_rank` takes it. `begins` is called with
+    each rank before its rehearsal."""
     cores = len(os.sched_getaffinity(0))
-    batches = (ranks[start : start + cores] for start in range(0, len(ranks), cores))
-    return [
-        answer
-        for batch in batches
-        for answer in at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda, prepared))
-    ]
+    answers: list[dict[str, Any]] = []
+    for start in range(0, len(ranks), cores):
+        batch = ranks[start : start + cores]
+        for rank in batch:
+            begins(rank)
+        answers += at_once(batch, partial(_rehearse, job, execution, cuda, copies and not cuda, prepared))
+    return answers
 
 
 def at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -101,11 +104,17 @@ def main() -> int:
     asked = json.load(sys.stdin)
     job, execution = job_from_data(asked["job"]), from_plain(Execution, asked["execution"])
     answers, sys.stdout = sys.stdout, sys.stderr
+
+    def write(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=answers, flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         if asked["config"] is not None:
             model = write_model(Path(folder) / "model", asked["config"], dtype=getattr(torch, asked["dtype"]))
             job = job.model_copy(update={"model": str(model)})
-        json.dump({"ranks": rehearse_ranks(job, execution, asked["ranks"], cuda=asked["cuda"])}, answers)
+        ranks, cuda = asked["ranks"], asked["cuda"]
+        found = rehearse_ranks(job, execution, ranks, cuda=cuda, begins=lambda rank: write({"begins": rank}))
+        write({"ranks": found})
     return 0
 
 
