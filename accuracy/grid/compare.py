@@ -144,9 +144,11 @@ _OPENING = """\
 compared with the plan of the same job. `python -m accuracy.grid.measure` makes the runs in some 25 minutes;
 `accuracy/grid/cells.csv` has them. Models of 4 million parameters and rows of 128 or 256 tokens make small terms large:
 messages, copies and what one operator works in. Bytes between steps (weights, optimizer states) are forecast exactly in
-{exact} of {kinds} kinds of rank. In padded runs rows are shorter than the longest, and the forecast is asked for those
-that a step was given, as a run's report asks; the line `as planned` has what the plan said, for rows that are all as
-long as the longest. No family is held out: any may have led to a rule. Of the peak:
+{exact} of {kinds} kinds of rank. The peak of {unsure} of these is not certain (see below); the tables of peaks have the
+other {sure}. All runs are uncompiled: what a compiler keeps is not checked here. In padded runs rows are shorter than
+the longest, and the forecast is asked for those that a step was given, as a run's report asks; the line `as planned`
+has what the plan said, for rows that are all as long as the longest. No family is held out: any may have led to a rule.
+Of the peak:
 """
 _MISSED = """\
 Each cell once, in the first group that has it, with the reason for what is missed:
@@ -229,7 +231,7 @@ def section(cells: Path = CELLS) -> str:
     named = sorted(low, key=lambda one: one.error)[:_NAMED]
     runs, kinds = len({one.cell for one in every}), len(every)
     lines = [
-        _OPENING.format(runs=runs, exact=exact, kinds=kinds),
+        _OPENING.format(runs=runs, exact=exact, kinds=kinds, unsure=unsure, sure=kinds - unsure),
         f"| by | value | ranks {_HEAD}",
         "|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in table(every)),

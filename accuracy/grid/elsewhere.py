@@ -33,7 +33,7 @@ the rates that were probed (`python -m accuracy.grid.timing --out accuracy/grid`
 median error of {count} steps is {error:.1%}. The layout that is forecast to be the fastest takes at most 5 % more time
 than the fastest in {near} of {jobs} jobs, and {worst:.1%} more at worst:
 
-| layout | jobs | median error, signed | median error | highest |
+| layout | jobs | median error, signed | median error | largest |
 |---|---|---|---|---|"""
 
 _TIMES_WHY = """\

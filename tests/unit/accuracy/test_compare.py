@@ -1,5 +1,6 @@
 """Errors, their summaries, and the page that says them."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -105,3 +106,11 @@ def test_what_is_far_off_and_not_explained_is_named():
     assert unexplained((), refused) == ["made-up-001"]
     page = write(replace(far, comparisons=tuple(told)), compare_throughput([]), date="2026-01-02")
     assert "**dgxc-benchmarking-logs, allocated** (1 figure, median error" in " ".join(page.split())
+    assert "Without fms-acceleration the goal for the median is missed by" in page
+
+
+def test_beside_other_tools_the_forecast_without_knowledge_of_the_stack_comes_first():
+    page = write(compare_memory([row()]), compare_throughput([]), date="2026-01-02")
+    first, second = (page.index(f"| Shardwise, {which} the stack's terms | 1 |") for which in ("without", "with"))
+    assert first < second < page.index("| llm-analysis | 1 |")
+    assert re.search(r"median error is \d+\.\d\d times that of the best of them, \w", " ".join(page.split()))
