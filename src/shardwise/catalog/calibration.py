@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import ClassVar
@@ -46,7 +47,10 @@ class RunKind:
     def is_like(self, other: RunKind) -> bool:
         """The same, but for the model, which may be up to four times as large or small."""
         small, large = sorted((self.parameters, other.parameters))
-        return replace(self, parameters=0) == replace(other, parameters=0) and 0 < large <= _LIKE_SIZE * small
+        return 0 < large <= _LIKE_SIZE * small and _but_size(self) == _but_size(other)
+
+
+_but_size = attrgetter("device", "probed", "strategy", "method", "precision", "compile")
 
 
 @dataclass(frozen=True, kw_only=True)

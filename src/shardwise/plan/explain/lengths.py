@@ -28,7 +28,8 @@ def worth_parts(search: Search, work: Work) -> str | None:
     layouts = {layout, _sharded(layout)}
     parts = {cut for one in layouts if (cut := _in_parts(one)) is not None}
     for longer in _longer(length, most=work.model.max_position_embeddings) if parts else ():
-        cut, whole = (min(_seconds(search, one, longer) for one in some) for some in (parts, layouts))
+        whole = min(_seconds(search, one, longer) for one in layouts)
+        cut = min(_seconds(search, one, longer, below=whole) for one in parts)
         if cut < whole:
             how = "which no longer fit whole" if whole == inf else f"where it is {percent(whole / cut - 1)} faster"
             where = f"from rows of {longer:,} tokens on, {how}"
@@ -63,8 +64,9 @@ def _whole(layout: Layout) -> Layout:
     return replace(layout, cp=1, **{axis: getattr(layout, axis) * layout.cp})
 
 
-def _seconds(search: Search, layout: Layout, length: int) -> float:
-    """Of a step at a micro-batch of one, were all rows so long; infinite where nothing of a layout fits."""
+def _seconds(search: Search, layout: Layout, length: int, *, below: float = inf) -> float:
+    """Of a step at a micro-batch of one, were all rows so long; infinite where nothing of a layout fits, or takes fewer
+    seconds than `below`."""
     asked = search.question
     data = asked.job.data.model_copy(update={"max_length": length})
     job = asked.job.model_copy(update={"data": data})
@@ -75,5 +77,5 @@ def _seconds(search: Search, layout: Layout, length: int) -> float:
         return inf
     forecasts = Forecasts(replace(asked, job=job, length=length, mean_length=length, document=None))
     every = (sized(base, job, 1) for base in left)
-    fastest_first = sorted(every, key=forecasts.seconds)
+    fastest_first = sorted((one for one in every if forecasts.seconds(one) < below), key=forecasts.seconds)
     return next((forecasts.seconds(one) for one in fastest_first if forecasts.fits(one)), inf)

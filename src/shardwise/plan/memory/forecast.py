@@ -60,14 +60,17 @@ class _Peak(NamedTuple):
 def _peak(work: Work, holding: Holding) -> _Peak:
     context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
     seen = list(moments(work, holding))
-    named = [(name, _rank_memory(alive, context=context)) for name, alive in seen]
-    instant, fullest = max(named, key=lambda one: one[1].peak_bytes)
-    both = [ends(alive, context=context, sharded=sharded) for _, alive in seen]
-    return _Peak(instant, fullest, reserved=max(end for _, end in both), high=max(end for end, _ in both))
+    held, most, reserved = zip(*(ends(alive, context=context, sharded=sharded) for _, alive in seen), strict=True)
+    instant, fullest = seen[held.index(max(held))]
+    return _Peak(instant, _rank_memory(fullest, context=context), reserved=max(reserved), high=max(most))
 
 
 def holdings_of(work: Work) -> tuple[Holding, ...]:
     """Persistent bytes of every distinct rank of an execution."""
+    return work.once("holdings", lambda: _holdings_of(work), stages_per_rank(work.execution.layout.schedule))
+
+
+def _holdings_of(work: Work) -> tuple[Holding, ...]:
     momentum = work.job.train.momentum > 0
     found: dict[object, tuple[Holding, ...]] = {}
     held: list[Holding] = []
@@ -143,7 +146,8 @@ class Peaks:
         work, context = self.work(execution), context_bytes(self.cluster, execution.layout)
         for holding in self._fullest(execution):
             for _, alive in moments(work, holding):
-                yield max(ends(alive, context=context, sharded=work.sharded))
+                _, most, reserved = ends(alive, context=context, sharded=work.sharded)
+                yield most if most > reserved else reserved
 
     def fits(self, execution: Execution, capacity: int) -> bool:
         """Whether `high_bytes` is no more than so many."""

@@ -107,13 +107,13 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
 def _alive(scene: Scene, gradients: Gradients, beside: Alive, own: Alive) -> Alive:
     holding = scene.holding
     alive: Alive = {
+        **beside,
         "weights": holding.stored,
-        "gradients": gradient_bytes(scene, gradients),
+        "gradients": gradient_bytes(scene, gradients) + beside.get("gradients", 0),
         "optimizer": holding.optimizer,
     }
-    for parts in (beside, own):
-        for part, count in parts.items():
-            alive[part] = alive.get(part, 0) + count
+    for part, count in own.items():
+        alive[part] = alive.get(part, 0) + count
     return alive
 
 

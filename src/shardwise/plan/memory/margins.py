@@ -71,8 +71,8 @@ def _doubts_and_shares(sharded: bool) -> dict[str, tuple[float, float]]:
     return {part: (DOUBT[part], shares[part]) for part in DOUBT}
 
 
-def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[float, float]:
-    """The most that a rank may have alive, and what the allocator then reserves, with the context."""
+def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[int, float, float]:
+    """What a rank has alive, with the context; the most that it may have; and what the allocator then reserves."""
     shares = _doubts_and_shares(sharded)
     doubt, share = shares["context"]
     # CPU processes have neither a context nor segments, of which one is not full.
@@ -84,4 +84,4 @@ def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[fl
         total += count
         squares += (count * doubt) ** 2
         reserved += count * share
-    return total + squares**0.5, reserved
+    return total, total + squares**0.5, reserved

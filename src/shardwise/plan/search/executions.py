@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from math import isqrt
 
 from shardwise.plan.search.layouts import Choice
@@ -99,15 +99,14 @@ def considered(job: Job, model: ModelShape, choice: Choice) -> tuple[list[Execut
 
 def sized(base: Execution, job: Job, size: int) -> Execution:
     """An execution with so many sequences per forward."""
-    return replace(
-        base,
-        micro_batch_size=size,
-        gradient_accumulation_steps=accumulation_steps(
-            global_batch_size=job.train.global_batch_size,
-            micro_batch_size=size,
-            data_world_size=base.layout.data_world_size,
-        ),
-    )
+    return _sized(base, job.train.global_batch_size, size)
+
+
+@lru_cache(maxsize=8192)
+def _sized(base: Execution, batch: int, size: int) -> Execution:
+    ranks = base.layout.data_world_size
+    steps = accumulation_steps(global_batch_size=batch, micro_batch_size=size, data_world_size=ranks)
+    return replace(base, micro_batch_size=size, gradient_accumulation_steps=steps)
 
 
 def _attention(job: Job, model: ModelShape, choice: Choice, precision: Precision) -> Attention:

@@ -17,6 +17,7 @@ from shardwise.plan.time import (
     forecast_time,
     least_seconds_of,
     pieces_of,
+    ran_by,
     step_of,
 )
 from shardwise.spec.cluster import Cluster
@@ -107,8 +108,10 @@ class Forecasts:
 
     @cached_property
     def _at_mean_length(self) -> Peaks:
-        """The works that time is forecast of."""
+        """The works that time is forecast of: those of memory, where all sequences are alike and on this cluster."""
         asked = self.question
+        if asked.mean_length == asked.length and asked.document is None and self.memory.cluster is asked.cluster:
+            return self.memory
         return Peaks(
             job=asked.mean,
             model=asked.model,
@@ -196,15 +199,18 @@ class Forecasts:
             layout.tp,
             layout.cp,
             execution.micro_batch_size,
-            execution.gradient_checkpointing,
             execution.gathers_weights,
             execution.loss,
             execution.compile,
             execution.gradient_accumulation_steps > 1,
         )
-        if key not in self.question.memo.pieces:
-            self.question.memo.pieces[key] = pieces_of(self._at_mean_length.work(execution))
-        return self.question.memo.pieces[key]
+        memo, recompute = self.question.memo, execution.gradient_checkpointing
+        if (key, recompute) not in memo.pieces:
+            work = self._at_mean_length.work(execution)
+            if key not in memo.ran:
+                memo.ran[key] = ran_by(work)
+            memo.pieces[key, recompute] = pieces_of(work, memo.ran[key])
+        return memo.pieces[key, recompute]
 
     def of(self, execution: Execution) -> Forecast:
         """All that is known of an execution."""

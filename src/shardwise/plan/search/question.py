@@ -9,7 +9,8 @@ from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory import Inventory, Peaks, Work, take_inventory, work_of
-from shardwise.plan.time import Pieces
+from shardwise.plan.search.layouts import Choice, layouts
+from shardwise.plan.time import Pieces, Ran
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution, Offload, padded_length
@@ -19,9 +20,12 @@ from shardwise.spec.plan.forecast import Lengths
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question: memory by job, seconds of blocks, and lower bounds of steps by hardware."""
+    """What was computed of a question: layouts by hardware and length, memory by job, seconds of blocks, and lower
+    bounds of steps by hardware."""
 
+    layouts: dict[object, list[Choice]] = field(default_factory=dict[object, list[Choice]])
     peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
+    ran: dict[object, Ran] = field(default_factory=dict[object, Ran])
     pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])
     bounds: dict[object, dict[object, float]] = field(default_factory=dict[object, dict[object, float]])
 
@@ -52,6 +56,14 @@ class Question:
         """The question with an offload stated."""
         tries = self.tries_offload or self.job.train.offload == "auto"
         return replace(self, job=_with_train(self.job, offload=offload), tries_offload=tries)
+
+    @property
+    def layouts(self) -> list[Choice]:
+        """Those of all its hardware, whatever is offloaded."""
+        key = self.cluster.name, self.job.data.max_length
+        if key not in self.memo.layouts:
+            self.memo.layouts[key] = list(layouts(self.job, self.model, self.cluster))
+        return self.memo.layouts[key]
 
     @property
     def asked(self) -> dict[str, Any]:

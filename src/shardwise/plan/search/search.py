@@ -17,7 +17,7 @@ from shardwise.plan.search.forecasts import (
     ways_to_reduce,
 )
 from shardwise.plan.search.goals import Found, chosen_of, tie_of
-from shardwise.plan.search.layouts import Choice, layouts, lean_layouts
+from shardwise.plan.search.layouts import Choice, lean_layouts
 from shardwise.plan.search.question import Question
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -67,7 +67,7 @@ class Search:
     def strategies(self) -> dict[str, Strategy]:
         """What each strategy leaves open."""
         asked, found = self.question, dict[str, Strategy]()
-        for choice in layouts(asked.job, asked.model, asked.cluster):
+        for choice in asked.layouts:
             strategy = found.setdefault(choice.strategy, Strategy())
             some, reason = considered(asked.job, asked.model, choice)
             strategy.bases += some
@@ -225,7 +225,7 @@ class Search:
         least = self._least(self.leanest(admits=admits))
         if least is not None:
             return least
-        choices = (choice for choice in layouts(job, model, self.question.cluster) if admits(choice.layout))
+        choices = (choice for choice in self.question.layouts if admits(choice.layout))
         reasons = (why_left_out(job, model, choice) for choice in choices)
         return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
 

@@ -63,6 +63,23 @@ class Pieces(NamedTuple):
     loss: Piece
 
 
+class Ran(NamedTuple):
+    """Seconds of the mean block's kernels: forward and backward; in backward, gradients of weights; in forward, what
+    selective recompute does again, what lies between products, and attention. Of messages in a pass: of slices, and of
+    keys and values; operators of a forward; and head and loss."""
+
+    forward: float
+    backward: float
+    weights: float
+    remade: float
+    between: float
+    attention: float
+    slices: float
+    keys: float
+    operators: float
+    loss: Piece
+
+
 def device_of(work: Work) -> Device:
     """The rank's GPU, in the type that it computes in. CPU processes share all cores, however few they are."""
     gpu, types = work.cluster.gpu, work.types
@@ -76,10 +93,35 @@ def masked_share(work: Work) -> float:
     return masked / pieces_of(work).forward.seconds
 
 
-def pieces_of(work: Work) -> Pieces:
-    """The pieces of one micro-batch on one rank."""
+def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
+    """The pieces of one micro-batch on one rank; `ran` where it is known."""
+    ran, execution = ran or ran_by(work), work.execution
+    recompute = execution.gradient_checkpointing
+    kept = execution.attn_implementation in KEPT_BY_SELECTIVE
+    selective = ran.remade + ran.between + (0.0 if kept else ran.attention)
+    again = {"none": 0.0, "selective": selective, "full": ran.forward}[recompute]
+    again_talking = 0.0 if recompute == "none" else ran.slices * _SLICES_AGAIN + ran.keys
+    once_more = 0 if recompute == "none" else 1
+    # In eager mode selective recompute hands every operator to Python.
+    eagerly = recompute == "selective" and not execution.compile
+    dispatched = ran.operators * DISPATCH_OVER_OPERATOR if eagerly else 0
+    return Pieces(
+        forward=_launched(work, ran.forward, operators=ran.operators + dispatched, talking=ran.slices + ran.keys),
+        backward=_launched(
+            work,
+            ran.backward + again,
+            operators=ran.operators * (2 + once_more) + dispatched,
+            talking=ran.slices + ran.keys + again_talking,
+        ),
+        weights=ran.weights,
+        loss=ran.loss,
+    )
+
+
+def ran_by(work: Work) -> Ran:
+    """What a rank runs of one micro-batch, whatever of it is recomputed."""
     device, execution = device_of(work), work.execution
-    recompute, layout = execution.gradient_checkpointing, execution.layout
+    layout = execution.layout
     tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention, attention_back = (sum(ways) for ways in zip(*_kernel_seconds(work, device), strict=True))
@@ -92,27 +134,20 @@ def pieces_of(work: Work) -> Pieces:
     between = _FORWARD_PASSES * moved
     trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in _weight_bytes(work, trained))
-    forward = products + attention + between + cast
-    backward = summed + inputs + weights + attention_back + _BACKWARD_PASSES * moved
-    kept = execution.attn_implementation in KEPT_BY_SELECTIVE
-    again = {"none": 0.0, "selective": remade + between + (0.0 if kept else attention), "full": forward}[recompute]
     slices, keys = _talking(work, tokens)
-    again_talking = 0.0 if recompute == "none" else slices * _SLICES_AGAIN + keys
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
     operators = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
     operators += _OPERATORS_PER_GATHER if layout.cp > 1 else 0
-    once_more = 0 if recompute == "none" else 1
-    # In eager mode selective recompute hands every operator to Python.
-    dispatched = operators * DISPATCH_OVER_OPERATOR if recompute == "selective" and not execution.compile else 0
-    return Pieces(
-        forward=_launched(work, forward, operators=operators + dispatched, talking=slices + keys),
-        backward=_launched(
-            work,
-            backward + again,
-            operators=operators * (2 + once_more) + dispatched,
-            talking=slices + keys + again_talking,
-        ),
+    return Ran(
+        forward=products + attention + between + cast,
+        backward=summed + inputs + weights + attention_back + _BACKWARD_PASSES * moved,
         weights=weights,
+        remade=remade,
+        between=between,
+        attention=attention,
+        slices=slices,
+        keys=keys,
+        operators=operators,
         loss=_loss(work, device),
     )
 
