@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import inf
 from typing import Any, NamedTuple
 
 from shardwise.plan.memory.instants import instants
@@ -22,47 +23,67 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import PARTS, MemoryForecast, RankMemory
 
 
-def forecast_memory(work: Work) -> MemoryForecast:
+def forecast_memory(work: Work, known: Mapping[object, Peak] | None = None) -> MemoryForecast:
     """The peak of every distinct rank, and of the rank that needs most. The interval ends at the highest upper end of
-    all instants: one that is less certain may exceed that of the peak."""
+    all instants: one that is less certain may exceed that of the peak. `known`: of some ranks (`Peaks.known`)."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
-    alike: dict[object, _Peak] = {}
-    peaks: list[_Peak] = []
+    context, known = context_bytes(work.cluster, layout), known or {}
+    alike: dict[object, Peak] = {}
+    peaks: list[tuple[Peak, RankMemory]] = []
     for holding in holdings_of(work):
         part = holding.part
         key = (part.inventory, holding.shards, *flights(layout, pp=part.pp, num_micro_batches=micros))
         if key not in alike:
-            alike[key] = _peak(work, holding)
-        memory = replace(alike[key].memory, ranks=holding.ranks(layout))
-        peaks.append(alike[key]._replace(memory=memory))
-    worst = max(peaks, key=lambda peak: peak.memory.peak_bytes)
-    reserved = max(peak.reserved for peak in peaks)
+            alike[key] = known.get(_place(holding)) or _peak(work, holding)
+        peak = alike[key]
+        peaks.append((peak, _rank_memory(peak.alive, context=context, ranks=holding.ranks(layout))))
+    fullest, memory = max(peaks, key=lambda one: one[0].held)
+    reserved = max(peak.reserved for peak, _ in peaks)
     return MemoryForecast(
         capacity_bytes=work.cluster.gpu.usable_bytes,
-        peak_bytes=worst.memory.peak_bytes,
+        peak_bytes=memory.peak_bytes,
         peak_reserved_bytes=round(reserved),
-        peak_low_bytes=round(worst.memory.peak_bytes - doubt_bytes(worst.memory.parts)),
-        peak_high_bytes=round(max(reserved, *(peak.high for peak in peaks))),
-        peak_instant=worst.instant,
-        ranks=tuple(peak.memory for peak in peaks),
+        peak_low_bytes=round(memory.peak_bytes - doubt_bytes(memory.parts)),
+        peak_high_bytes=round(max(reserved, *(peak.high for peak, _ in peaks))),
+        peak_instant=fullest.instant,
+        ranks=tuple(memory for _, memory in peaks),
     )
 
 
-class _Peak(NamedTuple):
-    """The fullest instant of a rank, and the most it reserves, or may have alive, at any instant."""
+class Peak(NamedTuple):
+    """The fullest instant of a rank, what is alive at it, and in all with the context; and the most it reserves, or may
+    have alive, at any instant."""
 
     instant: str
-    memory: RankMemory
+    alive: Alive
+    held: int
     reserved: float
     high: float
 
+    @property
+    def end(self) -> int:
+        """The most of both."""
+        return round(max(self.high, self.reserved))
 
-def _peak(work: Work, holding: Holding) -> _Peak:
+
+def _place(holding: Holding) -> tuple[object, ...]:
+    """Where the ranks of a holding are; the first shard stands for those that hold as much."""
+    return holding.part.pp, holding.part.tp.start, holding.shards.start
+
+
+def _peak(work: Work, holding: Holding, *, most: float = inf) -> Peak:
+    """Of the instants up to the first that needs more than `most`."""
     context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
-    seen = list(moments(work, holding))
-    held, most, reserved = zip(*(ends(alive, context=context, sharded=sharded) for _, alive in seen), strict=True)
-    instant, fullest = seen[held.index(max(held))]
-    return _Peak(instant, _rank_memory(fullest, context=context), reserved=max(reserved), high=max(most))
+    instant, fullest, peak, most_reserved, highest = "", Alive(), -1, 0.0, 0.0
+    for name, alive in moments(work, holding):
+        held, high, reserved = ends(alive, context=context, sharded=sharded)
+        if held > peak:
+            instant, fullest, peak = name, alive, held
+        highest = max(highest, high)
+        most_reserved = max(most_reserved, reserved)
+        if high > most or reserved > most:
+            break
+    return Peak(instant, fullest, peak, most_reserved, highest)
 
 
 def holdings_of(work: Work) -> tuple[Holding, ...]:
@@ -98,10 +119,10 @@ def moments(
             yield from instants(Scene(work, holding, flight, beside))
 
 
-def _rank_memory(alive: Alive, *, context: int) -> RankMemory:
+def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankMemory:
     counts = {part: round(alive.get(part, 0)) for part in PARTS}
     counts["context"] = context
-    return RankMemory(ranks=(), peak_bytes=sum(counts.values()), parts=counts)
+    return RankMemory(ranks=ranks, peak_bytes=sum(counts.values()), parts=counts)
 
 
 class _Spread:
@@ -121,7 +142,8 @@ def _spread(_inventory: Inventory, _cluster: str, _momentum: float) -> _Spread:
 
 @dataclass(kw_only=True, eq=False)
 class Peaks:
-    """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them."""
+    """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them. `known`: peaks of
+    distinct ranks by execution."""
 
     job: Job
     model: ModelShape
@@ -129,7 +151,7 @@ class Peaks:
     inventory: Inventory
     document: float | None = None
     _works: dict[object, Work] = field(default_factory=dict[object, Work])
-    _highs: dict[Execution, int] = field(default_factory=dict[Execution, int])
+    known: dict[Execution, dict[object, Peak]] = field(default_factory=dict[Execution, dict[object, Peak]])
     _last: tuple[Execution, Work] | None = None
 
     def __post_init__(self) -> None:
@@ -137,31 +159,25 @@ class Peaks:
 
     def high_bytes(self, execution: Execution) -> int:
         """`MemoryForecast.peak_high_bytes` of an execution."""
-        if execution not in self._highs:
-            self._highs[execution] = round(max(self._ends(execution)))
-        return self._highs[execution]
-
-    def _ends(self, execution: Execution) -> Iterator[float]:
-        """What it may have alive, or reserves, at every instant of every distinct rank."""
-        work, context = self.work(execution), context_bytes(self.cluster, execution.layout)
-        for holding in self._fullest(execution):
-            for _, alive in moments(work, holding):
-                _, most, reserved = ends(alive, context=context, sharded=work.sharded)
-                yield most if most > reserved else reserved
+        return self._end(execution, most=inf)
 
     def fits(self, execution: Execution, capacity: int) -> bool:
         """Whether `high_bytes` is no more than so many."""
-        if (high := self._highs.get(execution)) is not None:
-            return high <= capacity
-        if self.least_bytes(execution) > capacity:
+        if execution not in self.known and self.least_bytes(execution) > capacity:
             return False
-        most = 0
-        for high in self._ends(execution):
-            most = max(most, round(high))
-            if most > capacity:
-                return False
-        self._highs[execution] = most
-        return True
+        return self._end(execution, most=capacity) <= capacity
+
+    def _end(self, execution: Execution, *, most: float) -> int:
+        """What it may have alive, or reserves, at every instant of every distinct rank; where that is more than `most`,
+        at some of them, which are not kept."""
+        if (known := self.known.get(execution)) is None:
+            work, known = self.work(execution), dict[object, Peak]()
+            for holding in self._fullest(execution):
+                known[_place(holding)] = peak = _peak(work, holding, most=most + 0.5)  # `end` is rounded
+                if peak.end > most:
+                    return peak.end
+            self.known[execution] = known
+        return max(peak.end for peak in known.values())
 
     def least_bytes(self, execution: Execution) -> float:
         """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
