@@ -68,6 +68,12 @@ def test_the_page_has_the_times_where_both_files_are_there(measured, cells):
     assert f"error of {len(LAYOUTS)} steps is" in said
     ddp = next(cell for cell in cells if cell.layout == "ddp-2")
     assert f"| ddp-2 | 1 | {ddp.error:+.1%} | {abs(ddp.error):.1%} | {ddp.error:+.1%} |" in said
+    for name in ("times", "rates"):
+        first = next(measured.glob(f"{name}.*"))
+        (measured / f"{name}-quiet{first.suffix}").write_text(first.read_text())
+    assert "second round" in elsewhere(measured)
+    assert "The same step took 0.0% more or less" in elsewhere(measured)
+    assert "second round" not in said
     (measured / "rates.json").unlink()
     assert elsewhere(measured) == ""
 

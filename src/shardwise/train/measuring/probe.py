@@ -39,9 +39,9 @@ SHAPES = {
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Tokens of a sequence under attention, of 8 heads of 64.
 LENGTHS = {"cpu": (128, 256, 1024), "cuda": (1024, 4096)}
-#: Seconds that each figure is measured for, and steps of the sample model; and repetitions at least; and steps that
-#: ranks take together.
-SECONDS, SAMPLE_SECONDS, TIMES, STEPS = 0.4, 2.0, 3, 15
+#: Seconds that each figure is measured for, and steps of the sample model in each of some turns; and repetitions at
+#: least; and steps that ranks take together.
+SECONDS, SAMPLE_SECONDS, TURNS, TIMES, STEPS = 0.4, 1.0, 3, 3, 15
 #: Bytes of a copy; of messages; of a file.
 COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24, 2**26), 2**26
 #: Shape of the factors of a product between two messages, which takes a core some milliseconds.
@@ -160,11 +160,13 @@ def _operators(device: torch.device) -> float:
 
 def _samples(device: torch.device, ranks: int) -> dict[str, float]:
     """Seconds of a step of the sample model: each rank for itself, in either precision; the first on all cores, while
-    the others wait; and all together."""
-    found = {"fp32": _sample_step(device), "mixed": _sample_step(device, casts=True)}
+    the others wait; and all together. Those that are compared are taken in turns: a machine's speed varies."""
+    ways = {"fp32": lambda: _sample_step(device), "mixed": lambda: _sample_step(device, casts=True)}
     if ranks > 1:
-        found |= {"alone": ranks * _alone(device, ranks), "sharded": _sample_step(device, shards=ranks)}
-    return found
+        ways["alone"] = lambda: ranks * _alone(device, ranks)
+    turns = [{name: way() for name, way in ways.items()} for _ in range(TURNS)]
+    found = {name: statistics.median(turn[name] for turn in turns) for name in ways}
+    return found | ({"sharded": _sample_step(device, shards=ranks)} if ranks > 1 else {})
 
 
 def _alone(device: torch.device, ranks: int) -> float:
