@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from accuracy.grid.cells import ROWS, Cell, Measured, job_of, work_of_run
+from accuracy.grid.cells import HELD_OUT, ROWS, Cell, Measured, job_of, work_of_run
 from accuracy.grid.rows import Forwards, measured_forwards
 from accuracy.rivals import RIVALS
 from shardwise.catalog.config import shape_from_data
@@ -147,8 +147,8 @@ messages, copies and what one operator works in. Bytes between steps (weights, o
 {exact} of {kinds} kinds of rank. The peak of {unsure} of these is not certain (see below); the tables of peaks have the
 other {sure}. All runs are uncompiled: what a compiler keeps is not checked here. In padded runs rows are shorter than
 the longest, and the forecast is asked for those that a step was given, as a run's report asks; the line `as planned`
-has what the plan said, for rows that are all as long as the longest. No family is held out: any may have led to a rule.
-Of the peak:
+has what the plan said, for rows that are all as long as the longest. No rule was made from the cells of {held_out},
+in the line `held out` alone; any other family may have led to one. Of the peak:
 """
 _MISSED = """\
 Each cell once, in the first group that has it, with the reason for what is missed:
@@ -195,12 +195,16 @@ _SIDES = ("layout", "method", "recompute", "rows", "precision", "family")
 
 
 def table(every: Iterable[Compared]) -> list[tuple[str, ...]]:
-    """(side, value, ranks, median, P95, lowest, highest) of those whose peak was seen whole."""
-    sure = [one for one in every if one.measured.seen_whole]
+    """(side, value, ranks, median, P95, lowest, highest) of those whose peak was seen whole: of families that rules may
+    have been made from, then of each that was held out."""
+    seen = [one for one in every if one.measured.seen_whole]
+    sure = [one for one in seen if one.cell.family not in HELD_OUT]
     groups = {("all", ""): sure}
     for side in _SIDES:
         for value in sorted({getattr(one.cell, side) for one in sure}):
             groups[side, value] = [one for one in sure if getattr(one.cell, side) == value]
+    for family in HELD_OUT:
+        groups["held out", family] = [one for one in seen if one.cell.family == family]
     return [(*name, *figures([one.error for one in group])) for name, group in groups.items() if group]
 
 
@@ -231,7 +235,9 @@ def section(cells: Path = CELLS) -> str:
     named = sorted(low, key=lambda one: one.error)[:_NAMED]
     runs, kinds = len({one.cell for one in every}), len(every)
     lines = [
-        _OPENING.format(runs=runs, exact=exact, kinds=kinds, unsure=unsure, sure=kinds - unsure),
+        _OPENING.format(
+            held_out=", ".join(HELD_OUT), runs=runs, exact=exact, kinds=kinds, unsure=unsure, sure=kinds - unsure
+        ),
         f"| by | value | ranks {_HEAD}",
         "|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in table(every)),

@@ -27,7 +27,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from accuracy.grid.cells import COUNT, EXACT, Cell, Measured, drawn, job_of, planned
+from accuracy.grid.cells import COUNT, EXACT, FAMILIES, HELD_OUT, Cell, Measured, drawn, job_of, planned
 from accuracy.grid.compare import read_cells
 from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
@@ -159,15 +159,22 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
+    parser.add_argument(
+        "--held-out", action="store_true", help="add cells of held-out families to the file, up to so many"
+    )
     arguments = parser.parse_args()
     if arguments.again:
         _again(arguments.again, arguments.out)
         return
-    made: list[tuple[Cell, list[Measured]]] = []
+    made: list[tuple[Cell, list[Measured]]] = list(read_cells(arguments.out)) if arguments.held_out else []
+    enough = sum(cell.family not in HELD_OUT for cell, _ in made) + arguments.count
+    known = {cell for cell, _ in made}
     root = Path(tempfile.mkdtemp())
-    for cell in drawn():
-        if len(made) == arguments.count:
+    for cell in drawn(HELD_OUT if arguments.held_out else FAMILIES):
+        if len(made) == enough:
             break
+        if cell in known:
+            continue
         folder = root / str(len(made))
         folder.mkdir()
         try:
@@ -176,7 +183,7 @@ def main() -> None:
             sys.stderr.write(f"left out: {cell}: {refused}\n")
         else:
             write_cells(arguments.out, made)
-            sys.stdout.write(f"{len(made) - 1} of {arguments.count}: {cell}\n")
+            sys.stdout.write(f"{len(made) - 1} of {enough}: {cell}\n")
             sys.stdout.flush()
         shutil.rmtree(folder)
     shutil.rmtree(root)
