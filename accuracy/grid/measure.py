@@ -27,7 +27,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from accuracy.grid.cells import COUNT, EXACT, FAMILIES, HELD_OUT, Cell, Measured, drawn, job_of, planned
+from accuracy.grid.cells import COUNT, COUNT_HELD_OUT, EXACT, FAMILIES, HELD_OUT, Cell, Measured, drawn, job_of, planned
 from accuracy.grid.compare import read_cells
 from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
@@ -156,7 +156,7 @@ def write_cells(out: Path, made: Iterable[tuple[Cell, list[Measured]]]) -> None:
 def main() -> None:
     """Measures cells until there are enough, and writes them."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
-    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--count", type=int, help=f"{COUNT}, and {COUNT_HELD_OUT} that are held out")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
     parser.add_argument(
@@ -167,7 +167,8 @@ def main() -> None:
         _again(arguments.again, arguments.out)
         return
     made: list[tuple[Cell, list[Measured]]] = list(read_cells(arguments.out)) if arguments.held_out else []
-    enough = sum(cell.family not in HELD_OUT for cell, _ in made) + arguments.count
+    count = arguments.count or (COUNT_HELD_OUT if arguments.held_out else COUNT)
+    enough = sum(not cell.held_out for cell, _ in made) + count
     known = {cell for cell, _ in made}
     root = Path(tempfile.mkdtemp())
     for cell in drawn(HELD_OUT if arguments.held_out else FAMILIES):

@@ -93,7 +93,7 @@ class Case(NamedTuple):
 def _measured() -> Iterator[Case]:
     for cell, ranks in read_cells(CELLS):
         for one in compared(cell, ranks):
-            if one.measured.seen_whole and one.error >= LOWEST:
+            if one.measured.seen_whole and one.error >= LOWEST and not cell.held_out:
                 yield _of_a_run(one)
 
 
