@@ -117,7 +117,7 @@ def _without_fms(chosen: Iterable[Comparison]) -> list[str]:
     found = summarise(c.error for c in chosen if c.source != "fms-acceleration")
     if found is None or found.median <= MEDIAN_GOAL:
         return []
-    goal, missed = (f"{share:.1%}".replace("%", " %") for share in (MEDIAN_GOAL, found.median))
+    goal, missed = _percent(MEDIAN_GOAL), _percent(found.median)
     over = f"{100 * (found.median - MEDIAN_GOAL):.1f} points"
     return [f"Without fms-acceleration the goal for the median is missed by {over}: {missed} against {goal}.", ""]
 
@@ -195,7 +195,7 @@ def _ratio(chosen: Sequence[Comparison]) -> list[str]:
     return [
         "The first row is the comparison: like the other tools it knows nothing of the stack that was measured. Its",
         f"median error is {ours.median / median:.2f} times that of the best of them, {name}"
-        f" ({ours.median:.1%} and {median:.1%}).".replace("%", " %"),
+        f" ({_percent(ours.median)} and {_percent(median)}).",
         "",
     ]
 
@@ -276,11 +276,15 @@ def _summary_cells(summary: Summary | None) -> tuple[str, ...]:
         return ("0", "-", "-", "-", "-")
     return (
         str(summary.count),
-        f"{summary.median:.1%}".replace("%", " %"),
-        f"{summary.p90:.1%}".replace("%", " %"),
-        f"{summary.within:.0%}".replace("%", " %"),
-        f"{summary.bias:+.1%}".replace("%", " %"),
+        _percent(summary.median),
+        _percent(summary.p90),
+        _percent(summary.within, ".0%"),
+        _percent(summary.bias, "+.1%"),
     )
+
+
+def _percent(share: float, form: str = ".1%") -> str:
+    return f"{share:{form}}".replace("%", " %")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

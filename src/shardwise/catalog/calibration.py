@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
@@ -50,7 +50,7 @@ class RunKind:
         return 0 < large <= _LIKE_SIZE * small and _but_size(self) == _but_size(other)
 
 
-_but_size = attrgetter("device", "probed", "strategy", "method", "precision", "compile")
+_but_size = attrgetter(*(one.name for one in fields(RunKind) if one.name != "parameters"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ def _lines_of(module: str, *, text: str) -> Iterator[dict[str, Any]]:
         with child:
             try:
                 yield from map(json.loads, child.stdout or ())
-            except BaseException:
+            except BaseException:  # also where the reader stops early, or is interrupted
                 child.kill()
                 raise
         if child.returncode != 0:

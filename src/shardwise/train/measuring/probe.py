@@ -166,7 +166,9 @@ def _samples(device: torch.device, ranks: int) -> dict[str, float]:
         ways["alone"] = lambda: ranks * _alone(device, ranks)
     turns = [{name: way() for name, way in ways.items()} for _ in range(TURNS)]
     found = {name: statistics.median(turn[name] for turn in turns) for name in ways}
-    return found | ({"sharded": _sample_step(device, shards=ranks)} if ranks > 1 else {})
+    if ranks > 1:
+        found["sharded"] = _sample_step(device, shards=ranks)
+    return found
 
 
 def _alone(device: torch.device, ranks: int) -> float:
