@@ -79,6 +79,10 @@ class Ranks:
         self.exits += [RankExit(rank=rank, code=code) for rank, code in codes.items() if code is not None]
         return None in codes.values()
 
+    def have_ended(self) -> bool:
+        """All of them, whether that was noted or not."""
+        return all(child.poll() is not None for child in self._children.values())
+
     @property
     def failed(self) -> bool:
         """Any has failed."""

@@ -13,6 +13,7 @@ import pytest
 
 from shardwise.errors import InputError, RanOutOfMemoryError, WorkerFailedError
 from shardwise.launch.follow import Notice, Phase, Step, Update
+from shardwise.launch.processes import workers
 from shardwise.launch.processes.process_tree import PROC
 from shardwise.launch.processes.rank import STARTED
 from shardwise.launch.processes.workers import run_workers
@@ -62,6 +63,13 @@ outcome("finished")
             "}",
         ]
     assert processes_of(run) == []
+
+
+def test_the_launcher_goes_on_when_the_ranks_have_ended_not_at_its_next_look(run, worker, monkeypatch) -> None:
+    monkeypatch.setattr(workers, "POLL_SECONDS", 60.0)
+    began = time.monotonic()
+    run_workers(run, processes=2, module=worker('listen()\noutcome("finished")'))
+    assert time.monotonic() - began < 30
 
 
 def test_a_failing_rank_ends_all_within_seconds_with_one_first_cause(run, worker) -> None:

@@ -37,9 +37,19 @@ def test_it_is_read_back_bit_for_bit_and_recorded(tmp_path: Path) -> None:
     assert record == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
+def test_a_tensor_is_cast_by_parts_while_it_is_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(safetensors_writer, "_AT_ONCE", 7)
+    path, tensor = tmp_path / "some", torch.randn(11, 3).T
+    file = TensorFile(path, {"a": Entry(dtype=torch.bfloat16, shape=(3, 11))})
+    file.add("a", tensor)
+    record = file.close()
+    assert torch.equal(load_file(path)["a"], tensor.bfloat16())
+    assert record == {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
 def test_a_tensor_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
     file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
-    with pytest.raises(ValueError, match=r"a is torch.float32 of shape \(3,\); expected a, torch.float32 of shape"):
+    with pytest.raises(ValueError, match=r"a has the shape \(3,\); expected a of shape \(2,\)"):
         file.add("a", torch.zeros(3))
     file.abandon()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -49,8 +50,8 @@ class StopRequests:
         """Someone asked twice."""
         return len(self.received) > 1
 
-    def wait(self, seconds: float) -> None:
-        """Sleeps, less if a request arrives."""
+    def wait(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Sleeps, less if a request arrives or `until` becomes true."""
         before, deadline = len(self.received), time.monotonic() + seconds
-        while len(self.received) == before and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, 0.05))
+        while len(self.received) == before and not until() and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.02))

@@ -128,7 +128,7 @@ def follow_ranks(
             peers.say(ranks.exits)
             if grace.is_over(failed=ranks.failed or peers.failed):
                 ranks.kill()
-            requests.wait(POLL_SECONDS)
+            requests.wait(POLL_SECONDS, until=ranks.have_ended)
     finally:
         ranks.end()
     peers.settle(ranks.exits)

@@ -79,7 +79,7 @@ class Files:
         self._records: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, whole: torch.Tensor) -> None:
-        """Writes the next tensor, which is on the CPU and in the saved dtype."""
+        """Writes the next tensor, which is on the CPU, in the saved dtype."""
         shape = tuple(whole.shape)
         for key, _, part in self._result.spans(name, shape, offsets=(0,) * len(shape), lengths=shape):
             file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)

@@ -40,13 +40,16 @@ def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Own
 def whole_tensors(
     wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Gathers the wanted tensors one by one, cast to `dtype`; all ranks iterate together. Yields (name, the whole
-    tensor on the CPU), or (name, None) on ranks other than 0."""
+    """Gathers the wanted tensors one by one; all ranks iterate together. Yields (name, the whole tensor on the CPU), or
+    (name, None) on ranks other than 0. A tensor that is on rank 0's CPU already is yielded as it is, and others cast to
+    `dtype`: it is for the writer to cast it by parts."""
     world, mine = ownership.world, dict(parameters)
     here = world.layout.coordinates(world.rank)
     for one in wanted:
         holds = here.pp == world.layout.coordinates(one.source).pp
-        whole = gathered(mine[one.name]).to(dtype) if holds else None
+        whole = gathered(mine[one.name]) if holds else None
+        if whole is not None and (whole.is_cuda or one.source):
+            whole = whole.to(dtype)
         yield one.name, _to_first(whole, wanted=one, dtype=dtype, ownership=ownership)
 
 

@@ -1,4 +1,4 @@
-"""Writes a safetensors file tensor by tensor, and hashes it while it is written.
+"""Writes a safetensors file tensor by tensor, and casts and hashes it while it is written.
 
 safetensors' own `save_file` needs all tensors in memory. The format: 8 bytes with the length of the header, a JSON
 header with dtype, shape and offsets of each tensor, the data.
@@ -22,7 +22,10 @@ from safetensors.torch import _TYPES
 
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
-#: Bytes that may be left to be written and hashed when another tensor comes.
+#: Elements that are cast, written and hashed at once, which a processor's cache holds.
+_AT_ONCE = 2**20
+
+#: Bytes that may be left to be written and hashed when more comes.
 _AHEAD_BYTES = 64 * 1024 * 1024
 
 #: After so many bytes a disk is made to write what it was given, and writes while more comes: by itself a system may
@@ -32,7 +35,7 @@ _SYNCED_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Dtype and shape of a tensor to be written."""
+    """Dtype and shape of a tensor as it is written."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -44,31 +47,28 @@ class Entry:
 
 
 class TensorFile:
-    """A safetensors file being written: threads write, hash and sync while the caller makes the next tensors. `entries`
-    are written in this order; larger dtypes first, so that all are aligned. All methods may raise OSError."""
+    """A safetensors file being written: threads cast and write, hash, and sync while the caller makes the next tensors.
+    `entries` are written in this order; larger dtypes first, so that all are aligned. All methods may raise OSError."""
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
         self.path = path
         self._left = list(entries.items())
         self._sha256 = hashlib.sha256()
-        self._file = path.open("wb")
+        self._file = path.open("wb", buffering=0)
         self._threads = [ThreadPoolExecutor(max_workers=1) for _ in range(3)]
-        self._busy: deque[tuple[int, list[Future[Any]]]] = deque()
+        self._busy: deque[tuple[int, Future[Future[None]]]] = deque()
         self._syncing: Future[None] | None = None
         self._unsynced = 0
-        self._put(memoryview(_header(entries)))
+        self._put(torch.frombuffer(_header(entries), dtype=torch.uint8), dtype=torch.uint8)
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Writes the next tensor, on the CPU; it must not change before the file is closed. ValueError if it is
-        another."""
+        """Writes the next tensor, on the CPU, cast to its entry's dtype; it must not change before the file is closed.
+        ValueError if it is another."""
         expected, entry = self._left.pop(0)
-        if (name, tensor.dtype, tuple(tensor.shape)) != (expected, entry.dtype, entry.shape):
-            raise ValueError(
-                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; expected {expected}, {entry.dtype} of shape "
-                f"{entry.shape}"
-            )
-        elements: Any = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-        self._put(memoryview(elements))
+        if (name, tuple(tensor.shape)) != (expected, entry.shape):
+            raise ValueError(f"{name} has the shape {tuple(tensor.shape)}; expected {expected} of shape {entry.shape}")
+        for part in tensor.detach().contiguous().reshape(-1).split(_AT_ONCE):
+            self._put(part, dtype=entry.dtype)
 
     def close(self) -> dict[str, Any]:
         """Syncs the file to disk; its size and sha256. ValueError if a tensor is missing."""
@@ -76,7 +76,6 @@ class TensorFile:
             self._wait(0)
             if self._left:
                 raise ValueError(f"{self.path.name} ends before {self._left[0][0]}")
-            self._file.flush()
             self._sync().result()
         finally:
             self.abandon()
@@ -88,17 +87,22 @@ class TensorFile:
             thread.shutdown(cancel_futures=True)
         self._file.close()
 
-    def _put(self, content: memoryview) -> None:
+    def _put(self, part: torch.Tensor, *, dtype: torch.dtype) -> None:
         self._wait(_AHEAD_BYTES)
-        writing, hashing, _ = self._threads
-        tasks = [writing.submit(self._write, content), hashing.submit(self._sha256.update, content)]
-        self._busy.append((content.nbytes, tasks))
+        self._busy.append((part.numel() * dtype.itemsize, self._threads[0].submit(self._write, part, dtype)))
 
-    def _write(self, content: memoryview) -> None:
-        self._file.write(content)
-        self._unsynced += content.nbytes
+    def _write(self, part: torch.Tensor, dtype: torch.dtype) -> Future[None]:
+        """Casts and writes a part; its hashing."""
+        elements: Any = part.to(dtype).view(torch.uint8).numpy()
+        content = memoryview(elements)
+        hashing = self._threads[1].submit(self._sha256.update, content)
+        at = 0
+        while at < len(content):
+            at += self._file.write(content[at:])
+        self._unsynced += len(content)
         if self._unsynced >= _SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
             self._sync()
+        return hashing
 
     def _sync(self) -> Future[None]:
         """Begins to sync what is written, after what it synced before: a system tells a file once what failed."""
@@ -111,8 +115,7 @@ class TensorFile:
     def _wait(self, most: int) -> None:
         """Until at most so many bytes are left to be written and hashed."""
         while sum(count for count, _ in self._busy) > most:
-            for task in self._busy.popleft()[1]:
-                task.result()
+            self._busy.popleft()[1].result().result()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -127,7 +130,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
         file.abandon()
 
 
-def _header(entries: Mapping[str, Entry]) -> bytes:
+def _header(entries: Mapping[str, Entry]) -> bytearray:
     """Length and header, padded to 8 bytes."""
     said: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
@@ -137,4 +140,4 @@ def _header(entries: Mapping[str, Entry]) -> bytes:
         at += entry.nbytes
     text = json.dumps(said, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    return bytearray(len(text).to_bytes(8, "little") + text)
