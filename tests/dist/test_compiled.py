@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
 from shardwise.parallel import compiled
+from shardwise.parallel.ddp import apply_replication
+from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
@@ -54,3 +58,19 @@ def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
     for _, graphs, breaks in ranks:
         assert 0 < graphs <= 2 * kinds * masks + 2, "two of the loss, of one number of trained positions and of any"
         assert breaks == 0
+
+
+def graphs_of_a_replicated_block() -> int:
+    """Of two layers, each of which fills DDP's first bucket of 1 MiB."""
+    graphs = []
+    compiled.BACKEND = lambda graph, _: graphs.append(graph) or graph  # the fork's own
+    world = join_world(Layout())
+    block = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
+    compiled.apply_compile([block])
+    replicated, _ = apply_replication(nn.Sequential(block), group=world.data_group, device=world.device)
+    replicated(torch.ones(1, 600)).sum().backward()
+    return len(graphs)
+
+
+def test_ddp_does_not_cut_the_graph_of_a_block_where_a_bucket_ends() -> None:
+    assert run_world(1, graphs_of_a_replicated_block) == [1]

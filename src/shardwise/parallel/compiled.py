@@ -22,5 +22,8 @@ def apply_compile(blocks: Iterable[nn.Module]) -> None:
     from torch._dynamo import config
 
     config.recompile_limit = max(config.recompile_limit, _MOST_GRAPHS)
+    # DDP would cut a block's graph wherever a bucket ends, and what crosses a cut is kept for backward. Buckets leave
+    # between blocks anyway.
+    config.optimize_ddp = False
     for block in blocks:
         block.forward = torch.compile(block.forward, backend=BACKEND)
