@@ -6,6 +6,7 @@
 #   PIP_ARGS     passed to every `pip install`, such as an index that has CPU or CUDA builds of torch
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
 #   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu; of `make accuracy-gpu` the latter two
+#                of `make bench`: --against trainer, --processes 2, --methods lora, --steps 1 --toy (start and end alone)
 #   WORKERS      how many files of tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
@@ -61,8 +62,8 @@ check: $(DEV_READY) ## format, lint, types, floors, and the pure wing without to
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_pure_wing.py
 
-bench: $(DEV_READY) ## time to first step, tokens/s and time to the end, beside Trainer and a plain accelerate loop (about 12 minutes)
-	$(BIN)/python benchmarks/run.py
+bench: $(DEV_READY) ## first step, tokens/s and end, full and LoRA, beside Trainer and a plain loop, each PASS or FAIL (25 minutes; ARGS="--processes 2")
+	$(BIN)/python benchmarks/run.py $(ARGS)
 
 gpu: $(TRAIN_READY) ## one GPU: speed, memory and promises, each PASS, FAIL or a figure, into docs/gpu.json (10 minutes; ARGS="--only ...")
 	$(BIN)/python benchmarks/gpu/run.py $(ARGS); status=$$?; $(BIN)/python tools/gpu.py --write && exit $$status

@@ -1,18 +1,21 @@
-"""Shardwise beside transformers' Trainer and a plain Accelerate loop, on one process and on two: time from command to
-first finished step, tokens per second, and time from the last step to the end.
+"""Shardwise beside transformers' Trainer and a plain Accelerate loop, full and LoRA, on one process and on two: time
+from command to first finished step, tokens per second, and time from the last step to the end. What is wanted of these
+is in goals.py; exits 1 where a line says FAIL.
 
 Same model folder, rows, global batch, micro-batch, maximum length, optimizer, clipping, schedule, precision
 (float32), number of processes and of threads. Runs take turns (A B C C B A), so that a noisy machine is unfair to none,
 and start with empty data caches. All write one line per optimizer step; the same clock here notes when each line
 appears. Throughput counts real tokens, from the end of the first step to that of the last: padding is not throughput.
 
-    python benchmarks/run.py            # `make bench`
-    python benchmarks/run.py --steps 1 --toy --against trainer    # the start alone
+    python benchmarks/run.py                                      # `make bench`
+    python benchmarks/run.py --against trainer --processes 2      # a third of it
+    python benchmarks/run.py --steps 1 --toy --against trainer    # start and end alone
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +26,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from goals import Found, judged, plain_write
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".bench"
@@ -73,49 +78,76 @@ class Timing:
         first_step_seconds: from starting the command to the end of the first optimizer step.
         tokens_per_second: real tokens of the later steps over their wall time; None where there is one step.
         end_seconds: from the end of the last step to that of the command, with the trained model saved.
+        disk_seconds: of a plain write of as many bytes, just after.
     """
 
     first_step_seconds: float
     tokens_per_second: float | None
     end_seconds: float
+    disk_seconds: float
     last_loss: float | None
 
 
-#: One program's runs.
+#: Each program's runs.
 Timings = dict[str, list[Timing]]
+
+#: Of each figure and each other program: Shardwise's median over its.
+Ratios = dict[str, dict[str, float]]
 
 
 def main() -> None:
-    """Makes the model, runs the programs in turns, prints the tables and writes results.json."""
+    """Makes the model, runs the programs in turns, prints the tables, writes results.json and judges."""
+    args = arguments()
+    work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    make_model(work, toy=args.toy)
+    measured: dict[str, Timings] = {}
+    for method, processes in itertools.product(args.methods, args.processes):
+        title = f"{method}, {processes} process{'es' if processes > 1 else ''}"
+        here = replace(work, method=method, processes=processes)
+        measured[title] = run_in_turns(here, args.against, rounds=args.rounds, title=title)
+    ratios = write_results(measured)
+    lines = [line for title in measured for line in judged(found(title, measured, ratios), toy=args.toy)]
+    print("\n".join(["", *(line for _, line in lines)]))
+    sys.exit(0 if all(is_good for is_good, _ in lines) else 1)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=Work.steps)
-    parser.add_argument("--method", choices=("full", "lora"), default=Work.method)
+    parser.add_argument("--methods", nargs="+", choices=("full", "lora"), default=["full", "lora"])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--against", nargs="+", choices=tuple(PLAIN), default=list(PLAIN))
     parser.add_argument(
-        "--toy", action="store_true", help="a model of 1.5 million parameters: the start, not the steps"
+        "--toy", action="store_true", help="a model of 2.4 million parameters: start and end, not steps"
     )
     parser.add_argument("--leave-open", action="store_true", help="let Shardwise choose its micro-batch")
-    args = parser.parse_args()
-    work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open, method=args.method)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    make_model(work, toy=args.toy)
-    measured: dict[int, Timings] = {}
-    for processes in args.processes:
-        measured[processes] = run_in_turns(replace(work, processes=processes), args.against, rounds=args.rounds)
-    write_results(measured)
+    return parser.parse_args()
 
 
-def run_in_turns(work: Work, against: list[str], *, rounds: int) -> Timings:
+def found(title: str, measured: dict[str, Timings], ratios: dict[str, Ratios]) -> Found:
+    """What is judged."""
+    ends = [one.end_seconds - one.disk_seconds for one in measured[title]["shardwise"]]
+    over = {figure: by.get("trainer") for figure, by in ratios[title].items()}
+    return Found(
+        title=title,
+        first_step=over["first_step_seconds"],
+        tokens=over.get("tokens_per_second"),
+        end_seconds=statistics.median(ends),
+    )
+
+
+def run_in_turns(work: Work, against: list[str], *, rounds: int, title: str) -> Timings:
     """Each program as often as there are rounds, in an order that turns round with each."""
     programs = {"shardwise": time_shardwise, **{name: partial(time_plain, script=PLAIN[name]) for name in against}}
     timings: Timings = {name: [] for name in programs}
     for number in range(rounds):
         for name in list(programs)[:: -1 if number % 2 else 1]:
-            folder = FOLDER / f"{name}-{work.processes}-{number}"
+            folder = FOLDER / f"{name}-{work.method}-{work.processes}-{number}"
             timings[name].append(programs[name](work, folder))
-            print(f"{work.processes} x, round {number + 1}  {name:<11}{_shown(timings[name][-1])}", flush=True)
+            print(f"{title}, round {number + 1}  {name:<11}{_shown(timings[name][-1])}", flush=True)
     return timings
 
 
@@ -202,6 +234,7 @@ def timed(command: list[str], *, metrics: Path, folder: Path, work: Work) -> Tim
         first_step_seconds=arrivals[0],
         tokens_per_second=tokens / (arrivals[-1] - arrivals[0]) if work.steps > 1 else None,
         end_seconds=ended - arrivals[-1],
+        disk_seconds=plain_write(folder),
         last_loss=records[-1]["loss"],
     )
 
@@ -226,21 +259,21 @@ FIGURES = {
 }
 
 
-def write_results(measured: dict[int, Timings]) -> None:
-    """Medians and their ratios to Shardwise's, printed and written."""
-    ratios = {processes: _table(timings, processes=processes) for processes, timings in measured.items()}
-    runs = {count: {name: [asdict(one) for one in of] for name, of in by.items()} for count, by in measured.items()}
+def write_results(measured: dict[str, Timings]) -> dict[str, Ratios]:
+    """Medians and their ratios to Shardwise's, printed and written; the ratios."""
+    ratios = {title: _table(timings, title=title) for title, timings in measured.items()}
+    runs = {title: {name: [asdict(one) for one in of] for name, of in by.items()} for title, by in measured.items()}
     results = FOLDER / "results.json"
     results.write_text(json.dumps({"ratios": ratios, "runs": runs}, indent=2) + "\n", encoding="utf-8")
     print(f"\nwritten to {os.path.relpath(results)}; each run's output lies beside it")
+    return ratios
 
 
-def _table(timings: Timings, *, processes: int) -> dict[str, dict[str, float]]:
-    """Prints the medians; returns, of each figure and each other program, shardwise's over its."""
+def _table(timings: Timings, *, title: str) -> Ratios:
+    """Prints the medians; returns the ratios."""
     others = [name for name in timings if name != "shardwise"]
-    ratios: dict[str, dict[str, float]] = {}
-    title = f"{processes} process{'es' if processes > 1 else ''}, median"
-    print(f"\n{title:<22}{'shardwise':>12}" + "".join(f"{name:>12}{'ratio':>8}" for name in others))
+    ratios: Ratios = {}
+    print(f"\n{title + ', median':<26}{'shardwise':>12}" + "".join(f"{name:>12}{'ratio':>8}" for name in others))
     for figure, label in FIGURES.items():
         found = {name: [getattr(one, figure) for one in runs] for name, runs in timings.items()}
         if None in found["shardwise"]:
@@ -248,7 +281,7 @@ def _table(timings: Timings, *, processes: int) -> dict[str, dict[str, float]]:
         medians = {name: statistics.median(values) for name, values in found.items()}
         ratios[figure] = {name: medians["shardwise"] / medians[name] for name in others}
         shown = "".join(f"{medians[name]:>12.1f}{ratios[figure][name]:>8.2f}" for name in others)
-        print(f"{label:<22}{medians['shardwise']:>12.1f}{shown}")
+        print(f"{label:<26}{medians['shardwise']:>12.1f}{shown}")
     return ratios
 
 

@@ -1,0 +1,57 @@
+"""What `make bench` wants of Shardwise beside Trainer, and whether it is so."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Seconds from the last step to the end, above those of a plain write of the same bytes: of a toy, and of other models.
+TOY_END_SECONDS, END_SECONDS = 1.0, 2.0
+
+#: Shardwise's first step over Trainer's at most, and its tokens per second over Trainer's at least.
+FIRST_STEP, TOKENS = 1.15, 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Medians of one method on one number of processes. `first_step` and `tokens`: over Trainer's, None where that was
+    not measured; `end_seconds`: above a plain write of the same bytes."""
+
+    title: str
+    first_step: float | None
+    tokens: float | None
+    end_seconds: float
+
+
+def judged(found: Found, *, toy: bool) -> list[tuple[bool, str]]:
+    """Whether each goal is reached, with the line that says so."""
+    most_end = TOY_END_SECONDS if toy else END_SECONDS
+    lines = [_line(found, "s to the end above a plain write", found.end_seconds, at_most=most_end)]
+    if found.first_step is not None:
+        lines.append(_line(found, "x Trainer's time to the first step", found.first_step, at_most=FIRST_STEP))
+    if found.tokens is not None:
+        lines.append(_line(found, "x Trainer's tokens/s", found.tokens, at_least=TOKENS))
+    return lines
+
+
+def _line(
+    found: Found, what: str, figure: float, *, at_most: float = float("inf"), at_least: float = 0.0
+) -> tuple[bool, str]:
+    is_good = at_least <= figure <= at_most
+    wanted = f"at least {at_least:.2f}" if at_least else f"at most {at_most:.2f}"
+    return is_good, f"{'PASS' if is_good else 'FAIL'}  {found.title:<18} {figure:6.2f} {what}, wanted {wanted}"
+
+
+def plain_write(folder: Path) -> float:
+    """Seconds to write and sync as many bytes as the run left in `final/`."""
+    (final,) = folder.glob("**/final")
+    size = sum(path.stat().st_size for path in final.rglob("*"))
+    block, left = bytes(16 * 2**20), size
+    began = time.monotonic()
+    with (folder / "plain").open("wb", buffering=0) as file:
+        while left > 0:
+            left -= file.write(block[:left])
+        os.fsync(file.fileno())
+    return time.monotonic() - began

@@ -1,0 +1,39 @@
+"""`make bench` calls what is too slow FAIL."""
+
+import sys
+
+from tests.unit.house.tree import ROOT
+
+sys.path[:0] = [str(ROOT / "benchmarks")]
+from goals import Found, judged, plain_write  # noqa: E402
+
+
+def _verdicts(*, toy=False, **changed):
+    found = Found(**{"title": "lora, 2 processes", "first_step": 1.1, "tokens": 1.02, "end_seconds": 0.8, **changed})
+    return [line.split()[0] for is_good, line in judged(found, toy=toy) if is_good == line.startswith("PASS")]
+
+
+def test_each_figure_is_judged_by_its_goal():
+    assert _verdicts() == _verdicts(toy=True) == ["PASS"] * 3
+    assert _verdicts(end_seconds=1.2) == ["PASS"] * 3
+    assert _verdicts(end_seconds=1.2, toy=True) == ["FAIL", "PASS", "PASS"]
+    assert _verdicts(end_seconds=2.1) == ["FAIL", "PASS", "PASS"]
+    assert _verdicts(first_step=1.16) == ["PASS", "FAIL", "PASS"]
+    assert _verdicts(tokens=0.99) == ["PASS", "PASS", "FAIL"]
+    assert _verdicts(tokens=None) == ["PASS", "PASS"]
+
+
+def test_a_line_says_the_figure_and_what_is_wanted():
+    found = Found(title="lora, 2 processes", first_step=None, tokens=0.96, end_seconds=0.8)
+    assert [" ".join(line.split()) for _, line in judged(found, toy=False)] == [
+        "PASS lora, 2 processes 0.80 s to the end above a plain write, wanted at most 2.00",
+        "FAIL lora, 2 processes 0.96 x Trainer's tokens/s, wanted at least 1.00",
+    ]
+
+
+def test_a_plain_write_is_of_what_the_run_left(tmp_path):
+    final = tmp_path / "run/final"
+    final.mkdir(parents=True)
+    (final / "model.safetensors").write_bytes(bytes(1000))
+    assert plain_write(tmp_path) > 0
+    assert (tmp_path / "plain").stat().st_size == 1000
