@@ -78,4 +78,4 @@ def test_bounds_are_bounds_and_what_is_remembered_is_what_is_forecast(seed: int)
                 assert forecasts.memory.least_bytes(execution) <= forecast.memory.peak_high_bytes
                 least = forecasts.least_seconds(base, size) + forecasts.seconds_on_host(base)
                 assert least <= forecast.time.step_seconds
-                assert forecasts.may_take_less(base, size, below=1.001 * forecast.time.step_seconds)
+                assert forecasts.least_seconds_of(base, size) <= 1.001 * forecast.time.step_seconds

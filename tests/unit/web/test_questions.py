@@ -22,7 +22,7 @@ def resident_bytes(pid: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.parametrize(
-    ("hardware", "batch", "count", "most_seconds"), [("8x H100-SXM", 8, 100, 0.3), ("128 x 8x H100-SXM", 1024, 40, 1.5)]
+    ("hardware", "batch", "count", "most_seconds"), [("8x H100-SXM", 8, 100, 0.2), ("128 x 8x H100-SXM", 1024, 40, 1.5)]
 )
 def test_questions_in_a_row_are_answered_soon_and_leave_nothing_behind(
     served: Served, hardware: str, batch: int, count: int, most_seconds: float

@@ -166,14 +166,15 @@ class Forecasts:
         back = 0.0 if layout.schedule == "zero_bubble" else before * backward
         return ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
 
-    def may_take_less(self, base: Execution, size: int, *, below: float) -> bool:
-        """Whether lower bounds of a step's seconds leave room below so many."""
-        if self.least_seconds(base, size) + self._least_ending(base) >= below:
-            return False
+    def least_seconds_of(self, base: Execution, size: int) -> float:
+        """`least_seconds`, and what follows the last backward."""
+        return self.least_seconds(base, size) + self._least_ending(base)
+
+    def least_of_pipeline(self, base: Execution, size: int) -> float:
+        """A closer bound of a pipeline's step, which takes longer to compute; 0 where there is none."""
         if base.layout.pp == 1 or base.layout.schedule == "sequential":
-            return True
-        execution = sized(base, self.question.job, size)
-        return any(self._least_walked(one) < below for one in ways_to_reduce(execution))
+            return 0.0
+        return min(map(self._least_walked, ways_to_reduce(sized(base, self.question.job, size))))
 
     def _least_walked(self, execution: Execution) -> float:
         if execution.layout.schedule == "gpipe":  # the bound is that of 1f1b

@@ -1,12 +1,14 @@
-"""The search: the fastest micro-batch that fits, for every open layout and recompute, in the order of a lower bound of
-time."""
+"""The search: the fastest execution of each strategy that fits, best first by lower bounds of seconds."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import heappop, heappush
 from math import inf
+from typing import NamedTuple
 
 from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on, why_left_out
 from shardwise.plan.search.forecasts import (
@@ -14,7 +16,6 @@ from shardwise.plan.search.forecasts import (
     bytes_beyond_host,
     candidate_of,
     host_is_too_small,
-    ways_to_reduce,
 )
 from shardwise.plan.search.goals import Found, chosen_of, tie_of
 from shardwise.plan.search.layouts import Choice, lean_layouts
@@ -32,11 +33,8 @@ _IN_FULL = 1000
 #: On more GPUs than this the host's memory is turned to only where nothing fits without.
 _MOST_OFFLOADED = 64
 
-#: So many smaller micro-batches in a row that are no faster end the look at a layout.
-_NO_FASTER = 2
-
-#: Of no more micro-batches than this, seconds are computed before it is known whether they fit.
-_FEW = 2
+#: Of a pipeline with more forwards a step, over all stages, what fits is sooner known than seconds.
+_LONG = 256
 
 #: The share of a step for which whole gradients are kept.
 _WORTH_WHOLE_GRADIENTS = 0.01
@@ -56,12 +54,28 @@ class Strategy:
     best: Found | None = None
 
 
+class _Option(NamedTuple):
+    """What may hold the fastest execution of its strategy, with its seconds or a lower bound of them.
+
+    At level 0 a base; at 1 and 2 one of its micro-batches, of the size `-smaller`, so that of equals the largest is
+    first; at 3 an execution; at 4 one that reduces gradients once a step.
+    """
+
+    seconds: float
+    number: int
+    smaller: int
+    level: int
+    base: Execution
+    execution: Execution | None = None
+
+
 class Search:
     """The search of a question that states an offload."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
         self.forecasts = Forecasts(question)
+        self._largest: dict[int, int] = {}
 
     @cached_property
     def strategies(self) -> dict[str, Strategy]:
@@ -76,51 +90,83 @@ class Search:
         return found
 
     def look(self, *, limit: float = inf, all_strategies: bool = True) -> None:
-        """Finds the best of each strategy within `limit` seconds; without `all_strategies` only of those that can be
-        chosen."""
-        near, options = limit, sorted(self._with_bounds(limit))
-        in_full = all_strategies and len(options) <= _IN_FULL
-        for least, _, base in options:
-            if least > limit:
-                break
-            strategy = self.strategies[base.layout.strategy]
-            below = limit if strategy.best is None else min(strategy.best.seconds, limit if in_full else near)
-            found = self._fastest(base, below=below) if least < below else None
+        """Finds the fastest of each strategy within `limit` seconds; without `all_strategies` only of those that can be
+        chosen. Of more than `_IN_FULL`, a strategy that cannot be chosen has the fastest of the first base that fits.
+
+        Best first: of all options, that with the least seconds is taken up next. A base has a lower bound, and each of
+        its micro-batches has one; then their seconds are computed. The first of a strategy that fits is its fastest.
+        """
+        ahead = sorted(self._with_bounds(limit))
+        in_full, near = all_strategies and len(ahead) <= _IN_FULL, limit
+        while ahead and ahead[0].seconds <= limit:
+            option = heappop(ahead)
+            strategy = self.strategies[option.base.layout.strategy]
+            if strategy.best is not None:
+                continue
+            can_be_chosen = in_full or option.seconds <= near
+            strategy.best = found = self._take_up(option, ahead) if can_be_chosen else self._alone(option)
             if found is not None:
-                strategy.best = found
                 near = min(near, found.seconds * (1 + tie_of(self.question.cluster.gpu)))
                 limit = limit if all_strategies else near
 
-    def _with_bounds(self, limit: float) -> Iterator[tuple[float, int, Execution]]:
+    def _take_up(self, option: _Option, ahead: list[_Option]) -> Found | None:
+        """An execution that fits; otherwise what an option stands for is added to what is ahead."""
+        if -option.smaller > self._largest.get(option.number, sys.maxsize) and not self._is_whole(option):
+            return None
+        execution = option.execution or self._long_pipeline(option)
+        if execution is not None:
+            if not self._fits(execution):
+                if not execution.reduce_once:
+                    self._largest[option.number] = self._largest_that_fits(option)
+                return None
+            if option.execution is not None:
+                return Found(execution=execution, seconds=option.seconds)
+        for closer in self._closer(option):
+            heappush(ahead, closer)
+        return None
+
+    def _long_pipeline(self, option: _Option) -> Execution | None:
+        """The execution of a micro-batch whose memory is sooner known than its seconds."""
+        if option.level != 2:
+            return None
+        execution = sized(option.base, self.question.job, -option.smaller)
+        return execution if execution.gradient_accumulation_steps * execution.layout.num_stages > _LONG else None
+
+    def _is_whole(self, option: _Option) -> bool:
+        """Whether a micro-batch is the largest, which accumulates no gradients, and may fit alone."""
+        return -option.smaller == sizes_on(self.question.job, option.base.layout.data_world_size)[-1]
+
+    def _alone(self, option: _Option) -> Found | None:
+        """The fastest of one option that fits."""
+        found, ahead = None, [option]
+        while ahead and found is None:
+            found = self._take_up(heappop(ahead), ahead)
+        return found
+
+    def _with_bounds(self, limit: float) -> Iterator[_Option]:
         """All executions, each with a lower bound of its seconds, but those that take more than `limit`."""
         every = (base for strategy in self.strategies.values() for base in strategy.bases)
         for number, base in enumerate(every):
             sizes = sizes_on(self.question.job, base.layout.data_world_size)
             least = self.forecasts.least_of_sizes(base, sizes)
             if least <= limit:
-                yield least + self.forecasts.seconds_on_host(base), number, base
+                yield _Option(least + self.forecasts.seconds_on_host(base), number, 0, 0, base)
 
-    def _fastest(self, base: Execution, *, below: float) -> Found | None:
-        """The fastest micro-batch that fits and takes fewer seconds than `below`, from the largest down."""
-        if not (self._has_room_for(base) and self._can_take_less(base, below=below)):
-            return None
-        best, fastest, slower = None, inf, 0
-
-        def wanted(size: int) -> bool:
-            return self.forecasts.may_take_less(base, size, below=below)
-
-        for size in self._that_fit(base, wanted=wanted):
-            execution = sized(base, self.question.job, size)
-            seconds = self.forecasts.seconds(execution)
-            if execution.may_reduce_once and (once := self._once(execution, seconds, below=below)):
-                execution, seconds = once, self.forecasts.seconds(once)
-            slower = 0 if seconds < fastest else slower + 1
-            fastest = min(fastest, seconds)
-            if seconds < below:
-                best, below = Found(execution=execution, seconds=seconds), seconds
-            if slower == _NO_FASTER:
-                break
-        return best
+    def _closer(self, option: _Option) -> Iterator[_Option]:
+        """What an option stands for, at the next level."""
+        base, job, forecasts, size = option.base, self.question.job, self.forecasts, -option.smaller
+        if option.level == 0:
+            for size in sizes_on(job, base.layout.data_world_size) if self._has_room_for(base) else ():
+                yield option._replace(seconds=forecasts.least_seconds_of(base, size), smaller=-size, level=1)
+        elif option.level == 1 and (least := forecasts.least_of_pipeline(base, size)):
+            yield option._replace(seconds=max(least, option.seconds), level=2)
+        else:
+            execution = sized(base, job, size)
+            seconds = forecasts.seconds(execution)
+            yield option._replace(seconds=seconds, level=3, execution=execution)
+            once = replace(execution, reduce_once=True) if execution.may_reduce_once else None
+            if once and (took := forecasts.seconds(once)) <= seconds * (1 - _WORTH_WHOLE_GRADIENTS):
+                yield option._replace(seconds=took, level=4, execution=once)
 
     def _has_room_for(self, base: Execution) -> bool:
         """Whether the smallest micro-batch or the largest may fit, by a lower bound of memory."""
@@ -128,43 +174,15 @@ class Search:
         ends = (sized(base, self.question.job, size) for size in {sizes[0], sizes[-1]})
         return any(self.forecasts.memory.least_bytes(one) <= self.question.cluster.gpu.usable_bytes for one in ends)
 
-    def _can_take_less(self, base: Execution, *, below: float) -> bool:
-        """Whether a micro-batch takes fewer seconds than `below`, were there memory for it; of more than `_FEW` that
-        may, what fits is sooner known than all their seconds."""
-        tried = 0
-        for size in reversed(sizes_on(self.question.job, base.layout.data_world_size)):
-            if self.forecasts.may_take_less(base, size, below=below):
-                ways, tried = ways_to_reduce(sized(base, self.question.job, size)), tried + 1
-                if tried > _FEW or any(self.forecasts.seconds(one) < below for one in ways):
-                    return True
-        return False
-
-    def _once(self, execution: Execution, seconds: float, *, below: float) -> Execution | None:
-        """The execution that reduces gradients once a step, where that takes less than `below`, is worth it and
-        fits."""
-        once = replace(execution, reduce_once=True)
-        took = self.forecasts.seconds(once)
-        faster = took < below and took <= seconds * (1 - _WORTH_WHOLE_GRADIENTS)
-        return once if faster and self._fits(once) else None
-
-    def _that_fit(self, base: Execution, *, wanted: Callable[[int], bool]) -> Iterator[int]:
-        """The micro-batches that fit of those that are wanted when their turn comes, from the largest, which
-        accumulates no gradients, and may fit alone; others by bisection."""
-        sizes = sizes_on(self.question.job, base.layout.data_world_size)
-        last = len(sizes) - 1
-
-        def fits(index: int) -> bool:
-            return self._fits(sized(base, self.question.job, sizes[index]))
-
-        if wanted(sizes[last]) and fits(last):
-            yield sizes[last]
-        if not any(map(wanted, sizes[:last])) or not fits(0):
-            return
-        low, high = (last, last) if fits(last) else (0, last)
+    def _largest_that_fits(self, option: _Option) -> int:
+        """Of the micro-batches below one that does not fit, by bisection; 0 where none fits."""
+        sizes = sizes_on(self.question.job, option.base.layout.data_world_size)
+        low, high = -1, sizes.index(-option.smaller)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        yield from filter(wanted, reversed(sizes[: min(low + 1, last)]))
+            fits = self._fits(sized(option.base, self.question.job, sizes[middle]))
+            low, high = (middle, high) if fits else (low, middle)
+        return sizes[low] if low >= 0 else 0
 
     def _fits(self, execution: Execution) -> bool:
         return self.forecasts.fits(execution) and self._beyond_host(execution) is None
