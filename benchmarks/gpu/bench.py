@@ -23,6 +23,8 @@ GIB = 2**30
 POLL_SECONDS = 0.005
 #: On CPUs rows are so many times shorter.
 SHORTER = 32
+#: On CPUs sections may take so many times longer.
+SLOWER = 4
 #: `watched.py` beside this file, started by `api.train` in place of Shardwise's own worker.
 WATCHED = "from shardwise import api; import sys; api.train(sys.argv[1], programs=api.Programs(worker='watched'))"
 MAKING = Lock()
@@ -94,8 +96,8 @@ class Bench:
         return self.device == "cuda"
 
     def within(self, seconds: float) -> Bench:
-        """The same for commands that take so long at most, together."""
-        return replace(self, left=[seconds])
+        """The same for commands that take so long at most, together; longer on CPUs, which other tests may share."""
+        return replace(self, left=[seconds if self.is_cuda else SLOWER * seconds])
 
     def length(self, tokens: int) -> int:
         """Tokens of a row."""

@@ -82,6 +82,7 @@ RULES = {
     "lora_8b_recompute.tokens_per_second": Rule(unit="tokens/s", low=13_000, on="H100"),
     "lora_8b_recompute.peak_gib": Rule(unit="GiB", high=17, on="H100"),
     "full_1b.tokens_per_second": Rule(unit="tokens/s", low=60_000, on="H100"),
+    "full_1b.end_above_disk_seconds": Rule(unit="s", high=2, on="cuda"),
     "start.first_step_of_trainer": Rule(high=1.15, on="cuda"),
     "start.shardwise.end_seconds": Rule(unit="s", high=1, on="cuda"),
     "memory.losses_apart": Rule(unit="difference", high=0.02),

@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Semaphore
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "src")]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "benchmarks"), str(ROOT / "src")]
 NEEDED = ("torch", "transformers", "peft", "pydantic", "ruamel.yaml", "typer", "rich", "jinja2")
 for missing in [name for name in NEEDED if find_spec(name.split(".")[0]) is None]:
     sys.exit(f"{missing} is not installed; run `make gpu` without READY, or pip install '.[train]'")

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from bench import GIB, HERE, Bench, Figures, LateError, figures, named
+from goals import plain_write
 
 from shardwise.catalog.gpus import find_gpu
 from shardwise.errors import HardwareError
@@ -51,8 +52,12 @@ def lora_8b_recompute(bench: Bench) -> Figures:
 
 
 def full_1b(bench: Bench) -> Figures:
-    """1B, every weight."""
-    return figures(bench.train("full_1b", "1b", keys={**PLAIN, "train.micro_batch_size": 4}))
+    """1B, every weight, and its end above a plain write of as many bytes."""
+    ran = bench.train("full_1b", "1b", keys={**PLAIN, "train.micro_batch_size": 4})
+    found = figures(ran)
+    if ran.exit == 0 and ran.end_seconds is not None:
+        found["end_above_disk_seconds"] = ran.end_seconds - plain_write(ran.folder)
+    return found
 
 
 def start(bench: Bench) -> Figures:

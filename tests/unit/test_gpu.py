@@ -43,6 +43,7 @@ JUDGED = {
     "lora_8b.peak_gib": (30.7, 39.7),
     "lora_8b.end_seconds": (4.1, 41.0),
     "full_1b.tokens_per_second": (60_500.0, 49_682.0),
+    "full_1b.end_above_disk_seconds": (1.7, 2.7),
     "start.first_step_of_trainer": (1.1, 1.4),
     "start.shardwise.end_seconds": (0.6, 18.0),
     "numbers.fp32.grad_norm_apart": (1e-6, float("inf")),
