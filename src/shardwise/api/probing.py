@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from shardwise.catalog.rates import (
     SAMPLE_LENGTH,
     SAMPLE_ROWS,
     VERSION,
+    WRITTEN,
     Rates,
     hardware_file,
     rated,
@@ -26,6 +31,7 @@ from shardwise.launch.processes.torch_helpers import run_program
 from shardwise.plan.answer import make_plan
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.plan.forecast import Lengths
+from shardwise.units import format_bytes
 
 #: In which a step of the sample model is timed, by the type that it computes in.
 _PRECISIONS = {"float32": "fp32", "bfloat16": "mixed"}
@@ -40,18 +46,21 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
         processes: CPU processes, or GPUs; None for all of this machine.
 
     Returns what was measured, and the hardware file that holds it.
-    Raises InputError: there are not so many, or the file cannot be written; ReportedError: it failed, and said why.
+    Raises InputError: there are not so many, or this folder or the file cannot be written; ReportedError: it failed,
+    and said why.
     """
     machine = this_machine()
-    ranks = processes or machine.num_gpus
+    ranks = machine.num_gpus if processes is None else processes
     is_cpu = machine.gpu.kind == "cpu"
     most = usable_cores() if is_cpu else machine.num_gpus
     if not 1 <= ranks <= most:
         what = "cores" if is_cpu else "GPUs"
-        raise InputError(f"--processes is {ranks}, and this machine has {most} {what}")
+        raise InputError(f"--processes is {ranks}, and this machine has {most} {what}; expected 1 to {most}")
     environment = worker_environment(os.environ, processes=ranks, kind=machine.gpu.kind)
-    asked = {"ranks": ranks, "folder": str(Path.cwd())}
-    measured = json.loads(run_program("shardwise.train.measuring.probe", asked, capture=True, environment=environment))
+    program = "shardwise.train.measuring.probe"
+    with _scratch(ranks) as folder:
+        asked = {"ranks": ranks, "folder": folder}
+        measured = json.loads(run_program(program, asked, capture=True, environment=environment))
     sample = measured.pop("sample")
     rates = Rates(
         version=VERSION,
@@ -67,6 +76,25 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
         return rates, write_rates(rates)
     except OSError as error:
         raise InputError(f"{hardware_file()} cannot be written: {error.strerror}; set SHARDWISE_CACHE") from None
+
+
+@contextmanager
+def _scratch(ranks: int) -> Generator[str]:
+    """An empty folder on the disk that is measured, that of this folder; removed also where the probe is interrupted.
+    Raises InputError: there is no room for it."""
+    here, needed = Path.cwd(), ranks * WRITTEN
+    free = shutil.disk_usage(here).free
+    if free < 2 * needed:
+        raise InputError(
+            f"{here} has {format_bytes(free)} of disk free, and a probe writes {format_bytes(needed)}; free some, or "
+            "start it in another folder"
+        )
+    try:
+        folder = tempfile.TemporaryDirectory(dir=here, prefix=".probe-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise InputError(f"{here} cannot be written: {error.strerror}; start the probe in another folder") from None
+    with folder as name:
+        yield name
 
 
 def _with_sample(rates: Rates, seconds: dict[str, float]) -> Rates:

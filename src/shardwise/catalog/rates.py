@@ -27,6 +27,9 @@ SAMPLE: dict[str, Any] = {
 }
 SAMPLE_LENGTH, SAMPLE_ROWS = 128, 4
 
+#: Bytes that each rank writes to measure the disk.
+WRITTEN = 2**26
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
@@ -48,6 +51,7 @@ class Rates:
         alone_over_rates: the same of a step on all cores, beyond that: threads wait for each other. 1 with one rank.
         unit_seconds: of FSDP around one unit, forward and backward, beyond its messages and copies: what a step of the
             sample model takes longer over all ranks than these rates make of it. 0 on GPUs, and with one rank.
+        share_of_cores: that CPU processes had of their cores, as the mean of ranks; the rest went to other programs.
     """
 
     version: int
@@ -65,6 +69,7 @@ class Rates:
     step_over_rates: dict[str, float] = field(default_factory=dict[str, float])
     alone_over_rates: float = 1.0
     unit_seconds: float = 0.0
+    share_of_cores: float = 1.0
 
     def best_flops(self) -> dict[str, float]:
         """FLOP/s of the best product by type."""

@@ -37,6 +37,18 @@ def probe(
         table.add_row(name, figure)
     console.print(table)
     console.print(f"plans for this machine use these rates from now on: {file}", soft_wrap=True)
+    if rates.share_of_cores < DISTURBED:
+        console.print(disturbance(rates), soft_wrap=True)
+
+
+#: Where its processes had less of their cores than this, a probe says so.
+DISTURBED = 0.85
+
+
+def disturbance(rates: Rates) -> str:
+    """That others were at work meanwhile, as a sentence."""
+    had = f"the probe had {100 * rates.share_of_cores:.0f} % of its cores"
+    return f"other programs were at work: {had}, so that these rates are too low; run it again when they have ended"
 
 
 #: What messages are called in the table.

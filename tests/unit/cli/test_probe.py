@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,8 +183,59 @@ def test_gpus_keep_the_peak_that_mfu_is_counted_by() -> None:
 def test_hardware_probed_needs_a_probe(capsys) -> None:
     with pytest.raises(HardwareError, match="this machine has not been; run `shardwise probe` first"):
         api.plan(overrides=["model=SmolLM2-135M", "hardware=probed"])
-    with pytest.raises(InputError, match=r"--processes is 999, and this machine has \d+ "):
-        api.probe(processes=999)
+    for number in (0, 999):
+        with pytest.raises(InputError, match=rf"--processes is {number}, and this machine has .+; expected 1 to \d"):
+            api.probe(processes=number)
+
+
+def test_a_probe_that_is_interrupted_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_program: str, asked: dict[str, Any], **_options: object) -> str:
+        (Path(asked["folder"]) / "file_0").touch()
+        raise KeyboardInterrupt
+
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("shardwise.api.probing.run_program", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        api.probe(processes=1)
+    assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_a_probe_cannot_write_into_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def refused(**_options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", refused)
+    with pytest.raises(InputError) as unwritable:
+        api.probe(processes=1)
+    assert str(unwritable.value) == (
+        f"{tmp_path} cannot be written: Permission denied; start the probe in another folder"
+    )
+    little = shutil.disk_usage(tmp_path)._replace(free=100 * 2**20)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: little)
+    with pytest.raises(InputError) as full:
+        api.probe(processes=1)
+    assert str(full.value) == (
+        f"{tmp_path} has 100 MiB of disk free, and a probe writes 64.0 MiB; free some, or start it in another folder"
+    )
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.97, False), (0.43, True)])
+def test_a_probe_says_that_other_programs_were_at_work(
+    share: float, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = _rates(share_of_cores=share)
+    monkeypatch.setattr(api, "probe", lambda **_options: (measured, tmp_path))
+    with pytest.raises(SystemExit):
+        main(["probe"])
+    sentence = (
+        "other programs were at work: the probe had 43 % of its cores, so that these rates are too low; "
+        "run it again when they have ended"
+    )
+    assert (sentence in capsys.readouterr().out) is said
 
 
 @pytest.mark.slow
@@ -196,6 +249,7 @@ def test_this_machine_is_probed(capsys) -> None:
     assert rates.best_flops()["float32"] > 1e9 and rates.alone_over_rates > 0.3
     assert all(0.3 < over < 30 for over in rates.step_over_rates.values())
     assert rates.gpu or 0 <= rates.unit_seconds < 1
+    assert 0 < rates.share_of_cores < 1.1
     for ways in rates.attention_seconds.values():
         assert all(0 < seconds < 10 for by_flops in ways.values() for seconds in by_flops.values())
     assert all(name and figure for name, figure in lines(rates))

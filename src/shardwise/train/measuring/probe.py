@@ -10,7 +10,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
@@ -24,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention
 
-from shardwise.catalog.rates import SAMPLE, SAMPLE_LENGTH, SAMPLE_ROWS
+from shardwise.catalog.rates import SAMPLE, SAMPLE_LENGTH, SAMPLE_ROWS, WRITTEN
 from shardwise.parallel.fsdp import apply_sharding
 from shardwise.parallel.mesh import all_gather_single, own_device, reduce_scatter_single
 from shardwise.parallel.optimizer.zero1 import exchange_rows
@@ -42,8 +41,8 @@ LENGTHS = {"cpu": (128, 256, 1024), "cuda": (1024, 4096)}
 #: Seconds that each figure is measured for, and steps of the sample model in each of some turns; and repetitions at
 #: least; and steps that ranks take together.
 SECONDS, SAMPLE_SECONDS, TURNS, TIMES, STEPS = 0.4, 1.0, 3, 3, 15
-#: Bytes of a copy; of messages; of a file.
-COPIED, MESSAGES, WRITTEN = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24, 2**26), 2**26
+#: Bytes of a copy; of messages.
+COPIED, MESSAGES = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24, 2**26)
 #: Shape of the factors of a product between two messages, which takes a core some milliseconds.
 BETWEEN = (512, 512)
 #: Small operators of a chain, which take the host's time and little else.
@@ -51,11 +50,10 @@ OPERATORS = 200
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Prints the rates as JSON. `arguments`: `ranks`, and `folder` for a file that is written and read."""
-    ranks = int(arguments["ranks"])
-    with tempfile.TemporaryDirectory(dir=arguments["folder"]) as folder:
-        spawn(_measure, (ranks, folder), nprocs=ranks)
-        found = [json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in range(ranks)]
+    """Prints the rates as JSON. `arguments`: `ranks`, and an empty `folder`, whose disk is measured."""
+    ranks, folder = int(arguments["ranks"]), str(arguments["folder"])
+    spawn(_measure, (ranks, folder), nprocs=ranks)
+    found = [json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in range(ranks)]
     print(json.dumps(_mean(found)))
 
 
@@ -75,6 +73,7 @@ def _measure(rank: int, ranks: int, folder: str) -> None:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks)
+    before = _share_of_cores(device)
     rates = {
         "product_flops": {type_name(dtype): _products(device, dtype) for dtype in TYPES},
         "attention_seconds": {type_name(dtype): _attention(device, dtype) for dtype in TYPES},
@@ -84,6 +83,7 @@ def _measure(rank: int, ranks: int, folder: str) -> None:
         "disk_bytes_per_second": _disk(Path(folder) / f"file_{rank}"),
         "host_to_device_bytes_per_second": _host_copies(device) if device.type == "cuda" else 0.0,
         "sample": _samples(device, ranks) if device.type == "cpu" else {},
+        "share_of_cores": min(before, _share_of_cores(device)),
     }
     (Path(folder) / f"rank_{rank}.json").write_text(json.dumps(rates))
     dist.destroy_process_group()
@@ -106,6 +106,18 @@ def _seconds(device: torch.device, work: Callable[[], Any], *, lasting: float = 
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _share_of_cores(device: torch.device) -> float:
+    """Seconds of processors that products had, of those that they were there for; 1 on a GPU."""
+    if device.type == "cuda":
+        return 1.0
+    factor = torch.ones(1024, 1024)
+    dist.barrier()
+    busy, began = time.process_time(), time.perf_counter()
+    while time.perf_counter() - began < SECONDS:
+        torch.mm(factor, factor)
+    return (time.process_time() - busy) / (time.perf_counter() - began) / torch.get_num_threads()
 
 
 def _products(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
