@@ -24,7 +24,10 @@ def check_open(request: Request) -> None:
     """Raises InputError: the job states the micro-batch that is to be found."""
     stated = request.job.train.micro_batch_size
     if stated != "auto":
-        message = f"micro_batch_size is {stated}, and --find-batch finds it; leave one of them out"
+        message = (
+            f"micro_batch_size is {stated}, and --find-batch finds it; leave one of them out, or add "
+            "--set train.micro_batch_size=auto"
+        )
         raise InputError(Problem(where=request.where("train", "micro_batch_size"), message=message))
 
 

@@ -73,5 +73,5 @@ def _sentence(one: Candidate, found: Rehearsal) -> str:
     return (
         f"rehearsed, it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
         f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
-        f"{format_gib(one.memory.peak_reserved_bytes)}"
+        f"{format_gib(one.memory.peak_bytes)}, at most {format_gib(one.memory.peak_high_bytes)}"
     )

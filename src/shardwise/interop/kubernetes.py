@@ -49,7 +49,7 @@ def to_kubernetes(chosen: Chosen) -> Exported:
         "spec": {**spec, "replicatedJobs": [job]},
     }
     said = [
-        "image: yours, with `pip install 'shardwise[train]'`",
+        "image: yours, with `pip install '.[train]'` done in a copy of Shardwise's repository",
         f"the claim `shared` is a volume that all pods write (ReadWriteMany), with {chosen.path} and what the job "
         "names in it",
         f"a pod that is stopped has {GRACE_SECONDS} s, of which torchrun gives its ranks 30 s to save; restarts go on "

@@ -45,10 +45,13 @@ def to_skypilot(chosen: Chosen) -> Exported:
         "resources": {"accelerators": f"{ACCELERATORS[gpu]}:{chosen.processes}"},
         "workdir": ".",
         **shared,
-        "setup": "pip install 'shardwise[train]'\n",
+        "setup": "pip install './shardwise[train]'\n",
         "run": f"{line}\n",
     }
-    said = ["SkyPilot copies this folder to the machines: the job, the model and the rows are named relative to it"]
+    said = [
+        "SkyPilot copies this folder to the machines: the job, the model and the rows are named relative to it",
+        "setup installs Shardwise from a copy of its repository, which lies in the folder `shardwise` here",
+    ]
     if shared:
         said.append(
             f"the volume `shared` is one that all nodes write (`sky volumes apply`), and output_dir lies under {VOLUME}"

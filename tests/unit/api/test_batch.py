@@ -106,7 +106,11 @@ def test_none_that_fits_and_another_failure_end_the_run_with_a_sentence(make, jo
 
 
 def test_a_stated_micro_batch_and_other_launchers_are_refused(make, job, monkeypatch) -> None:
-    with pytest.raises(InputError, match=r"job\.yaml:5: .*micro_batch_size is 2, and --find-batch finds it; leave one"):
+    sentence = (
+        r"job\.yaml:5: .*micro_batch_size is 2, and --find-batch finds it; leave one of them out, or add "
+        r"--set train\.micro_batch_size=auto"
+    )
+    with pytest.raises(InputError, match=sentence):
         api.train(job("train: {micro_batch_size: 2}"), find_micro_batch=True, programs=FAKE)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, value)

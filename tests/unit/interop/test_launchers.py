@@ -96,7 +96,9 @@ def test_the_batch_script_queues_a_run_again_that_has_saved_and_no_other(
 
 @pytest.mark.parametrize("case", [{}, TWO_NODES, {"hardware": "cpu:2"}])
 def test_the_jobset_keeps_to_its_published_schema(make, case) -> None:
-    made = yaml_of(export(make(**case), "kubernetes").files["jobset.yaml"])
+    written = export(make(**case), "kubernetes")
+    assert written.said[0] == "image: yours, with `pip install '.[train]'` done in a copy of Shardwise's repository"
+    made = yaml_of(written.files["jobset.yaml"])
     schema = json.loads((SCHEMAS / "jobset.json").read_text())
     jsonschema.validate(made, schema)
     pods = made["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -125,7 +127,12 @@ def test_runs_are_named_as_services_of_kubernetes_and_clusters_of_skypilot_may_b
 
 @pytest.mark.parametrize("case", [{}, TWO_NODES])
 def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
-    made = yaml_of(export(make(**case), "skypilot").files["task.yaml"])
+    written = export(make(**case), "skypilot")
+    made = yaml_of(written.files["task.yaml"])
+    assert made["setup"] == "pip install './shardwise[train]'\n"
+    assert written.said[1] == (
+        "setup installs Shardwise from a copy of its repository, which lies in the folder `shardwise` here"
+    )
     schema = json.loads((SCHEMAS / "skypilot.json").read_text())
     jsonschema.validate(made, schema)
     assert made["resources"]["accelerators"] == ("H100:4" if case else "L4:2")

@@ -45,7 +45,10 @@ def both(nodes: Nodes) -> Generator[tuple[Peers, Peers]]:
         ({"nodes": 2, "node_rank": 5, "master": None}, "--node-rank is 5; with --nodes 2 it is from 0 to 1"),
         ({"nodes": 2, "node_rank": 0, "master": None}, "and --master with the address of node 0"),
         ({"nodes": 2, "node_rank": 0, "master": "n0:x"}, "--master is n0:x; expected ADDRESS or ADDRESS:PORT"),
-        ({"nodes": 1, "node_rank": 1, "master": "n0"}, "say how many with --nodes"),
+        (
+            {"nodes": 1, "node_rank": 1, "master": "n0"},
+            "--node-rank is 1, and --nodes 1 is one machine; leave both out",
+        ),
         ({"nodes": None, "node_rank": 0, "master": "n0"}, "say how many with --nodes"),
         ({"nodes": 2, "node_rank": 0, "master": "n0", "max_restarts": 1}, "--max-restarts is for one machine"),
     ],

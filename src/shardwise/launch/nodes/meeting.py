@@ -38,8 +38,12 @@ class Nodes:
         InputError: one is missing or impossible."""
         if (nodes == 1 and not node_rank) or (nodes is node_rank is master is None):
             return None
-        if nodes is None or nodes < 2:
+        if nodes is None:
             raise InputError("--node-rank and --master are for several machines; say how many with --nodes")
+        if nodes == 1:
+            raise InputError(
+                f"--node-rank is {node_rank}, and --nodes 1 is one machine; leave both out, or say how many"
+            )
         if max_restarts:
             raise InputError("--max-restarts is for one machine; on several, start the same command again on each")
         if node_rank is not None and not 0 <= node_rank < nodes:
