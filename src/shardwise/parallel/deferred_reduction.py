@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -37,6 +38,16 @@ def keep_gradients(root: nn.Module) -> None:
             for parameter in group.fsdp_params:
                 parameter.accumulate_unsharded_grad_if_needed()
                 parameter.to_accumulated_grad_if_needed()
+
+
+def whole_gradients(root: nn.Module) -> list[torch.Tensor]:
+    """The gradients that FSDP2 keeps whole until they are reduced."""
+    if not isinstance(root, FSDPModule):
+        return []
+    parameters = [parameter for group in _groups(root) for parameter in group.fsdp_params]
+    sums = [parameter.unsharded_accumulated_grad for parameter in parameters]
+    fresh = [getattr(getattr(parameter, "_unsharded_param", None), "grad", None) for parameter in parameters]
+    return [gradient for gradient in (*sums, *fresh) if gradient is not None]
 
 
 def reduce_at_last(root: nn.Module, execution: Execution, *, last: bool) -> None:

@@ -107,6 +107,10 @@ class _Linear:
         return F.linear(hidden, self._weight, self._bias)
 
     def backward(self, hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        self._learn(hidden, gradient)
+        return gradient @ self._weight
+
+    def _learn(self, hidden: torch.Tensor, gradient: torch.Tensor) -> None:
         weight, bias = self.gradients
         if self._trains_weight:
             turned = gradient.T
@@ -114,7 +118,6 @@ class _Linear:
         if self._trains_bias:
             bias = _added(bias, gradient.sum(0, dtype=torch.float32))
         self.gradients = [weight, bias]
-        return gradient @ self._weight
 
 
 class _Any:

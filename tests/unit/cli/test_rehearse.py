@@ -78,6 +78,22 @@ def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwi
     ]
 
 
+@pytest.mark.parametrize(("layout", "size", "vocabulary"), [("fsdp", 2, 32), ("ddp", 8, 512)])
+def test_parts_are_those_of_the_forecast(
+    layout: str, size: int, vocabulary: int, job: Path, shardwise: Shardwise
+) -> None:
+    """Whole gradients that FSDP has yet to reduce, and that of the head's weight, are gradients."""
+    (job.parent / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": vocabulary}))
+    options = [f"layout={layout}", f"train.micro_batch_size={size}", "hardware=cpu:2", "data.max_length=16"]
+    said = shardwise("rehearse", job, "--json", *(word for one in options for word in ("--set", one)))
+    found = json.loads(said.out)
+    assert found["reduce_once"] is (layout == "fsdp")
+    (rank,) = found["ranks"]
+    forecast = rank["forecast"]["parts"]
+    for part, rehearsed in rank["parts"].items():
+        assert rehearsed == pytest.approx(forecast[part], abs=0.02 * rank["peak_bytes"]), part
+
+
 def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Shardwise) -> None:
     wide = {**CONFIG, "vocab_size": 30_000_000, "num_hidden_layers": 1}
     (job.parent / "config.json").write_text(json.dumps(wide))

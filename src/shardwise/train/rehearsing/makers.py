@@ -28,6 +28,8 @@ _PARTS: tuple[tuple[str, str | None], ...] = (
     ("/peft/", "activations"),
 )
 
+#: Functions of the loss in which something else is made than logits.
+_LOSS = {"_learn": "gradients", "forward": "activations"}
 #: Functions of the pipeline in which others compute.
 _COMPUTES = ("_backward", "_backward_input", "_backward_weight", "_forward")
 
@@ -49,6 +51,8 @@ def _known(code: CodeType) -> tuple[str, str] | None:
     part = next((part for piece, part in _PARTS if piece in path), None)
     if part is None:
         return None
+    if part == "logits":
+        part = _LOSS.get(code.co_name, part)
     if path.endswith("/parallel/pipeline.py") and code.co_name in _COMPUTES:
         part = "activations"
     for root in ("/shardwise/", "/torch/", "/transformers/", "/peft/"):

@@ -22,6 +22,7 @@ from shardwise.data.micro_batches import GlobalBatch
 from shardwise.models.load import materialise
 from shardwise.models.weights import Weights
 from shardwise.parallel import ddp
+from shardwise.parallel.deferred_reduction import whole_gradients
 from shardwise.parallel.mesh import World, lay_world
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -154,10 +155,15 @@ def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held,
         gradients.append(ledger.tag([p.grad for p in built.model.trainable if p.grad is not None], "gradients"))
         ledger.tag((p for _, p in built.model.parameters), "weights")
 
+    def waiting(root: nn.Module, *_: Any) -> None:
+        ledger.tag(whole_gradients(root), "gradients")
+
     # Before the hooks that hand gradients on.
     built.optimizer.register_step_pre_hook(tag)
     hooks: Any = built.optimizer._optimizer_step_pre_hooks
     hooks.move_to_end(next(reversed(hooks)), last=False)
+    for root in built.model.spread.modules:
+        root.register_forward_pre_hook(waiting)
     ledger.tag((p for _, p in built.model.parameters), "weights")
     for batch in built.batches.from_(0):
         ledger.instant = "forward"
