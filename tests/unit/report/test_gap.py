@@ -13,7 +13,7 @@ from shardwise.report.contents import Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.seen import SeenMemory
-from shardwise.spec.run import read_json, write_json
+from shardwise.spec.run import RunDirectory, read_json, write_json
 from tests.unit.report.runs import GIB, finished_run
 
 PHASES = {"forward_backward": 16 * GIB, "optimizer_step": 15 * GIB}
@@ -73,6 +73,19 @@ def test_what_rows_do_not_explain_is_placed(tmp_path) -> None:
         "what comes and goes in a step; blocks are compiled, and what a compiler keeps is not counted operator by "
         "operator"
     )
+
+
+def test_what_gloo_lets_go_of_unseen_is_named_on_cpu_processes(tmp_path) -> None:
+    said = (
+        "; a tensor that gloo's thread is the last to let go of is not seen to be freed: on a busy machine more is "
+        "measured than was held"
+    )
+    for kind, size, named in (("cpu", 23, True), ("cpu", 16, False), ("cuda", 23, False)):
+        run = RunDirectory(tmp_path / f"{kind}-{size}" / "run")
+        reported(run.root.parent, size * GIB, of=None)
+        how = {"cpu": "cpu_allocation_events", "cuda": "cuda_allocated"}[kind]
+        write_json(run.measured, {**(read_json(run.measured) or {}), "kind": how})
+        assert collect(run).notes[-1].endswith(said) is named
 
 
 def test_a_gap_of_five_percent_or_an_unknown_one_needs_no_sentence(tmp_path) -> None:
