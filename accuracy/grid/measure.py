@@ -1,7 +1,11 @@
 """Runs cells of the grid in real processes and writes what each rank measured beside its forecast.
 
     python -m accuracy.grid.measure [--count N] [--out accuracy/grid/cells.csv]    # about 25 minutes on two cores
+    python -m accuracy.grid.measure --reduced-once    # then those in which FSDP reduces gradients once a step
+    python -m accuracy.grid.measure --held-out        # then those of a held-out family
     python -m accuracy.grid.measure --again 46 140    # only these, in the file of an earlier run
+
+Each of the first three makes its own cells and leaves the file's others.
 
 Each cell is planned as `shardwise train` plans it, on prepared data, and trained for some optimizer steps with
 accumulation. Measured are the bytes that a rank holds between steps and the most that was allocated at one instant.
@@ -15,11 +19,11 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer
@@ -27,7 +31,19 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from accuracy.grid.cells import COUNT, COUNT_HELD_OUT, EXACT, FAMILIES, HELD_OUT, Cell, Measured, drawn, job_of, planned
+from accuracy.grid.cells import (
+    COUNT,
+    COUNT_HELD_OUT,
+    COUNT_ONCE,
+    EXACT,
+    FAMILIES,
+    HELD_OUT,
+    Cell,
+    Measured,
+    drawn,
+    job_of,
+    planned,
+)
 from accuracy.grid.compare import read_cells
 from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
@@ -42,6 +58,9 @@ from tests.dist.cells import composed, prepare_cell
 from tests.dist.worlds import run_world
 
 OUT = Path(__file__).parent / "cells.csv"
+Kind = Literal["drawn", "reduced once", "held out", "led to a rule"]
+Ranks = tuple[Cell, list[Measured]]
+_COUNTS: dict[Kind, int] = {"drawn": COUNT, "reduced once": COUNT_ONCE, "held out": COUNT_HELD_OUT}
 _WORDS = 2000
 
 
@@ -153,41 +172,68 @@ def write_cells(out: Path, made: Iterable[tuple[Cell, list[Measured]]]) -> None:
             writer.writerows({"cell": number, **asdict(cell), **asdict(rank)} for rank in ranks)
 
 
+def kind_of(cell: Cell, ranks: Sequence[Measured]) -> Kind:
+    """Which of the commands above made it; those of a family that led to a rule are made no more."""
+    if cell.apart:
+        return "held out" if cell.held_out else "led to a rule"
+    return "reduced once" if ranks[0].reduce_once else "drawn"
+
+
+def made_and_others(file: Path, kind: Kind) -> tuple[list[Ranks], list[Ranks]]:
+    """Cells of a file to which those of a kind are added, and all others; drawn ones are made anew."""
+    every = list(read_cells(file)) if file.is_file() else []
+    made = [one for one in every if kind_of(*one) == kind != "drawn"]
+    return made, [one for one in every if kind_of(*one) != kind]
+
+
+def _one(cell: Cell, folder: Path, kind: Kind) -> list[Measured]:
+    """What a cell's ranks measured, where it is of the kind. Raises ShardwiseError: it is not, or as `measured`."""
+    found = measured(cell, folder)
+    if kind == "reduced once" != kind_of(cell, found):
+        raise ShardwiseError("its plan reduces gradients in each micro-batch")
+    return found
+
+
+def _make(kind: Kind, count: int, out: Path) -> None:
+    """Measures cells of a kind until the file has so many."""
+    made, others = made_and_others(out, kind)
+    known = {cell for cell, _ in (*made, *others)} if kind != "drawn" else set[Cell]()
+    root = Path(tempfile.mkdtemp())
+    for cell in drawn(HELD_OUT if kind == "held out" else FAMILIES):
+        if len(made) >= count:
+            break
+        if cell in known:
+            continue
+        folder = root / "cell"
+        folder.mkdir()
+        try:
+            made.append((cell, _one(cell, folder, kind)))
+        except ShardwiseError as refused:
+            sys.stderr.write(f"left out: {cell}: {refused}\n")
+        else:
+            mine = {cell for cell, _ in made}
+            write_cells(out, [*made, *(one for one in others if one[0] not in mine)])
+            sys.stdout.write(f"{len(made)} of {count}: {cell}\n")
+            sys.stdout.flush()
+        shutil.rmtree(folder)
+    shutil.rmtree(root)
+
+
 def main() -> None:
     """Measures cells until there are enough, and writes them."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
-    parser.add_argument("--count", type=int, help=f"{COUNT}, and {COUNT_HELD_OUT} that are held out")
+    parser.add_argument("--count", type=int, help=f"{COUNT}, {COUNT_ONCE} or {COUNT_HELD_OUT}")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
-    parser.add_argument(
-        "--held-out", action="store_true", help="add cells of held-out families to the file, up to so many"
-    )
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--reduced-once", action="store_const", dest="kind", const="reduced once")
+    kinds.add_argument("--held-out", action="store_const", dest="kind", const="held out")
     arguments = parser.parse_args()
     if arguments.again:
         _again(arguments.again, arguments.out)
         return
-    made: list[tuple[Cell, list[Measured]]] = list(read_cells(arguments.out)) if arguments.held_out else []
-    count = arguments.count or (COUNT_HELD_OUT if arguments.held_out else COUNT)
-    enough = sum(not cell.held_out for cell, _ in made) + count
-    known = {cell for cell, _ in made}
-    root = Path(tempfile.mkdtemp())
-    for cell in drawn(HELD_OUT if arguments.held_out else FAMILIES):
-        if len(made) == enough:
-            break
-        if cell in known:
-            continue
-        folder = root / str(len(made))
-        folder.mkdir()
-        try:
-            made.append((cell, measured(cell, folder)))
-        except ShardwiseError as refused:
-            sys.stderr.write(f"left out: {cell}: {refused}\n")
-        else:
-            write_cells(arguments.out, made)
-            sys.stdout.write(f"{len(made) - 1} of {enough}: {cell}\n")
-            sys.stdout.flush()
-        shutil.rmtree(folder)
-    shutil.rmtree(root)
+    kind: Kind = arguments.kind or "drawn"
+    _make(kind, arguments.count or _COUNTS[kind], arguments.out)
 
 
 if __name__ == "__main__":

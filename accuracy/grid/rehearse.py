@@ -1,6 +1,7 @@
 """Rehearses the measured cells, and writes the peaks beside what was measured.
 
 python -m accuracy.grid.rehearse [--cells accuracy/grid/cells.csv]    # about half an hour on two cores
+python -m accuracy.grid.rehearse --missing    # only those that are not rehearsed
 """
 
 from __future__ import annotations
@@ -50,16 +51,19 @@ def main() -> None:
     """Reads the cells, and writes them anew."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.rehearse", description=__doc__)
     parser.add_argument("--cells", type=Path, default=CELLS)
-    cells = parser.parse_args().cells
-    made = list(read_cells(cells))
+    parser.add_argument("--missing", action="store_true")
+    arguments = parser.parse_args()
+    cells, made = arguments.cells, list(read_cells(arguments.cells))
     with tempfile.TemporaryDirectory() as root:
         for index, (cell, ranks) in enumerate(made):
+            if arguments.missing and all(one.rehearsed is not None for one in ranks):
+                continue
             folder = Path(root) / str(index)
             folder.mkdir()
             made[index] = cell, rehearsed(cell, ranks, folder)
+            write_cells(cells, made)
             sys.stdout.write(f"{index + 1} of {len(made)}\n")
             sys.stdout.flush()
-    write_cells(cells, made)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ _SHARES = (0.7, 0.35)
 
 
 class Forwards(NamedTuple):
-    """Of a step: tokens of the longest row, with padding, and trained positions of all rows of the rank that has most,
-    in its first forward and in the later one."""
+    """Of a step: tokens of the longest row, with padding, and trained positions of all rows of one rank, in its first
+    forward and in the later one."""
 
     lengths: tuple[int, ...]
     trained: tuple[int, ...]
@@ -32,8 +32,9 @@ def words_of_row(cell: Cell, index: int) -> int:
     return cell.length if cell.rows == "whole" else int(_SHARES[index % len(_SHARES)] * cell.length)
 
 
-def measured_forwards(cell: Cell, job: Job, layout: Layout) -> Iterator[Forwards]:
-    """Of every step that was measured. Rows of a step are sorted as the trainer sorts them; none is packed."""
+def measured_forwards(cell: Cell, job: Job, layout: Layout, *, rank: int) -> Iterator[Forwards]:
+    """Of every step that was measured. Rows of a step are sorted as the trainer sorts them, and padded to the longest
+    of all ranks; none is packed."""
     size, ranks = job.train.global_batch_size, layout.data_world_size
     tokens = np.array([min(words_of_row(cell, index) + 1, cell.length) for index in range(STEPS * size)])
     order = epoch_order(
@@ -45,5 +46,5 @@ def measured_forwards(cell: Cell, job: Job, layout: Layout) -> Iterator[Forwards
         multiple = layout.sequence_multiple
         yield Forwards(
             lengths=tuple(-(-length // multiple) * multiple for length in padded),
-            trained=tuple(int((micro - 1).sum(1).max()) for micro in rows),
+            trained=tuple(int((micro[layout.data_rank(rank)] - 1).sum()) for micro in rows),
         )

@@ -53,6 +53,8 @@ MEASURED: dict[str, str] = {
     "an MLP's backward, at the matrix that was first": "activations.mlp_begin_bytes",
     "messages that gloo keeps": "saved._under_way",
     "other micro-batches in flight": "saved.of_a_pair",
+    "whole gradients until the last micro-batch": "reduced_once.kept_gradients",
+    "what a block computed again holds at its last adapter": "activations.again_at_adapter_bytes",
 }
 
 #: As above, where it is less than what measured forecasts may be off, or no such run was measured: golden plans show

@@ -1,46 +1,67 @@
 """Forecasts beside the measured runs of our own trainer, which lie in the repository."""
 
+from collections import Counter
 from itertools import islice
 
-from accuracy.grid.cells import COUNT, COUNT_HELD_OUT, HELD_OUT, drawn
+from accuracy.grid.cells import COUNT, COUNT_HELD_OUT, COUNT_LED, COUNT_ONCE, HELD_OUT, LED_TO_A_RULE, drawn
 from accuracy.grid.compare import CELLS, compared, misses, read_cells, section, table
+from accuracy.grid.measure import kind_of, made_and_others
 
 
 def test_forecasts_of_measured_runs_stay_as_near_as_the_page_says():
-    every = [one for cell, ranks in read_cells(CELLS) if not cell.held_out for one in compared(cell, ranks)]
-    assert len({one.cell for one in every}) == COUNT
+    every = [one for cell, ranks in read_cells(CELLS) if not cell.apart for one in compared(cell, ranks)]
+    assert len({one.cell for one in every}) == COUNT + COUNT_ONCE
     assert all(one.exact for one in every), "weights and optimizer states, to the byte"
     errors = sorted(abs(one.error) for one in every if one.measured.seen_whole)
     assert errors[len(errors) // 2] < 0.001
     assert sum(error > 0.02 for error in errors) <= 1
     low = [one.error for one in every if one.measured.seen_whole and one.error < -0.01]
-    assert len(low) <= 3
-    assert min(low) > -0.02
+    assert len(low) <= 1, "one workspace of a product in bfloat16, which the page names"
+    assert min(low, default=0) > -0.016
     assert max(max(found) for found in misses(every).values()) < 0.03
     assert sorted(map(abs, misses(every)["all others"]))[70] < 0.005
+
+
+def test_where_gradients_are_reduced_once_a_step_the_forecast_is_as_near():
+    every = [one for cell, ranks in read_cells(CELLS) if not cell.held_out for one in compared(cell, ranks)]
+    once = [one for one in every if one.measured.reduce_once and one.measured.seen_whole]
+    tuned = {one.cell for one in once if not one.cell.apart}
+    assert {cell.layout for cell in tuned} >= {"zero2", "fsdp", "fsdp 4", "hsdp", "fsdp x 1f1b"}
+    errors = [one.error for one in once]
+    assert min(errors) > -0.01
+    assert max(errors) < 0.025
 
 
 def test_runs_that_led_to_no_rule_are_forecast_as_the_page_says():
     every = [one for cell, ranks in read_cells(CELLS) if cell.held_out for one in compared(cell, ranks)]
     assert len({one.cell for one in every}) == COUNT_HELD_OUT
-    assert all(one.exact and one.measured.seen_whole for one in every)
-    once = [one.error for one in every if one.measured.reduce_once]
-    others = [one.error for one in every if not one.measured.reduce_once]
-    assert max(map(abs, others)) < 0.01
-    assert min(once) > -0.01
-    assert sum(error > 0.05 for error in once) <= 2, "one run"
-    assert max(once) < 0.31
+    assert all(one.exact for one in every)
+    errors = [one.error for one in every if one.measured.seen_whole]
+    assert min(errors) > -0.01
+    assert max(errors) < 0.05
 
 
 def test_no_line_but_its_own_has_what_was_held_out():
     every = [one for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
-    lines = [row for row in table(every) if row[0] != "held out"]
-    assert lines == table(one for one in every if not one.cell.held_out)
+    lines = [row for row in table(every) if row[0] not in ("held out", "led to a rule")]
+    assert lines == table(one for one in every if not one.cell.apart)
     page = section()
     assert page.count("\n| layout |") == 14
-    assert page.count("\n| held out | seed_oss") == 3
-    assert f"\n{COUNT} runs of toy models" in f"\n{page}"
+    for side, families in (("held out", HELD_OUT), ("led to a rule", LED_TO_A_RULE)):
+        assert all(page.count(f"\n| {side} | {family}") == 3 for family in families)
+    assert f"\n{COUNT + COUNT_ONCE} runs of toy models" in f"\n{page}"
     assert f"{COUNT_HELD_OUT} further runs" in page
+
+
+def test_cells_of_one_kind_are_measured_beside_those_of_the_others():
+    kinds = Counter(kind_of(*one) for one in read_cells(CELLS))
+    counts = {"drawn": COUNT, "reduced once": COUNT_ONCE, "held out": COUNT_HELD_OUT, "led to a rule": COUNT_LED}
+    assert kinds == counts
+    every = list(read_cells(CELLS))
+    for kind, count in counts.items():
+        made, others = made_and_others(CELLS, kind)
+        assert len(made) == (0 if kind == "drawn" else count), "drawn ones anew"
+        assert others == [one for one in every if kind_of(*one) != kind]
 
 
 def test_rehearsals_of_measured_runs_are_as_near_as_the_page_says():
@@ -53,7 +74,11 @@ def test_rehearsals_of_measured_runs_are_as_near_as_the_page_says():
 
 
 def test_the_measured_cells_are_those_that_are_drawn():
-    order = islice(drawn(), 2 * COUNT)
-    assert all(cell in order for cell, _ in read_cells(CELLS) if not cell.held_out), "each behind the one before"
-    order = islice(drawn(HELD_OUT), 2 * COUNT_HELD_OUT)
-    assert all(cell in order for cell, _ in read_cells(CELLS) if cell.held_out)
+    kinds = {
+        "drawn": drawn(),
+        "reduced once": drawn(),
+        "held out": drawn(HELD_OUT),
+        "led to a rule": drawn(LED_TO_A_RULE),
+    }
+    orders = {kind: islice(order, 2 * COUNT) for kind, order in kinds.items()}
+    assert all(cell in orders[kind_of(cell, ranks)] for cell, ranks in read_cells(CELLS)), "each behind the one before"

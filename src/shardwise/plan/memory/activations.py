@@ -108,6 +108,18 @@ def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, f
     return stream, summands * wide * c, max(gradients - product, 0.0)
 
 
+def again_at_adapter_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token, above what a block saved, as one that is computed again comes to the adapter of its MLP's last
+    matrix, where PEFT's own code runs that: what the frozen matrix made; the gradient of what the adapter made, which
+    backward has scaled before it asks; and of a slice the part that was gathered for the MLP, which the block's own
+    code still holds."""
+    apart = setting.inventory.adapted - (setting.inventory.joined if setting.tp == 1 else frozenset())
+    last = [m for m in model.matrices if m.reads == "mlp_product" and m.name in apart]
+    if not last or _ends_with_norm(model):
+        return 0.0
+    return 2 * last[0].rows * setting.types.compute + (block_input_bytes(model, setting) if setting.tp > 1 else 0.0)
+
+
 def unasked_bytes(model: ModelShape, setting: Setting) -> float:
     """Bytes per token of what the last product of a block made: selective recompute keeps it, and asks for it only
     where a norm reads it, or an adapter stands behind it."""

@@ -19,7 +19,7 @@ def backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
 
 
 def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
-    work, block = scene.work, scene.part.inventory.block
+    work, block, tokens = scene.work, scene.part.inventory.block, scene.work.tokens
     fresh = fresh_gradient(work, block.largest_trained)
     if not work.sharded:  # the function returns all gradients
         fresh = max(fresh, block.trained_elements * work.types.trainable)
@@ -27,12 +27,18 @@ def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     own = work.unit_blocks * block.trained_elements
     comes = comes and scene.work.execution.gradient_checkpointing == "none"
     yield {
-        "activations": of_one_block(scene) + work.tokens * inside,
+        "activations": of_one_block(scene) + tokens * inside,
         "temporary": weight_casts(scene, blocks=1) + fresh + work.computed_weights + work.remade_backward,
-        "communication": in_reduction(scene, whole=own, behind=max(own, behind))
+        "communication": in_reduction(scene, whole=own, behind=max(own, behind), fresh=own)
         + (arriving(scene) if comes else 0)
         + keys_of_others(scene),
     }
+    if scene.turn is not None:
+        yield {
+            "activations": tokens * work.block_input + shared(scene),
+            "temporary": weight_casts(scene, blocks=1),
+            "communication": leaving(scene, own),
+        }
 
 
 def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
@@ -47,23 +53,31 @@ def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     # Of the other blocks of its unit gradients wait whole.
     others = (work.unit_blocks - 1) * block.trained_elements
     before = in_reduction(scene, whole=others, behind=behind)
-    yield {"activations": begun, "temporary": casts, "communication": before + (arriving(scene) if comes else 0)}
+    # Where no forward has told an order to gather ahead by, it is the block's own weights that arrive.
+    arrives = arriving(scene) if comes or not scene.flight.forwards else 0
+    yield {"activations": begun, "temporary": casts, "communication": before + arrives}
     yield {"activations": saved + end, "temporary": casts, "communication": before}
-    after = in_reduction(scene, whole=others + last, behind=behind)
+    if work.again_at_adapter:
+        yield {
+            "activations": saved + tokens * work.again_at_adapter,
+            "temporary": casts + work.computed_weights,
+            "communication": before,
+        }
     yield {
         "activations": saved + tokens * product,
         "temporary": casts + fresh_gradient(work, last) + work.computed_weights + work.remade_backward,
-        "communication": after,
+        "communication": in_reduction(scene, whole=others + last, behind=behind, fresh=last),
     }
+    after = in_reduction(scene, whole=others + last, behind=behind)
     kept = 0 if work.sharded or scene.whole else work.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": after, "gradients": kept}
     without = saved - tokens * work.saved_by_mlp
-    after = in_reduction(scene, whole=others + of_mlp, behind=behind)
     yield {
         "activations": without + tokens * work.mlp_begins,
         "temporary": casts + fresh_gradient(work, block.largest_trained) + work.computed_weights + work.remade_backward,
-        "communication": after,
+        "communication": in_reduction(scene, whole=others + of_mlp, behind=behind, fresh=block.largest_trained),
     }
+    after = in_reduction(scene, whole=others + of_mlp, behind=behind)
     if keys := keys_of_others(scene):
         yield {"activations": without, "temporary": casts, "communication": after + keys}
     yield {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.memory.persistent import weight_degree
+from shardwise.plan.memory.reduced_once import adds_in_place, passes
 from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
 from shardwise.plan.memory.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
@@ -74,14 +75,16 @@ def gathered(
     return root + block * min(ahead * work.unit_blocks, most)
 
 
-def arriving(scene: Scene) -> float:
-    """What is copied of a unit while it is gathered from other ranks: nothing of what stays."""
+def arriving(scene: Scene, *, forward: bool = False) -> float:
+    """What is copied of a unit while it is gathered from other ranks: all of it by gloo, and what a rank sends, where
+    that is cast. In backward nothing, where it stays from its forward on."""
     work, inventory = scene.work, scene.part.inventory
     layout = work.execution.layout
-    if layout.weight_shards == 1 or not layout.reshard_after_forward:
+    if layout.weight_shards == 1 or not (forward or layout.reshard_after_forward):
         return 0
     unit = min(work.unit_blocks, max(1, inventory.num_blocks))
-    return _copied(scene, unit * inventory.block.gathered_bytes(work.types))
+    sent = unit * inventory.block.trained_elements * work.types.compute / layout.weight_shards
+    return _copied(scene, unit * inventory.block.gathered_bytes(work.types)) + (sent if work.types.autocasts else 0)
 
 
 def arriving_head(scene: Scene) -> float:
@@ -96,12 +99,14 @@ def _copied(scene: Scene, gathered_bytes: float) -> float:
     return gathered_bytes if scene.work.cluster.gpu.kind == "cpu" else 0
 
 
-def in_reduction(scene: Scene, *, whole: int, behind: int) -> float:
+def in_reduction(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> float:
     """So many elements of whole gradients, which wait in the compute type until all of their unit are there, and the
-    float32 buffer of the unit behind it."""
+    float32 buffer of the unit behind it; `fresh`: those of them that have just been made."""
     if not scene.work.sharded:
         return 0
-    return whole * scene.work.types.compute + behind * REDUCTION_BYTES
+    waiting = fresh if adds_in_place(scene) else whole
+    buffer = behind if scene.turn in (None, "last") else 0
+    return waiting * scene.work.types.compute + buffer * REDUCTION_BYTES
 
 
 def leaving(scene: Scene, whole: int) -> float:
@@ -110,16 +115,35 @@ def leaving(scene: Scene, whole: int) -> float:
         return 0
     buffer = whole * REDUCTION_BYTES
     several = scene.work.execution.layout.weight_shards > 1
-    return buffer + max(whole * scene.work.types.compute, _copied(scene, buffer) if several else 0)
+    copied = _copied(scene, buffer) if several else 0
+    if scene.turn is not None:
+        return passes(scene, whole, largest=scene.part.inventory.block.largest_trained, copied=copied)
+    return buffer + max(whole * scene.work.types.compute, copied)
 
 
 def leaving_head(scene: Scene) -> float:
     """As they leave, gradients of the final norm and the head: beside the buffer the one that the loss gave stays, and
     this rank's part of the sum comes."""
-    work, whole = scene.work, scene.part.inventory.ends[1].trained_elements
-    buffer, shards = whole * REDUCTION_BYTES, work.execution.layout.weight_shards
-    given = buffer / weight_degree(work.execution.layout) + _copied(scene, buffer) if shards > 1 else 0
-    return whole * work.types.compute + buffer + given
+    work, unit = scene.work, scene.part.inventory.ends[1]
+    whole, given = unit.trained_elements, unit.trained_elements * work.types.compute
+    buffer, several = whole * REDUCTION_BYTES, work.execution.layout.weight_shards > 1
+    copied = _copied(scene, buffer) if several else 0
+    if scene.turn is not None:
+        return given + passes(scene, whole, largest=unit.largest_trained, copied=copied)
+    return given + buffer + (buffer / weight_degree(work.execution.layout) + copied if several else 0)
+
+
+def leaving_root(scene: Scene) -> float:
+    """As they leave, gradients of the embedding and what else lies before the blocks: whole ones in the compute type,
+    copied into the float32 buffer that is reduced; a tied head's wait to be added to them."""
+    work, root = scene.work, scene.part.inventory.root
+    whole = root.trained_elements - scene.part.inventory.ends[1].trained_elements
+    made = whole * work.types.compute
+    if scene.turn is None:
+        return made + whole * REDUCTION_BYTES
+    copied = _copied(scene, whole * REDUCTION_BYTES) if work.execution.layout.weight_shards > 1 else 0
+    both = made + whole_head_gradient(scene) if scene.part.inventory.tied else made
+    return max(both, passes(scene, whole, largest=root.largest_trained, copied=copied))
 
 
 def head_gradient(scene: Scene) -> float:

@@ -13,6 +13,7 @@ from shardwise.plan.memory.inventory import Inventory
 from shardwise.plan.memory.margins import context_bytes, doubt_bytes, ends
 from shardwise.plan.memory.parts import Part, parts
 from shardwise.plan.memory.persistent import Holding, holdings, shard_degree, weight_degree
+from shardwise.plan.memory.reduced_once import turns
 from shardwise.plan.memory.saved import Alive
 from shardwise.plan.memory.work import Scene, Work, flights, work_of
 from shardwise.spec.cluster import Cluster
@@ -116,7 +117,8 @@ def moments(
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     for flight in flights(layout, pp=holding.part.pp, num_micro_batches=micros):
         if gradients in (None, flight.gradients):
-            yield from instants(Scene(work, holding, flight, beside))
+            for scene in turns(Scene(work, holding, flight, beside)):
+                yield from instants(scene)
 
 
 def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankMemory:

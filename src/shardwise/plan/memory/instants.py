@@ -21,6 +21,7 @@ from shardwise.plan.memory.buffers import (
     in_loss,
     kept_casts,
     leaving_head,
+    leaving_root,
     made_head_gradient,
     step_casts,
     step_temporaries,
@@ -28,6 +29,7 @@ from shardwise.plan.memory.buffers import (
     whole_head_gradient,
 )
 from shardwise.plan.memory.persistent import weight_degree
+from shardwise.plan.memory.reduced_once import adds_in_place, kept_gradients
 from shardwise.plan.memory.saved import (
     Alive,
     arrived_gradient,
@@ -43,9 +45,10 @@ from shardwise.plan.memory.saved import (
 from shardwise.plan.memory.tensors import REDUCTION_BYTES
 from shardwise.plan.memory.work import Scene
 
-#: Which gradients exist: those of earlier micro-batches, with those of all blocks but the first ("later") or of the
-#: whole micro-batch ("every"); all, reduced; those in the buckets of data parallelism, which stay between steps.
-Gradients = Literal["earlier", "later", "every", "all", "buckets"]
+#: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
+#: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the
+#: buckets of data parallelism, which stay between steps. Up to "last" they are told apart where whole ones are kept.
+Gradients = Literal["earlier", "head", "last", "later", "every", "all", "buckets"]
 
 
 def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
@@ -63,9 +66,9 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
         if scene.work.sharded and part.trained_head and not part.inventory.tied:
             yield "reduction of the head", _alive(scene, "earlier", during, _reduction_of_head(scene))
-    yield f"backward of layer {last}", _alive(scene, "earlier", during, _backward_of_last_block(scene))
+    yield f"backward of layer {last}", _alive(scene, "head", during, _backward_of_last_block(scene))
     if len(part.span) > 2 and scene.work.sharded:
-        yield f"backward of layer {last - 1}", _alive(scene, "earlier", during, _backward_of_middle_block(scene))
+        yield f"backward of layer {last - 1}", _alive(scene, "last", during, _backward_of_middle_block(scene))
     yield f"backward of layer {first}", _alive(scene, "later", during, _backward_of_first_block(scene))
     if part.is_first:
         yield "backward of the embedding", _alive(scene, "every", during, _backward_of_embedding(scene))
@@ -85,6 +88,8 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     work, holding = scene.work, scene.holding
     if which == "buckets":
         return holding.gradients if work.replicated else 0
+    if which != "all" and scene.turn is not None:
+        return kept_gradients(scene, passed=_passed(scene, which))
     if which != "all" and (work.execution.postpones_reduction or work.execution.reduce_once):
         return scene.part.inventory.trained_elements * REDUCTION_BYTES
     if which == "all":
@@ -93,7 +98,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
         return holding.gradients * REDUCTION_BYTES / work.types.trainable
     if which == "every" or scene.whole:
         return holding.gradients
-    if which == "earlier":
+    if which in ("earlier", "head", "last"):
         return 0
     # Under sharding the embedding's gradients are reduced, and stored, behind all others.
     root = scene.part.inventory.root.trained_elements * work.types.trainable
@@ -102,6 +107,15 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
         root = (root - behind) / weight_degree(work.execution.layout)
     first_unit = min(work.unit_blocks, len(scene.part.span))
     return max(0, holding.gradients - first_unit * holding.block_gradients - root)
+
+
+def _passed(scene: Scene, which: Gradients) -> int:
+    """Trained elements of the units that a micro-batch's backward has passed."""
+    inventory = scene.part.inventory
+    head, unit = inventory.ends[1].trained_elements, scene.work.unit_blocks * inventory.block.trained_elements
+    before = inventory.root.trained_elements - head
+    every = inventory.trained_elements - before
+    return max(0, {"earlier": 0, "head": head, "last": head + unit, "later": every - unit}.get(which, every))
 
 
 def _alive(scene: Scene, gradients: Gradients, beside: Alive, own: Alive) -> Alive:
@@ -134,7 +148,7 @@ def _forward_of_last_block(scene: Scene) -> Alive:
     work, blocks = scene.work, len(scene.part.span)
     own = work.tokens * (work.saved_whole + work.routed[0]) + (work.remade if work.keeps_remade else work.remade_once)
     own += work.computed_weights + work.causal_masks
-    arrives = arriving(scene)
+    arrives = arriving(scene, forward=True)
     return {
         "activations": saved_by_blocks(scene, blocks - 1, skips=False) + (own if own > arrives else 0) + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks),
@@ -227,7 +241,9 @@ def _backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
     alive = backward_of_block(scene, behind=behind, comes=comes)
     head = 0 if scene.work.sharded or scene.whole else head_gradient(scene)
     alive["gradients"] = alive.get("gradients", 0) + head
-    alive["communication"] += whole_head_gradient(scene) if scene.part.inventory.tied else 0
+    # A tied head's waits for that of the embedding.
+    waits = scene.part.inventory.tied and (scene.part.is_first or not adds_in_place(scene))
+    alive["communication"] += whole_head_gradient(scene) if waits else 0
     return alive
 
 
@@ -235,9 +251,7 @@ def _backward_of_embedding(scene: Scene) -> Alive:
     work, part = scene.work, scene.part
     alive: Alive = {"activations": work.tokens * work.block_input}
     if work.sharded:
-        # Whole gradients in the compute type, copied into the float32 buffer that is reduced; the head's are by now.
-        whole = part.inventory.root.trained_elements - part.inventory.ends[1].trained_elements
-        alive["communication"] = whole * (work.types.compute + REDUCTION_BYTES)
+        alive["communication"] = leaving_root(scene)
         if work.execution.postpones_reduction:
             alive["communication"] += gathered(scene, units=0, before=True)
     elif part.trained_embedding:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from math import ceil
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from shardwise.plan.memory.activations import (
     Setting,
+    again_at_adapter_bytes,
     backward_bytes,
     block_input_bytes,
     causal_mask_bytes,
@@ -141,6 +142,12 @@ class Work:
     def mlp_begins(self) -> float:
         """Bytes per token as a block's backward comes to the matrix of its MLP that was first."""
         return mlp_begin_bytes(self.block, self.setting)
+
+    @of_all_sizes
+    def again_at_adapter(self) -> float:
+        """Bytes per token as a block that is computed again comes to the adapter of its MLP's last matrix."""
+        again = self.execution.gradient_checkpointing != "none"
+        return again_at_adapter_bytes(self.block, self.setting) if again else 0.0
 
     @of_all_sizes
     def last_matrix(self) -> int:
@@ -309,12 +316,14 @@ class Flight:
 @dataclass(frozen=True)
 class Scene:
     """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for. `beside`: the
-    work of those others, where their rows have another length."""
+    work of those others, where their rows have another length. `turn`: whose gradients these are, where only those of
+    the last micro-batch of a step are reduced (`reduced_once`); None where all are."""
 
     work: Work
     holding: Holding
     flight: Flight
     beside: Work | None = None
+    turn: Literal["first", "between", "last"] | None = None
 
     @property
     def part(self) -> Part:

@@ -1,0 +1,66 @@
+"""Gradients that FSDP reduces once a step (`Execution.reduce_once`): whole ones, in the type of the reduction, are
+added up until the last micro-batch's backward, which reduces them unit by unit.
+
+What is alive when is read from torch 2.11's FSDP2 (`_fsdp_param_group.post_backward`, and in `_fsdp_param`
+`to_accumulated_grad_if_needed` and `accumulate_unsharded_grad_if_needed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwise.plan.memory.tensors import REDUCTION_BYTES
+from shardwise.plan.memory.work import Scene
+from shardwise.spec.layout.axes import stages_per_rank
+
+
+def turns(scene: Scene) -> Iterator[Scene]:
+    """The scene of each backward that its flight may stand for. Of a rank with several stages, whose last backwards
+    come at different times, all gradients are taken to be whole throughout."""
+    execution, flight = scene.work.execution, scene.flight
+    if not execution.reduce_once or stages_per_rank(execution.layout.schedule) > 1:
+        yield scene
+    elif not flight.gradients:
+        yield replace(scene, turn="first")
+    else:
+        if execution.gradient_accumulation_steps > 2:
+            yield replace(scene, turn="between")
+        alone = replace(flight, pairs=1, heads=1, forwards=flight.forwards and flight.pairs == 1)
+        yield replace(scene, flight=alone, turn="last")
+
+
+def kept_gradients(scene: Scene, *, passed: int) -> float:
+    """Bytes of gradients once a backward has passed units of so many trained elements."""
+    whole = scene.part.inventory.trained_elements
+    match scene.turn:
+        case "first":
+            return passed * REDUCTION_BYTES
+        case "last":
+            shards = scene.holding.gradients * passed / max(1, whole)
+            return (whole - passed) * REDUCTION_BYTES + shards
+        case _:
+            return whole * REDUCTION_BYTES
+
+
+def adds_in_place(scene: Scene) -> bool:
+    """Whether a weight's gradient is added to the whole one as soon as it is made, and waits for no other."""
+    return scene.turn in ("between", "last") and scene.work.types.compute == REDUCTION_BYTES
+
+
+def passes(scene: Scene, whole: int, *, largest: int, copied: float) -> float:
+    """Bytes beside `kept_gradients` as a unit of so many elements is passed, whose gradients wait in the compute type
+    (unless they were added in place): they are cast, or added to what is there; the last time they are then copied into
+    a buffer, and go as this rank's part of the sum comes. `largest`: elements of the largest tensor; `copied`: bytes
+    that gloo makes a copy of."""
+    compute, wide = scene.work.types.compute, scene.work.types.compute == REDUCTION_BYTES
+    buffer = whole * REDUCTION_BYTES
+    if scene.turn == "first":
+        return buffer if wide else buffer + largest * compute
+    # A processor casts what it adds to another type.
+    cast = 0 if scene.work.setting.cuda else largest * REDUCTION_BYTES
+    added = 0 if wide else whole * compute + cast
+    if scene.turn == "between":
+        return added
+    shard = scene.holding.gradients * whole / max(1, scene.part.inventory.trained_elements)
+    return max(added, buffer, copied + shard)
