@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +20,8 @@ from shardwise.spec.plan.forecast import Candidate, Lengths
 from shardwise.spec.support.trained import execution_refusals
 
 #: Cells that are measured; of the same families those in which FSDP reduces gradients once a step; those of the
-#: held-out family; and those of the one before it.
-COUNT, COUNT_ONCE, COUNT_HELD_OUT, COUNT_LED = 220, 9, 7, 26
+#: held-out family; those of the one before it; and those with compiled blocks.
+COUNT, COUNT_ONCE, COUNT_HELD_OUT, COUNT_LED, COUNT_COMPILED = 220, 9, 7, 26, 32
 _SEED = 0
 #: Micro-batches of a step.
 ACCUMULATION = 2
@@ -106,6 +106,8 @@ LAYOUTS: dict[str, tuple[int, Any]] = {
     "fsdp x tp": (4, {"dp_shard": 2, "tp": 2}),
     "fsdp x 1f1b": (4, {"dp_shard": 2, "pp": 2, "schedule": "1f1b"}),
 }
+#: Of one or two processes, and blocks are compiled under them.
+LAYOUTS_COMPILED = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "1f1b", "gpipe")
 METHODS = ("full", "lora", "qlora")
 BATCHES = (1, 2, 4)
 LENGTHS = (128, 256)
@@ -127,6 +129,7 @@ class Cell:
     recompute: str
     precision: str
     rows: str
+    compile: bool = False
 
     @property
     def processes(self) -> int:
@@ -151,7 +154,7 @@ class Cell:
     def words(self) -> str:
         """For people."""
         what = f"{self.family}, {self.method}, {self.layout}, {self.batch} x {self.length} tokens, {self.precision}"
-        return f"{what}, recompute {self.recompute}, {self.rows} rows"
+        return f"{what}, recompute {self.recompute}, {self.rows} rows{', compiled' if self.compile else ''}"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -212,7 +215,7 @@ def job_of(cell: Cell, *, model: str, data: str) -> Job:
                 "precision": cell.precision,
                 "gradient_checkpointing": cell.recompute,
                 "save_steps": 0,
-                "compile": False,
+                "compile": cell.compile,
                 "optimizer": "adamw",
             },
         }
@@ -238,9 +241,7 @@ def work_of_run(cell: Cell, seen: Measured, job: Job, *, shape: ModelShape, gpu:
 
 
 def drawn(families: Iterable[str] = tuple(FAMILIES)) -> Iterator[Cell]:
-    """Cells of families without end. Values of each side come equally often, in an order of its own; what the trainer
-    refuses is for the caller to leave out."""
-    draw = random.Random(_SEED)  # noqa: S311
+    """Cells of families without end; what the trainer refuses is for the caller to leave out."""
     sides = {
         "family": tuple(families),
         "method": METHODS,
@@ -251,6 +252,28 @@ def drawn(families: Iterable[str] = tuple(FAMILIES)) -> Iterator[Cell]:
         "precision": PRECISIONS,
         "rows": ("whole", *ROWS),
     }
+    return _dealt(sides)
+
+
+def drawn_compiled() -> Iterator[Cell]:
+    """The same with compiled blocks, of what is trained so."""
+    sides = {
+        "family": tuple(family for family in FAMILIES if "num_local_experts" not in FAMILIES[family]),
+        "method": ("full", "lora"),
+        "layout": LAYOUTS_COMPILED,
+        "batch": BATCHES,
+        "length": LENGTHS,
+        "recompute": RECOMPUTE,
+        "precision": PRECISIONS,
+        "rows": ("whole", "packed"),
+        "compile": (True,),
+    }
+    return _dealt(sides)
+
+
+def _dealt(sides: dict[str, Sequence[Any]]) -> Iterator[Cell]:
+    """Values of each side come equally often, in an order of its own."""
+    draw = random.Random(_SEED)  # noqa: S311
     decks: dict[str, list[Any]] = {name: [] for name in sides}
     while True:
         chosen: dict[str, Any] = {}

@@ -4,6 +4,7 @@
     python -m accuracy.grid.measure --reduced-once    # then those in which FSDP reduces gradients once a step
     python -m accuracy.grid.measure --held-out        # then those of a held-out family
     python -m accuracy.grid.measure --again 46 140    # only these, in the file of an earlier run
+    python -m accuracy.grid.measure --compiled    # cells with compiled blocks, into compiled.csv, in about 10 minutes
 
 Each of the first three makes its own cells and leaves the file's others.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -29,10 +31,12 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch._dynamo.utils import counters
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from accuracy.grid.cells import (
     COUNT,
+    COUNT_COMPILED,
     COUNT_HELD_OUT,
     COUNT_ONCE,
     EXACT,
@@ -41,10 +45,11 @@ from accuracy.grid.cells import (
     Cell,
     Measured,
     drawn,
+    drawn_compiled,
     job_of,
     planned,
 )
-from accuracy.grid.compare import read_cells
+from accuracy.grid.compare import CELLS, COMPILED, read_cells
 from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
 from shardwise.errors import ShardwiseError
@@ -57,10 +62,14 @@ from shardwise.train.measuring.memory import Allocations, Held, _highest, held
 from tests.dist.cells import composed, prepare_cell
 from tests.dist.worlds import run_world
 
-OUT = Path(__file__).parent / "cells.csv"
-Kind = Literal["drawn", "reduced once", "held out", "led to a rule"]
+Kind = Literal["drawn", "reduced once", "held out", "led to a rule", "compiled"]
 Ranks = tuple[Cell, list[Measured]]
-_COUNTS: dict[Kind, int] = {"drawn": COUNT, "reduced once": COUNT_ONCE, "held out": COUNT_HELD_OUT}
+_COUNTS: dict[Kind, int] = {
+    "drawn": COUNT,
+    "reduced once": COUNT_ONCE,
+    "held out": COUNT_HELD_OUT,
+    "compiled": COUNT_COMPILED,
+}
 _WORDS = 2000
 
 
@@ -100,12 +109,12 @@ def _peaks(run: RunDirectory, chosen: Execution) -> dict[str, int]:
     """Bytes of weights and of optimizer states; the peak of a step that has these, and what of it is not certain.
 
     A tensor that gloo's own thread is the last to let go of is not seen to be freed. Of the steps, those count in which
-    all was seen, or the one in which most was.
+    all was seen, or the one in which most was; not the first, nor one in which anything was compiled.
     """
     built = composed(run, chosen)
     steps: list[tuple[int, int, int]] = []
     for index, batch in enumerate(built.batches.from_(0)):
-        before = _held(built)
+        before, graphs = _held(built), counters["stats"]["unique_graphs"]
         profiler = Allocations(profile_memory=True)
         with profiler:
             built.step(batch)
@@ -113,8 +122,8 @@ def _peaks(run: RunDirectory, chosen: Execution) -> dict[str, int]:
             built.optimizer.zero_grad()
         unseen = _grown(profiler) - (_held(built).total - before.total)
         buckets = sum(bucket.nbytes for bucket in built.model.spread.kept_gradients)
-        steps.append((unseen, before.total + buckets + _highest(profiler), index))
-    del steps[0]
+        if index and counters["stats"]["unique_graphs"] == graphs:
+            steps.append((unseen, before.total + buckets + _highest(profiler), index))
     peak, unseen, step = max((p, u, at) for u, p, at in steps if u <= max(min(steps)[0], EXACT * p))
     now = _held(built)
     return {"weights": now.weights, "optimizer": now.optimizer, "peak": peak, "unseen": unseen, "step": step}
@@ -172,8 +181,15 @@ def write_cells(out: Path, made: Iterable[tuple[Cell, list[Measured]]]) -> None:
             writer.writerows({"cell": number, **asdict(cell), **asdict(rank)} for rank in ranks)
 
 
+def cpp_compiler() -> str | None:
+    """What torch's compiler calls for processors: what CXX names, or g++."""
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
 def kind_of(cell: Cell, ranks: Sequence[Measured]) -> Kind:
     """Which of the commands above made it; those of a family that led to a rule are made no more."""
+    if cell.compile:
+        return "compiled"
     if cell.apart:
         return "held out" if cell.held_out else "led to a rule"
     return "reduced once" if ranks[0].reduce_once else "drawn"
@@ -199,7 +215,7 @@ def _make(kind: Kind, count: int, out: Path) -> None:
     made, others = made_and_others(out, kind)
     known = {cell for cell, _ in (*made, *others)} if kind != "drawn" else set[Cell]()
     root = Path(tempfile.mkdtemp())
-    for cell in drawn(HELD_OUT if kind == "held out" else FAMILIES):
+    for cell in drawn_compiled() if kind == "compiled" else drawn(HELD_OUT if kind == "held out" else FAMILIES):
         if len(made) >= count:
             break
         if cell in known:
@@ -222,18 +238,22 @@ def _make(kind: Kind, count: int, out: Path) -> None:
 def main() -> None:
     """Measures cells until there are enough, and writes them."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
-    parser.add_argument("--count", type=int, help=f"{COUNT}, {COUNT_ONCE} or {COUNT_HELD_OUT}")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--count", type=int, help=f"{COUNT}, {COUNT_ONCE}, {COUNT_HELD_OUT} or {COUNT_COMPILED}")
+    parser.add_argument("--out", type=Path, help="cells.csv, or compiled.csv, beside this file")
     parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--reduced-once", action="store_const", dest="kind", const="reduced once")
     kinds.add_argument("--held-out", action="store_const", dest="kind", const="held out")
+    kinds.add_argument("--compiled", action="store_const", dest="kind", const="compiled")
     arguments = parser.parse_args()
-    if arguments.again:
-        _again(arguments.again, arguments.out)
-        return
     kind: Kind = arguments.kind or "drawn"
-    _make(kind, arguments.count or _COUNTS[kind], arguments.out)
+    out = arguments.out or (COMPILED if kind == "compiled" else CELLS)
+    if kind == "compiled" and cpp_compiler() is None:
+        sys.stderr.write("compiled cells are left out: there is no C++ compiler; install g++, or name one by CXX\n")
+    elif arguments.again:
+        _again(arguments.again, out)
+    else:
+        _make(kind, arguments.count or _COUNTS[kind], out)
 
 
 if __name__ == "__main__":

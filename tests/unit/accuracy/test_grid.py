@@ -1,10 +1,22 @@
 """Forecasts beside the measured runs of our own trainer, which lie in the repository."""
 
+import sys
 from collections import Counter
 from itertools import islice
 
-from accuracy.grid.cells import COUNT, COUNT_HELD_OUT, COUNT_LED, COUNT_ONCE, HELD_OUT, LED_TO_A_RULE, drawn
-from accuracy.grid.compare import CELLS, compared, misses, read_cells, section, table
+from accuracy.grid import measure
+from accuracy.grid.cells import (
+    COUNT,
+    COUNT_COMPILED,
+    COUNT_HELD_OUT,
+    COUNT_LED,
+    COUNT_ONCE,
+    HELD_OUT,
+    LED_TO_A_RULE,
+    drawn,
+    drawn_compiled,
+)
+from accuracy.grid.compare import CELLS, COMPILED, compared, misses, read_cells, section, table
 from accuracy.grid.measure import kind_of, made_and_others
 
 
@@ -41,12 +53,34 @@ def test_runs_that_led_to_no_rule_are_forecast_as_the_page_says():
     assert max(errors) < 0.05
 
 
+def test_compiled_runs_are_forecast_as_the_page_says():
+    every = [one for cell, ranks in read_cells(COMPILED) for one in compared(cell, ranks)]
+    assert all(one.exact for one in every)
+    errors = sorted(one.error for one in every if one.measured.seen_whole)
+    sizes = sorted(map(abs, errors))
+    assert sizes[len(sizes) // 2] < 0.016
+    assert sum(size > 0.02 for size in sizes) <= 9
+    assert errors[0] > -0.07
+    assert errors[-1] < 0.05
+
+
+def test_without_a_compiler_compiled_runs_are_left_out_with_a_sentence(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(sys, "argv", ["measure", "--compiled", "--out", str(tmp_path / "compiled.csv")])
+    measure.main()
+    said = "compiled cells are left out: there is no C++ compiler; install g++, or name one by CXX\n"
+    assert capsys.readouterr().err == said
+    assert not any(tmp_path.iterdir())
+
+
 def test_no_line_but_its_own_has_what_was_held_out():
     every = [one for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
     lines = [row for row in table(every) if row[0] not in ("held out", "led to a rule")]
     assert lines == table(one for one in every if not one.cell.apart)
     page = section()
-    assert page.count("\n| layout |") == 14
+    eager, compiled = page.split(" further runs have compiled blocks")
+    assert eager.count("\n| layout |") == 14
+    assert "\n| recompute | selective |" in compiled
     for side, families in (("held out", HELD_OUT), ("led to a rule", LED_TO_A_RULE)):
         assert all(page.count(f"\n| {side} | {family}") == 3 for family in families)
     assert f"\n{COUNT + COUNT_ONCE} runs of toy models" in f"\n{page}"
@@ -82,3 +116,5 @@ def test_the_measured_cells_are_those_that_are_drawn():
     }
     orders = {kind: islice(order, 2 * COUNT) for kind, order in kinds.items()}
     assert all(cell in orders[kind_of(cell, ranks)] for cell, ranks in read_cells(CELLS)), "each behind the one before"
+    order = islice(drawn_compiled(), 2 * COUNT_COMPILED)
+    assert all(cell in order for cell, _ in read_cells(COMPILED))

@@ -193,7 +193,7 @@ def _everything(model: ModelShape, setting: Setting) -> float:
 def _products(model: ModelShape, setting: Setting) -> float:
     """Selective: the block's input, and what products and attention make; compiled, of the last what a norm reads."""
     c = setting.types.compute
-    last = setting.compiled and sum(norm.width == model.hidden_size for norm in _norms(model)) <= 2
+    last = setting.compiled and not _ends_with_norm(model)
     outputs = sum(
         m.run * m.rows for m in model.matrices if not made_again(m) and not (last and m.reads == "mlp_product")
     )
@@ -376,6 +376,34 @@ def mlp_bytes(model: ModelShape, setting: Setting) -> float:
         if matrix.reads.startswith(("mlp", "expert")):
             read.setdefault(matrix.reads, []).append(matrix)
     return _mlp(model, setting) + sum(_group(reads, ms, model, setting) for reads, ms in read.items())
+
+
+def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+    """Bytes per token in the compiled kernel that makes the gradients inside an MLP, with what its first matrices read.
+
+    Where their results are saved, it writes into one of them, and what the last matrix read is gone. Where they are
+    made again, adapters' results and what flows back to them stand beside the matrices' own (such products are not
+    joined: `train/model.py`), the product for the last matrix is written too, and only a sole factor's gradient is in
+    place. Seen in the code that torch's inductor writes.
+    """
+    c, factors = setting.types.compute, 2 if model.mlp == "gated" else 1
+    read = model.hidden_size * c
+    if recompute == "none":
+        return 2 * factors * model.mlp_width * c + read
+    adapted = [m for m in model.matrices if m.name in setting.inventory.adapted]
+    first, last = (sum(m.reads == reads for m in adapted) for reads in ("mlp_input", "mlp_product"))
+    needed = any(_keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
+    tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
+    return tensors * model.mlp_width * c + read
+
+
+def compiled_attention_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+    """Bytes per token as a compiled block's backward comes to attention, above what it saved and one gradient of the
+    stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
+    were made again."""
+    again = [m for m in model.matrices if m.reads == "attention_input" and m.name in setting.inventory.adapted]
+    made = sum(m.rows for m in again) if recompute != "none" else 0
+    return (3 * model.hidden_size + sum(_widths(model)) + made) * setting.types.compute
 
 
 def mlp_begin_bytes(model: ModelShape, setting: Setting) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, weight_casts
 from shardwise.plan.memory.saved import Alive, keys_of_others, of_one_block, shared
-from shardwise.plan.memory.work import Scene
+from shardwise.plan.memory.work import Scene, Work
 
 
 def backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
@@ -19,26 +19,46 @@ def backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
 
 
 def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
-    work, block, tokens = scene.work, scene.part.inventory.block, scene.work.tokens
-    fresh = fresh_gradient(work, block.largest_trained)
-    if not work.sharded:  # the function returns all gradients
-        fresh = max(fresh, block.trained_elements * work.types.trainable)
-    inside = work.block_input + work.block_backward[2]
-    own = work.unit_blocks * block.trained_elements
-    comes = comes and scene.work.execution.gradient_checkpointing == "none"
+    """Its gradients are handed over together when it ends."""
+    work, block = scene.work, scene.part.inventory.block
+    tokens, casts, stream = work.tokens, weight_casts(scene, blocks=1), work.block_backward[0]
+    last, of_mlp = _trained_of_mlp(scene)
+    saved, recompute = of_one_block(scene), work.execution.gradient_checkpointing
+    others = (work.unit_blocks - 1) * block.trained_elements
+    begun = saved if recompute == "none" else tokens * (work.saved + stream) + shared(scene)
+    arrives = arriving(scene) if comes else 0
     yield {
-        "activations": of_one_block(scene) + tokens * inside,
-        "temporary": weight_casts(scene, blocks=1) + fresh + work.computed_weights + work.remade_backward,
-        "communication": in_reduction(scene, whole=own, behind=max(own, behind), fresh=own)
-        + (arriving(scene) if comes else 0)
+        "activations": begun,
+        "temporary": casts,
+        "communication": in_reduction(scene, whole=others, behind=behind) + arrives,
+    }
+    without = saved - tokens * work.saved_by_mlp
+    # What is made again of attention comes later, unless the MLP reads it.
+    later = recompute == "selective" or (recompute == "full" and work.block.parallel_residual)
+    before_mlp = (begun if later else without) + (tokens * stream if recompute != "none" else 0)
+    yield {
+        "activations": before_mlp + tokens * work.fused_mlp,
+        "temporary": casts + _made(work, last),
+        "communication": in_reduction(scene, whole=others + last, behind=behind, fresh=last),
+    }
+    yield {
+        "activations": without + tokens * work.compiled_attention,
+        "temporary": casts + _made(work, of_mlp),
+        "communication": in_reduction(scene, whole=others + of_mlp, behind=behind, fresh=of_mlp)
         + keys_of_others(scene),
     }
-    if scene.turn is not None:
-        yield {
-            "activations": tokens * work.block_input + shared(scene),
-            "temporary": weight_casts(scene, blocks=1),
-            "communication": leaving(scene, own),
-        }
+    own = others + block.trained_elements
+    made = in_reduction(scene, whole=own, behind=behind, fresh=block.trained_elements)
+    yield {
+        "activations": 5 * tokens * stream + shared(scene),
+        "temporary": casts + _made(work, block.trained_elements),
+        "communication": max(made, leaving(scene, own)),
+    }
+
+
+def _made(work: Work, elements: int) -> float:
+    """Gradients that are not handed over yet, where they do not wait in another unit's sum."""
+    return 0 if work.sharded else elements * work.types.trainable
 
 
 def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:

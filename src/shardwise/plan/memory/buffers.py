@@ -15,8 +15,8 @@ def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
     for its backward, so that under recompute only a block that is `at_work` has them."""
     execution = scene.work.execution
     by_product = at_work if execution.gradient_checkpointing != "none" else blocks
-    # Autocast keeps its copies of parameters, and not those of their slices, which the products keep.
-    cast = by_product if execution.layout.tp > 1 else blocks
+    # Autocast keeps its copies of parameters, and not those of their slices or in compiled blocks: the products do.
+    cast = by_product if execution.layout.tp > 1 or execution.compile else blocks
     return by_product * _joined_copies(scene) + (0 if execution.keeps_casts else _casts(scene, blocks=cast))
 
 
@@ -169,10 +169,11 @@ def fresh_gradient(work: Work, elements: int) -> float:
 
 
 def logits(scene: Scene, *, powers: bool = True) -> float:
-    """A chunk's logits, and their `powers` in float32, which a CPU casts once more on the way; of heads that cap or
-    scale logits also the two copies that autograd keeps."""
+    """A chunk's logits, and their `powers` in float32, which a CPU casts once more on the way, and a compiled softmax
+    does not store; of heads that cap or scale logits also the two copies that autograd keeps."""
     work, c = scene.work, scene.work.types.compute
-    wide = FLOAT32_BYTES * (1 if work.setting.cuda else 2) if powers and c != FLOAT32_BYTES else 0
+    stored = powers and c != FLOAT32_BYTES and not work.execution.compile
+    wide = FLOAT32_BYTES * (1 if work.setting.cuda else 2) if stored else 0
     return work.head_tokens * work.head_slice * (c + wide + (0 if work.model.plain_head else 2 * c))
 
 

@@ -14,7 +14,9 @@ from shardwise.plan.memory.activations import (
     backward_bytes,
     block_input_bytes,
     causal_mask_bytes,
+    compiled_attention_bytes,
     final_norm_bytes,
+    fused_mlp_bytes,
     mlp_begin_bytes,
     mlp_bytes,
     norm_backward_bytes,
@@ -148,6 +150,16 @@ class Work:
         """Bytes per token as a block that is computed again comes to the adapter of its MLP's last matrix."""
         again = self.execution.gradient_checkpointing != "none"
         return again_at_adapter_bytes(self.block, self.setting) if again else 0.0
+
+    @of_all_sizes
+    def fused_mlp(self) -> float:
+        """Bytes per token in the kernel of a compiled block that makes the gradients inside its MLP."""
+        return fused_mlp_bytes(self.block, self.setting, recompute=self.execution.gradient_checkpointing)
+
+    @of_all_sizes
+    def compiled_attention(self) -> float:
+        """Bytes per token as a compiled block's backward comes to attention, above what it saved and the stream's."""
+        return compiled_attention_bytes(self.block, self.setting, recompute=self.execution.gradient_checkpointing)
 
     @of_all_sizes
     def last_matrix(self) -> int:
