@@ -32,14 +32,14 @@ def test_a_plan_says_what_offload_is_good_for_and_what_would_be_without():
     others = {one.strategy: one.reason for one in made.rejected}
     assert others["fsdp x tp"].startswith("43 % slower with offload optimizer (1 min 10 s against 49 s a step): ")
     assert "waits for other stages or the host" in others["fsdp x mp"]
-    pipelines = "layout: [pp]\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64}\n"
+    pipelines = "layout: [pp]\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n"
     held = plan("qwen3-8b", "4x RTX-4090", pipelines).best
     assert held.execution.offload == "parameters"
     assert held.time.step_seconds > made.best.time.step_seconds
 
 
 def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do_without():
-    text = "goal: fewest-gpus\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64}\n"
+    text = "goal: fewest-gpus\ndata: {max_length: 4096}\ntrain: {global_batch_size: 64, compile: false}\n"
     fewest = plan("llama-3.1-8b", "8x H100-SXM", text).best
     assert (fewest.execution.layout.world_size, fewest.execution.offload) == (1, "parameters")
     assert any(
