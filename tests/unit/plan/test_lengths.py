@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.answer import make_plan
@@ -32,6 +34,13 @@ def test_memory_is_forecast_for_the_longest_sequence_and_time_for_the_mean_one()
     assert longest[0].peak_bytes < full[0].peak_bytes
     assert mean[0] == longest[0]
     assert mean[1].step_seconds < longest[1].step_seconds < full[1].step_seconds
+
+
+def test_throughput_counts_no_padding_as_a_run_does() -> None:
+    short, full = best(Lengths(longest=500, mean=90.5))[1], best(Lengths(longest=500, mean=96))[1]
+    assert short.step_seconds == full.step_seconds
+    assert short.tokens_per_second * short.step_seconds == pytest.approx(8 * 90.5)
+    assert short.mfu == pytest.approx(full.mfu * 90.5 / 96)
 
 
 def test_sequences_as_long_as_they_may_be_change_nothing() -> None:

@@ -219,7 +219,8 @@ class Forecasts:
             work, cluster = self.memory.work(execution), self.question.cluster
             work = work if work.cluster is cluster else replace(work, cluster=cluster)
             mean, pieces = self._at_mean_length.work(execution), self._pieces(execution)
-            time = forecast_time(mean, num_rows=self.question.num_rows, pieces=pieces)
+            asked = self.question
+            time = forecast_time(mean, num_rows=asked.num_rows, pieces=pieces, filled=asked.filled)
             memory = forecast_memory(work, self.memory.known.get(execution))
             self._known[execution] = Forecast(work=work, memory=memory, time=time)
         return self._known[execution]

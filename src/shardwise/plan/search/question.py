@@ -33,8 +33,9 @@ class Memo:
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and the mean sequence, for
-    memory and time. `tries_offload`: the job leaves offload open. `too_short`: why the run does not earn what compiling
-    costs. `memo` is shared with the question about other hardware."""
+    memory and time; `filled` is the share of the latter that is no padding. `tries_offload`: the job leaves offload
+    open. `too_short`: why the run does not earn what compiling costs. `memo` is shared with the question about other
+    hardware."""
 
     job: Job
     model: ModelShape
@@ -44,6 +45,7 @@ class Question:
     length: int
     mean_length: int
     document: float | None = None
+    filled: float = 1.0
     tries_offload: bool = False
     too_short: str | None = None
     memo: Memo = field(default_factory=Memo, compare=False, repr=False)
@@ -87,6 +89,7 @@ def ask(
     """Puts a question together. Raises UnsupportedError: the job asks for what cannot be forecast at all."""
     _check_length(job, model)
     limit = job.data.max_length
+    mean_length = padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit)
     return Question(
         job=job,
         model=model,
@@ -94,7 +97,8 @@ def ask(
         inventory=take_inventory(job, model),
         num_rows=job.data.num_rows if num_rows is None else num_rows,
         length=padded_length(limit if lengths is None else lengths.longest, max_length=limit),
-        mean_length=padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit),
+        mean_length=mean_length,
+        filled=1.0 if lengths is None else lengths.mean / mean_length,
         document=lengths and lengths.document,
     )
 
