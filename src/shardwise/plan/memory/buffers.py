@@ -83,15 +83,22 @@ def arriving(scene: Scene, *, forward: bool = False) -> float:
     if layout.weight_shards == 1 or not (forward or layout.reshard_after_forward):
         return 0
     unit = min(work.unit_blocks, max(1, inventory.num_blocks))
-    sent = unit * inventory.block.trained_elements * work.types.compute / layout.weight_shards
-    return _copied(scene, unit * inventory.block.gathered_bytes(work.types)) + (sent if work.types.autocasts else 0)
+    copied = _copied(scene, unit * inventory.block.gathered_bytes(work.types))
+    return copied + _sent(scene, unit * inventory.block.trained_elements)
 
 
 def arriving_head(scene: Scene) -> float:
     """The same of the final norm and the head, where they are gathered behind the blocks."""
     if scene.work.execution.layout.weight_shards == 1:
         return 0
-    return _copied(scene, scene.part.inventory.ends[1].gathered_bytes(scene.work.types))
+    head = scene.part.inventory.ends[1]
+    return _copied(scene, head.gathered_bytes(scene.work.types)) + _sent(scene, head.trained_elements)
+
+
+def _sent(scene: Scene, trained: int) -> float:
+    """What a rank sends of so many trained elements, where these are cast."""
+    types = scene.work.types
+    return trained * types.compute / scene.work.execution.layout.weight_shards if types.autocasts else 0
 
 
 def _copied(scene: Scene, gathered_bytes: float) -> float:
@@ -129,7 +136,8 @@ def leaving_head(scene: Scene) -> float:
     buffer, several = whole * REDUCTION_BYTES, work.execution.layout.weight_shards > 1
     copied = _copied(scene, buffer) if several else 0
     if scene.turn is not None:
-        return given + passes(scene, whole, largest=unit.largest_trained, copied=copied)
+        largest = unit.largest_trained  # the head's, which is the last
+        return max(given, passes(scene, whole, largest=largest, copied=copied, last=largest))
     return given + buffer + (buffer / weight_degree(work.execution.layout) + copied if several else 0)
 
 
@@ -143,7 +151,8 @@ def leaving_root(scene: Scene) -> float:
         return made + whole * REDUCTION_BYTES
     copied = _copied(scene, whole * REDUCTION_BYTES) if work.execution.layout.weight_shards > 1 else 0
     both = made + whole_head_gradient(scene) if scene.part.inventory.tied else made
-    return max(both, passes(scene, whole, largest=root.largest_trained, copied=copied))
+    largest = root.largest_trained
+    return max(both, passes(scene, whole, largest=largest, copied=copied, last=largest))
 
 
 def head_gradient(scene: Scene) -> float:

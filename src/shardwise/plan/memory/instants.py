@@ -63,6 +63,8 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
                 yield "arrival of the head in forward", _alive(scene, "earlier", during, _arrival_of_head(scene))
             yield "end of forward", _alive(scene, "earlier", during, _end_of_forward(scene))
     if part.is_last:
+        if arriving(scene) and scene.flight.forwards:
+            yield f"arrival of layer {last} in backward", _alive(scene, "earlier", during, _arrival_behind_loss(scene))
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
         if scene.work.sharded and part.trained_head and not part.inventory.tied:
             yield "reduction of the head", _alive(scene, "earlier", during, _reduction_of_head(scene))
@@ -178,6 +180,16 @@ def _end_of_forward(scene: Scene) -> Alive:
         "gradients": gradient,
         "temporary": weight_casts(scene, blocks=len(scene.part.span), at_work=0) + head_cast(scene),
         "communication": gathered(scene, units=0, behind=2 if several else 1, forward=buffer),
+    }
+
+
+def _arrival_behind_loss(scene: Scene) -> Alive:
+    """The last block's weights, as they are gathered ahead before the loss goes backward."""
+    return {
+        "activations": saved_by_all(scene),
+        "gradients": made_head_gradient(scene),
+        "temporary": kept_casts(scene, blocks=len(scene.part.span)),
+        "communication": gathered(scene, units=1, behind=1) + arriving(scene),
     }
 
 
