@@ -21,7 +21,7 @@ from shardwise.spec.support.trained import execution_refusals
 
 #: Cells that are measured; of the same families those in which FSDP reduces gradients once a step; those of the
 #: held-out family; those of the one before it; and those with compiled blocks.
-COUNT, COUNT_ONCE, COUNT_HELD_OUT, COUNT_LED, COUNT_COMPILED = 220, 22, 24, 26, 32
+COUNT, COUNT_ONCE, COUNT_HELD_OUT, COUNT_LED, COUNT_COMPILED = 220, 26, 28, 26, 32
 _SEED = 0
 #: Micro-batches of a step.
 ACCUMULATION = 2

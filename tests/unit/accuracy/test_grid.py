@@ -38,7 +38,7 @@ def test_where_gradients_are_reduced_once_a_step_the_forecast_is_as_near():
     every = [one for cell, ranks in read_cells(CELLS) if not cell.held_out for one in compared(cell, ranks)]
     once = [one for one in every if one.measured.reduce_once and one.measured.seen_whole]
     tuned = {one.cell for one in once if not one.cell.apart}
-    assert {cell.layout for cell in tuned} >= {"zero2", "fsdp", "fsdp 4", "hsdp", "fsdp x 1f1b"}
+    assert {cell.layout for cell in tuned} >= {"zero2", "fsdp", "fsdp 4", "hsdp", "fsdp x tp", "fsdp x 1f1b"}
     errors = [one.error for one in once]
     assert min(errors) > -0.01
     assert max(errors) < 0.025
