@@ -13,13 +13,12 @@ from shardwise.plan.memory.work import Scene, Work
 def backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
     """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced; `comes`:
     another unit is gathered meanwhile."""
-    # Compiled, a backward is one function, whose moments are not told apart.
     moments = _compiled if scene.work.execution.compile else _moments
     return max(moments(scene, behind, comes), key=lambda alive: sum(alive.values()))
 
 
 def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
-    """Its gradients are handed over together when it ends."""
+    """Of a compiled block: kernels are fused, and gradients are handed over together when it ends."""
     work, block = scene.work, scene.part.inventory.block
     tokens, casts, stream = work.tokens, weight_casts(scene, blocks=1), work.block_backward[0]
     last, of_mlp = _trained_of_mlp(scene)
