@@ -16,6 +16,7 @@ from shardwise.plan.search.forecasts import (
     bytes_beyond_host,
     candidate_of,
     host_is_too_small,
+    ways_to_reduce,
 )
 from shardwise.plan.search.goals import Found, chosen_of, tie_of
 from shardwise.plan.search.layouts import Choice, lean_layouts
@@ -161,12 +162,12 @@ class Search:
         elif option.level == 1 and (least := forecasts.least_of_pipeline(base, size)):
             yield option._replace(seconds=max(least, option.seconds), level=2)
         else:
-            execution = sized(base, job, size)
-            seconds = forecasts.seconds(execution)
-            yield option._replace(seconds=seconds, level=3, execution=execution)
-            once = replace(execution, reduce_once=True) if execution.may_reduce_once else None
-            if once and (took := forecasts.seconds(once)) <= seconds * (1 - _WORTH_WHOLE_GRADIENTS):
-                yield option._replace(seconds=took, level=4, execution=once)
+            plain, *once = ways_to_reduce(sized(base, job, size))
+            seconds = forecasts.seconds(plain)
+            yield option._replace(seconds=seconds, level=3, execution=plain)
+            for one in once:
+                if (took := forecasts.seconds(one)) <= seconds * (1 - _WORTH_WHOLE_GRADIENTS):
+                    yield option._replace(seconds=took, level=4, execution=one)
 
     def _has_room_for(self, base: Execution) -> bool:
         """Whether the smallest micro-batch or the largest may fit, by a lower bound of memory."""
