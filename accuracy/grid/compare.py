@@ -187,10 +187,10 @@ _MISSED = """\
 Each cell once, in the first group that has it, with the reason for what is missed:
 """
 _WORKSPACE = """\
-More than 1 % too low is one, granite's under GPipe. Its peak comes as the gradient of an MLP's product is made: for
-that matrix product in bfloat16 oneDNN takes a workspace, which is no tensor and differs from machine to machine. It
-was 267 kB where the run was measured again, and the forecast 3 % too low there; the run in the table is 107 kB above
-its rehearsal, which has no such workspaces.
+More than 1 % too low is one, granite's under GPipe. Its peak comes as the gradient of an MLP's product is made, in
+bfloat16. What comes and goes there is no tensor; by its size and place it is taken for a workspace of oneDNN's,
+but what allocates it was not read. It was 267 kB where the run was measured again, and the forecast 3 % too low there;
+the run in the table is 107 kB above its rehearsal, which has no such workspaces.
 """
 _REHEARSED = """\
 Rehearsals of the same ranks (`shardwise rehearse`; `python -m accuracy.grid.rehearse`), which run the trainer's own
@@ -236,10 +236,7 @@ def table(every: Iterable[Compared]) -> list[tuple[str, ...]]:
     have been made from, then of each that was held out until it led to a rule, and of each that is held out."""
     seen = [one for one in every if one.measured.seen_whole]
     sure = [one for one in seen if not one.cell.apart]
-    groups = {("all", ""): sure}
-    for side in _SIDES:
-        for value in sorted({getattr(one.cell, side) for one in sure}):
-            groups[side, value] = [one for one in sure if getattr(one.cell, side) == value]
+    groups = _by_side(sure)
     groups["gradients", "reduced once"] = [one for one in sure if one.measured.reduce_once]
     for side, families in (("led to a rule", LED_TO_A_RULE), ("held out", HELD_OUT)):
         for family in families:
@@ -259,14 +256,19 @@ def misses(every: Iterable[Compared]) -> dict[str, list[float]]:
     return found
 
 
-def table_compiled(every: Sequence[Compared]) -> list[tuple[str, ...]]:
+def table_compiled(every: Iterable[Compared]) -> list[tuple[str, ...]]:
     """The same of runs with compiled blocks."""
-    sure = [one for one in every if one.measured.seen_whole]
-    lines = [("all", "", *figures([one.error for one in sure]))]
+    groups = _by_side([one for one in every if one.measured.seen_whole])
+    return [(*name, *figures([one.error for one in group])) for name, group in groups.items()]
+
+
+def _by_side(some: list[Compared]) -> dict[tuple[str, str], list[Compared]]:
+    """All, and those of each value of each side."""
+    groups = {("all", ""): some}
     for side in _SIDES:
-        for value in sorted({getattr(one.cell, side) for one in sure}):
-            lines.append((side, value, *figures([one.error for one in sure if getattr(one.cell, side) == value])))
-    return lines
+        for value in sorted({getattr(one.cell, side) for one in some}):
+            groups[side, value] = [one for one in some if getattr(one.cell, side) == value]
+    return groups
 
 
 def figures(errors: list[float]) -> tuple[str, ...]:
