@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +22,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.loop import train
-from shardwise.train.saving import check, export, safetensors_writer
+from shardwise.train.saving import check, export
 from shardwise.train.saving import final as save
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.saving.final import save_final
@@ -295,24 +292,6 @@ def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job, tmp_
     assert "failed on rank 0: OSError" in said[0]
     assert "No space left on device" in said[0]
     assert not list(tmp_path.glob(".final*"))
-
-
-def _check_before_the_disk_is_done(run: RunDirectory, chosen: Execution) -> bool:
-    built = composed(run, chosen)
-    checks = threading.Event()
-
-    def fsync(descriptor: int) -> None:
-        if not checks.wait(30):
-            raise TimeoutError
-        os.fsync(descriptor)
-
-    safetensors_writer.os = SimpleNamespace(fsync=fsync)  # type: ignore[assignment]
-    save.save_folder(built.model, run.final, verifying=checks.set)
-    return run.final.is_dir()
-
-
-def test_one_process_checks_while_the_disk_takes_the_last_of_the_weights(make_job, tmp_path) -> None:
-    assert run_world(1, _check_before_the_disk_is_done, prepare_cell(make_job(), tmp_path), execution()) == [True]
 
 
 def test_a_folder_that_is_not_the_live_model_never_becomes_final(make_job, tmp_path) -> None:

@@ -42,8 +42,7 @@ def test_a_tensor_is_cast_by_parts_while_it_is_written(tmp_path: Path, monkeypat
     path, tensor = tmp_path / "some", torch.randn(11, 3).T
     file = TensorFile(path, {"a": Entry(dtype=torch.bfloat16, shape=(3, 11))})
     file.add("a", tensor)
-    record = file.finish()
-    file.close()
+    record = file.close()
     assert torch.equal(load_file(path)["a"], tensor.bfloat16())
     assert record == {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
@@ -58,8 +57,7 @@ def test_a_tensor_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_lacks_a_tensor_is_no_file(tmp_path: Path) -> None:
     file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
     with pytest.raises(ValueError, match="some ends before a"):
-        file.finish()
-    file.abandon()
+        file.close()
 
 
 def test_a_disk_that_is_full_is_heard_of(tmp_path: Path) -> None:
@@ -85,6 +83,5 @@ def test_the_disk_writes_while_more_comes_and_what_it_says_then_is_heard(tmp_pat
     file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(50,))})
     file.add("a", torch.zeros(50))
     assert synced.wait(timeout=30), "the file is not closed yet"
-    file.finish()
     with pytest.raises(OSError, match="Input/output error"):
         file.close()

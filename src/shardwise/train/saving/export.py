@@ -84,35 +84,28 @@ class Files:
         for key, _, part in self._result.spans(name, shape, offsets=(0,) * len(shape), lengths=shape):
             file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
             if self._open is None or self._open.path.name != file:
-                self._finish()
-                self.close()
+                self._close()
                 self._open = TensorFile(self._folder / file, entries)
             self._open.add(key, whole[part])
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Writes the last file to its end, and the index; size and sha256 of each file by its name. `close` has to wait
-        for the disk."""
-        self._finish()
+        """Closes the last file and writes the index; size and sha256 of each file by its name."""
+        self._close()
         if len(self._shards) > 1:
             total = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
             weight_map = {key: file for file, entries in self._shards.items() for key in entries}
             write_json(self._folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
         return self._records
 
-    def close(self) -> None:
-        """Waits until the last file is on the disk."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
-
     def abandon(self) -> None:
         """Closes an unfinished file."""
         if self._open is not None:
             self._open.abandon()
 
-    def _finish(self) -> None:
+    def _close(self) -> None:
         if self._open is not None:
-            self._records[self._open.path.name] = self._open.finish()
+            self._records[self._open.path.name] = self._open.close()
+            self._open = None
 
 
 def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:

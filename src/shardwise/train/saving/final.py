@@ -1,7 +1,7 @@
 """Writes `final/`, the trained model or adapter in Hugging Face's format.
 
-Tensors are gathered one at a time. The files are compared with the live weights, while the disk takes the last of them,
-before the folder is renamed to `final/`.
+Tensors are gathered one at a time. The files are compared with the live weights before the folder is renamed to
+`final/`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shardwise.train.model import TrainedModel
 from shardwise.train.saving.atomic import seal, staged, together
 from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
 from shardwise.train.saving.export import Files, copy_configuration
-from shardwise.train.saving.gather import Wanted, wanted_tensors, whole_tensors
+from shardwise.train.saving.gather import wanted_tensors, whole_tensors
 from shardwise.train.saving.threads import serial_operators
 from shardwise.train.watching.journal import Journal
 
@@ -43,37 +43,27 @@ def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], No
     it fails. `verifying`: called between writing and checking. Returns what this rank's check found."""
     world, result = model.ownership.world, model.result
     with staged(world, target) as folder:
-        wanted = wanted_tensors(result.saved, ownership=model.ownership)
-        files = Files(folder, result, wanted)
-
-        def configure() -> None:
-            copy_configuration(result, folder)
-            if world.size > 1:
-                files.close()  # what is not on the disk yet, another machine may not see
+        records = _write(model, folder)
 
         def complete() -> None:
-            files.close()
+            copy_configuration(result, folder)
             # The other files are synced to disk here.
             names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-            recorded = {name: records[name] if name in records else seal(folder / name) for name in names}
-            write_json(folder / "manifest.json", {"files": recorded, "source": model.content})
+            files = {name: records[name] if name in records else seal(folder / name) for name in names}
+            write_json(folder / "manifest.json", {"files": files, "source": model.content})
 
-        try:
-            records = _write(model, files, wanted)
-            together(world, lambda: configure() if world.is_first else None, what=f"writing {target.name}/")
-            verifying()
-            compared = check_folder(model, folder)
-            together(world, lambda: complete() if world.is_first else None, what=f"writing {target.name}/")
-        finally:
-            files.abandon()
-        return compared
+        together(world, lambda: complete() if world.is_first else None, what=f"writing {target.name}/")
+        verifying()
+        return check_folder(model, folder)
 
 
-def _write(model: TrainedModel, files: Files, wanted: list[Wanted]) -> dict[str, Any]:
+def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
     """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file. A failing disk does not end
     the gathering, in which other ranks take part; all learn of it afterwards. Raises as the gathering does where it
     failed on this rank and others still wait in it."""
     world, result = model.ownership.world, model.result
+    wanted = wanted_tensors(result.saved, ownership=model.ownership)
+    files = Files(folder, result, wanted)
     failures: list[Exception] = []
 
     def attempt(action: Callable[[], Any]) -> Any:

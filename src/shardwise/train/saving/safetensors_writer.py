@@ -57,7 +57,7 @@ class TensorFile:
         self._file = path.open("wb", buffering=0)
         self._threads = [ThreadPoolExecutor(max_workers=1) for _ in range(3)]
         self._busy: deque[tuple[int, Future[Future[None]]]] = deque()
-        self._syncs: list[Future[None]] = []
+        self._syncing: Future[None] | None = None
         self._unsynced = 0
         self._put(torch.frombuffer(_header(entries), dtype=torch.uint8), dtype=torch.uint8)
 
@@ -70,21 +70,16 @@ class TensorFile:
         for part in tensor.detach().contiguous().reshape(-1).split(_AT_ONCE):
             self._put(part, dtype=entry.dtype)
 
-    def finish(self) -> dict[str, Any]:
-        """Writes to the end, and begins to sync that; the file's size and sha256. ValueError if a tensor is missing."""
-        self._wait(0)
-        if self._left:
-            raise ValueError(f"{self.path.name} ends before {self._left[0][0]}")
-        self._sync()
-        return {"size": self.path.stat().st_size, "sha256": self._sha256.hexdigest()}
-
-    def close(self) -> None:
-        """Waits for the disk, and closes the file."""
+    def close(self) -> dict[str, Any]:
+        """Syncs the file to disk; its size and sha256. ValueError if a tensor is missing."""
         try:
-            for sync in self._syncs:  # all of them: a system tells a file once what failed
-                sync.result()
+            self._wait(0)
+            if self._left:
+                raise ValueError(f"{self.path.name} ends before {self._left[0][0]}")
+            self._sync().result()
         finally:
             self.abandon()
+        return {"size": self.path.stat().st_size, "sha256": self._sha256.hexdigest()}
 
     def abandon(self) -> None:
         """Closes the file."""
@@ -105,14 +100,17 @@ class TensorFile:
         while at < len(content):
             at += self._file.write(content[at:])
         self._unsynced += len(content)
-        if self._unsynced >= _SYNCED_BYTES and all(sync.done() for sync in self._syncs[-1:]):
+        if self._unsynced >= _SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
             self._sync()
         return hashing
 
-    def _sync(self) -> None:
-        """Begins to sync what is written."""
+    def _sync(self) -> Future[None]:
+        """Begins to sync what is written, after what it synced before: a system tells a file once what failed."""
+        if self._syncing is not None:
+            self._syncing.result()
         self._unsynced = 0
-        self._syncs.append(self._threads[2].submit(os.fsync, self._file.fileno()))
+        self._syncing = self._threads[2].submit(os.fsync, self._file.fileno())
+        return self._syncing
 
     def _wait(self, most: int) -> None:
         """Until at most so many bytes are left to be written and hashed."""
@@ -127,9 +125,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
     try:
         for name, tensor in ordered.items():
             file.add(name, tensor)
-        record = file.finish()
-        file.close()
-        return record
+        return file.close()
     finally:
         file.abandon()
 
