@@ -1,6 +1,6 @@
 """Applies a parallel layout to a model, in this order:
 
-(split in stages) -> tensor, experts -> recompute -> compile -> shard -> materialise -> replicate
+(split in stages) -> tensor, experts -> recompute -> compile -> inputs on the host -> shard -> materialise -> replicate
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from shardwise.parallel.ddp import Buckets, apply_replication
 from shardwise.parallel.experts import apply_experts
 from shardwise.parallel.fsdp import apply_sharding, shard_experts
 from shardwise.parallel.gradients import Finish
+from shardwise.parallel.host_inputs import keep_inputs_on_host
 from shardwise.parallel.mesh import World
 from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
@@ -77,6 +78,10 @@ def parallelize(
         # Compile each block's forward, with the recomputation inside the graph, and hooks and gathers outside.
         if execution.compile:
             apply_compile(stage.blocks)
+
+        # Outside of compilation, for what a graph saves is known when it ends.
+        if execution.gradient_checkpointing == "offloaded":
+            keep_inputs_on_host(stage.blocks, world.device)
 
         # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:

@@ -32,7 +32,7 @@ _PRODUCTS = {_aten.mm.default, _aten.addmm.default}
 
 
 def apply_recompute(blocks: Iterable[nn.Module], kind: Recompute) -> None:
-    """Makes each block save only its inputs (`full`), or also some products and attention (`selective`)."""
+    """Makes each block save only its inputs, or with `selective` also some products and attention."""
     if kind == "none":
         return
     for block in blocks:
@@ -61,4 +61,4 @@ def _is_saved(op: Any, args: tuple[Any, ...]) -> bool:
     return op in _SAVED or op.namespace == "torch_attn"  # varlen_attn, which is imported where it is used
 
 
-_RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "selective": _selective}
+_RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "offloaded": _full, "selective": _selective}

@@ -184,10 +184,12 @@ def _smaller(execution: Execution, *, on_gpu: bool) -> Iterator[Execution]:
     layout, micro = execution.layout, execution.micro_batch_size
     if micro > 1:
         yield replace(execution, micro_batch_size=micro // 2)
-    if execution.gradient_checkpointing != "full":
+    if execution.gradient_checkpointing not in ("full", "offloaded"):
         yield replace(execution, gradient_checkpointing="full")
     if execution.loss == "full":
         yield replace(execution, loss="chunked")
+    if on_gpu and execution.gradient_checkpointing != "offloaded":
+        yield replace(execution, gradient_checkpointing="offloaded")
     if on_gpu and execution.offload == "none":
         yield replace(execution, offload="optimizer")
     if on_gpu and not execution.parameters_on_host:

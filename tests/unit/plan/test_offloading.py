@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.plan.asking import plan
+from shardwise.catalog.models import find_model
+from shardwise.plan.memory.forecast import forecast_memory, holdings_of
+from shardwise.plan.memory.saved import inputs_on_host
+from shardwise.plan.time import forecast_time, pieces
+from shardwise.spec.layout.axes import Layout
+from tests.unit.plan.asking import execution, job, plan, work
 
 #: (model, hardware, job): more than the least offload that anything fits with is better in these.
 BETTER_OFFLOADED = {
@@ -53,6 +58,47 @@ def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do
     assert few.execution.layout.world_size == 3
     note = "with no more than offload optimizer the fewest GPUs are 4; to have those, state train.offload: optimizer"
     assert note in few.reasons
+
+
+def test_inputs_of_blocks_on_the_host_leave_two_on_the_gpu_and_cost_no_time_that_computing_hides():
+    model, train = find_model("llama-3.1-8b", offline=True), {"global_batch_size": 16}
+    asked = job(method="lora", data={"max_length": 2048}, train=train)
+    plain, offloaded = (
+        work(asked, model, execution(micro_batch_size=4, gradient_checkpointing=kind)) for kind in ("full", "offloaded")
+    )
+    one = 4 * 2048 * 4096 * 2  # tokens x width x bfloat16
+    less = forecast_memory(plain).peak_bytes - forecast_memory(offloaded).peak_bytes
+    assert less == 30 * one
+    (holding,) = holdings_of(offloaded)
+    assert inputs_on_host(offloaded, holding) == 32 * one
+    assert inputs_on_host(plain, holding) == 0
+    assert forecast_time(offloaded).step_seconds == forecast_time(plain).step_seconds
+
+
+def test_a_link_that_is_slower_than_the_computation_is_waited_for(monkeypatch):
+    asked, model = job(method="lora", data={"max_length": 2048}), find_model("llama-3.1-8b", offline=True)
+    chosen = execution(micro_batch_size=4, gradient_checkpointing="offloaded")
+    hidden = forecast_time(work(asked, model, chosen)).step_seconds
+    monkeypatch.setattr(pieces, "OFFLOAD_BYTES_PER_SECOND", 1e8)
+    copies = 2 * 32 * 4 * 2048 * 4096 * 2 / 1e8
+    assert copies < forecast_time(work(asked, model, chosen)).step_seconds < copies + hidden
+
+
+def test_a_pipelines_inputs_on_the_host_are_those_of_all_its_micro_batches_in_flight():
+    asked, model = job(data={"max_length": 1024}), find_model("llama-3.1-8b", offline=True)
+    chosen = execution(Layout(pp=4), gradient_accumulation_steps=8, gradient_checkpointing="offloaded")
+    made = work(asked, model, chosen, hardware="4x H100-SXM")
+    found = [inputs_on_host(made, holding) for holding in holdings_of(made)]
+    assert found == [flight * 8 * 1024 * 4096 * 2 for flight in (4, 3, 2, 1)]
+
+
+def test_a_plan_says_what_the_hosts_memory_holds_of_inputs():
+    text = "method: lora\ndata: {max_length: 2048}\ntrain: {micro_batch_size: 4, gradient_checkpointing: offloaded}\n"
+    reasons = plan("llama-3.1-8b", "1x H100-SXM", text).best.reasons
+    said = (
+        "gradient_checkpointing is offloaded as asked: inputs of blocks wait in the host's memory, which holds 2.0 GiB"
+    )
+    assert any(reason.startswith(said) for reason in reasons)
 
 
 def test_on_the_fewest_gpus_offloads_compete():

@@ -85,6 +85,9 @@ def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_alr
     assert _said(MEASURED, **one).endswith(f"{line} --set train.gradient_checkpointing=full --set layout=ddp")
     line += " --set train.gradient_checkpointing=full"
     assert _said(MEASURED, **chunked, loss="full").endswith(f"{line} --set train.loss=chunked --set layout=ddp")
+    line = line.replace("full", "offloaded")
+    assert _said(MEASURED, **chunked).endswith(f"{line} --set layout=ddp")
+    chunked["gradient_checkpointing"] = "offloaded"
     assert _said(MEASURED, **chunked).endswith(f"{line} --set train.offload=optimizer --set layout=ddp")
     held = {**chunked, "offload": "optimizer"}
     assert _said(MEASURED, **held).endswith(f"{line} --set train.offload=parameters --set layout=ddp")

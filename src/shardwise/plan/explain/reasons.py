@@ -128,7 +128,11 @@ def _recompute(search: Search, work: Work) -> str | None:
     if execution.gradient_checkpointing == "none":
         return None
     if work.job.train.gradient_checkpointing != "auto":
-        return f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
+        asked = f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
+        if not work.inputs_leave:
+            return asked
+        held = search.forecasts.memory.bytes_on_host(execution)
+        return f"{asked}: inputs of blocks wait in the host's memory, which holds {format_gib(held)} for each GPU"
     high = search.forecasts.memory.high_bytes(replace(execution, gradient_checkpointing="none"))
     kept = f"; without it this micro-batch needs {format_gib(high)}"
     return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"

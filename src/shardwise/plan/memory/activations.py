@@ -82,7 +82,7 @@ def block_input_bytes(model: ModelShape, setting: Setting) -> float:
 
 def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
     """Bytes per token that a block keeps from its forward to its backward."""
-    rules = {"none": _everything, "selective": _products, "full": block_input_bytes}
+    rules = {"none": _everything, "selective": _products, "full": block_input_bytes, "offloaded": block_input_bytes}
     return rules[recompute](model, setting)
 
 

@@ -33,7 +33,7 @@ def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     }
     without = saved - tokens * work.saved_by_mlp
     # What is made again of attention comes later, unless the MLP reads it.
-    later = recompute == "selective" or (recompute == "full" and work.block.parallel_residual)
+    later = recompute == "selective" or (recompute != "none" and work.block.parallel_residual)
     before_mlp = (begun if later else without) + (tokens * stream if recompute != "none" else 0)
     yield {
         "activations": before_mlp + tokens * work.fused_mlp,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from shardwise.plan.memory.buffers import kept_casts, made_head_gradient
 from shardwise.plan.memory.margins import workspace_bytes
-from shardwise.plan.memory.work import Scene
+from shardwise.plan.memory.persistent import Holding
+from shardwise.plan.memory.work import Scene, Work, flights
 from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import INPUTS_ON_GPU
 
 Alive = dict[str, float]
 
@@ -30,7 +34,7 @@ def of_a_pair(scene: Scene) -> Alive:
     """What a stage keeps of one more micro-batch in flight, without what its head keeps."""
     blocks = len(scene.part.span)
     return {
-        "activations": saved_by_blocks(scene, blocks) + shared(scene),
+        "activations": (0 if scene.work.inputs_leave else saved_by_blocks(scene, blocks)) + shared(scene),
         "temporary": kept_casts(scene, blocks=blocks),
         "communication": _kept_messages(scene),
     }
@@ -46,10 +50,21 @@ def of_a_head(scene: Scene) -> Alive:
 def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     """What so many blocks keep; the model's first may keep less where the embedding is frozen (`skips`)."""
     work = scene.work
-    saved = blocks * work.saved
+    saved = (min(blocks, INPUTS_ON_GPU) if work.inputs_leave else blocks) * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
     return work.tokens * saved + (blocks * (work.remade_by_mean + work.causal_masks) if work.keeps_remade else 0.0)
+
+
+def inputs_on_host(work: Work, holding: Holding) -> int:
+    """Bytes of page-locked memory for the inputs of a rank's blocks, each rounded up to a power of two as PyTorch's
+    allocator does, of all micro-batches in flight."""
+    if not work.inputs_leave:
+        return 0
+    execution, blocks = work.execution, len(holding.part.span)
+    ways = flights(execution.layout, pp=holding.part.pp, num_micro_batches=execution.gradient_accumulation_steps)
+    one = 1 << (ceil(work.tokens * work.block_input) - 1).bit_length()
+    return max(flight.pairs for flight in ways) * blocks * one
 
 
 def saved_by_all(scene: Scene) -> float:
@@ -123,7 +138,7 @@ def _kept_messages(scene: Scene) -> float:
     it made of it, both kept until the gradients have passed."""
     work, part = scene.work, scene.part
     saved = work.execution.gradient_checkpointing != "none" or work.reads_in_place
-    saved = saved and not work.model.scales_stream
+    saved = saved and not (work.model.scales_stream or work.inputs_leave)
     kept = (not part.is_first and not saved) + (not part.is_last)
     return kept * head_input(scene)
 

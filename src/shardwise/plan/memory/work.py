@@ -151,6 +151,11 @@ class Work:
         again = self.execution.gradient_checkpointing != "none"
         return again_at_adapter_bytes(self.block, self.setting) if again else 0.0
 
+    @cached_property
+    def inputs_leave(self) -> bool:
+        """Whether blocks' inputs wait for their backward in other memory than the rank's own."""
+        return self.execution.gradient_checkpointing == "offloaded" and self.setting.cuda
+
     @of_all_sizes
     def fused_mlp(self) -> float:
         """Bytes per token in the kernel of a compiled block that makes the gradients inside its MLP."""

@@ -11,6 +11,7 @@ from shardwise.plan.time.kernels import (
     COMPILED_OPERATORS_SHARE,
     DISPATCH_OVER_OPERATOR,
     MASKED_ATTENTION,
+    OFFLOAD_BYTES_PER_SECOND,
     Device,
 )
 from shardwise.plan.time.links import group_of
@@ -99,20 +100,24 @@ def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
     recompute = execution.gradient_checkpointing
     kept = execution.attn_implementation in KEPT_BY_SELECTIVE
     selective = ran.remade + ran.between + (0.0 if kept else ran.attention)
-    again = {"none": 0.0, "selective": selective, "full": ran.forward}[recompute]
+    again = {"none": 0.0, "selective": selective}.get(recompute, ran.forward)
     again_talking = 0.0 if recompute == "none" else ran.slices * _SLICES_AGAIN + ran.keys
     once_more = 0 if recompute == "none" else 1
     # In eager mode selective recompute hands every operator to Python.
     eagerly = recompute == "selective" and not execution.compile
     dispatched = ran.operators * DISPATCH_OVER_OPERATOR if eagerly else 0
+    forward = _launched(work, ran.forward, operators=ran.operators + dispatched, talking=ran.slices + ran.keys)
+    backward = _launched(
+        work,
+        ran.backward + again,
+        operators=ran.operators * (2 + once_more) + dispatched,
+        talking=ran.slices + ran.keys + again_talking,
+    )
+    # A block's input leaves, or the next one's comes, beside it.
+    copied = work.tokens * work.saved / OFFLOAD_BYTES_PER_SECOND if work.inputs_leave else 0.0
     return Pieces(
-        forward=_launched(work, ran.forward, operators=ran.operators + dispatched, talking=ran.slices + ran.keys),
-        backward=_launched(
-            work,
-            ran.backward + again,
-            operators=ran.operators * (2 + once_more) + dispatched,
-            talking=ran.slices + ran.keys + again_talking,
-        ),
+        forward=forward._replace(seconds=max(forward.seconds, copied)),
+        backward=backward._replace(seconds=max(backward.seconds, copied)),
         weights=ran.weights,
         loss=ran.loss,
     )

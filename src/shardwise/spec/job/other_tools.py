@@ -21,6 +21,8 @@ FROM_OTHER_TOOLS: dict[str, str] = {
     "gradient_clipping": "write train.max_grad_norm",
     "gradient_checkpointing: true": "write full",
     "gradient_checkpointing: false": "write none",
+    "gradient_checkpointing: unsloth": "write offloaded",
+    "activation_offloading": "write train.gradient_checkpointing: offloaded",
     "lr": "write train.learning_rate",
     "optim": "write train.optimizer",
     "r": "write lora.r",

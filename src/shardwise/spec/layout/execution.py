@@ -12,7 +12,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.units import MIB
 
 Precision = Literal["mixed", "bf16", "fp16", "fp32"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "full", "offloaded"]
 Offload = Literal["none", "parameters", "optimizer", "all"]
 LossKind = Literal["full", "chunked"]
 OptimizerName = Literal["adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"]
@@ -30,6 +30,10 @@ BLOCK_OF_8_BIT, SMALLEST_IN_8_BIT = 256, 4096
 #: Tensors that are summed or exchanged together are copied into one flat buffer of so many bytes at a time: enough to
 #: fill a link, little beside what training holds anyway.
 FLAT_BYTES = 256 * MIB
+
+#: Where inputs of blocks are kept in the host's memory, so many are on the GPU at a time: of the block at work, and one
+#: that leaves or arrives.
+INPUTS_ON_GPU = 2
 
 #: Logits that are made at once take so many bytes in float32: enough positions for matrix products at full rate.
 CHUNK_BYTES = 512 * MIB
@@ -59,6 +63,8 @@ class Execution:
     Attributes:
         micro_batch_size: sequences per forward per data-parallel rank.
         gradient_accumulation_steps: forwards per optimizer step per rank.
+        gradient_checkpointing: what a block keeps for its backward, which computes the rest again: `none` all,
+            `selective` its input, attention and some products, `full` its input, `offloaded` that in the host's memory.
         precision: `mixed` keeps float32 masters of what is trained and computes in bfloat16.
         offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
             `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
