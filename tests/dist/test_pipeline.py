@@ -39,10 +39,8 @@ CELLS: dict[str, Execution] = {
     # Three addends round by their order: both ends of a tied weight must add them alike.
     "ddp(3) x 1f1b(2)": spread(Layout(dp_replicate=3, pp=2), micros=3),
     "zero1(3) x mp(2)": spread(Layout(dp_shard=3, pp=2, schedule="sequential", **ZERO1), micros=3),
-    "hsdp(2 x 2), kept, x zero_bubble(2), recompute": spread(
-        Layout(dp_replicate=2, dp_shard=2, pp=2, reshard_after_forward=False, schedule="zero_bubble"),
-        micros=2,
-        gradient_checkpointing="full",
+    "hsdp(2 x 2), kept, x zero_bubble(2)": spread(
+        Layout(dp_replicate=2, dp_shard=2, pp=2, reshard_after_forward=False, schedule="zero_bubble"), micros=2
     ),
     "zero2(2) x tp(2) x zero_bubble(2)": spread(
         Layout(dp_shard=2, tp=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2

@@ -259,8 +259,10 @@ def not_trained_under(execution: Execution) -> list[str]:
         reasons.append(f"attn_implementation {kernel} is not trained under {execution.layout.strategy}; use sdpa")
     if execution.layout.ep > 1 and execution.gradient_checkpointing == "selective":
         reasons.append("gradient_checkpointing selective is not trained with ep; use full or none")
-    if cut and execution.gradient_checkpointing == "selective":
-        reasons.append("schedule zero_bubble is not trained with gradient_checkpointing: selective; use full or none")
+    if cut and execution.gradient_checkpointing != "none":
+        # It would compute a block again for each of its weights' gradients, which it asks for one by one.
+        asked = f"gradient_checkpointing: {execution.gradient_checkpointing}"
+        reasons.append(f"schedule zero_bubble is not trained with {asked}; use none, or schedule: 1f1b")
     return reasons + _optimizer_elsewhere(execution)
 
 
