@@ -67,7 +67,10 @@ MEANINGS = {
     "precision": "`mixed` keeps float32 weights and computes in bfloat16",
     "optimizer": "which optimizer",
     "micro_batch_size": "sequences of one forward on one GPU",
-    "gradient_checkpointing": "which activations are computed again in the backward",
+    "gradient_checkpointing": (
+        "which activations are computed again in the backward; `offloaded`: as `full`, with blocks' inputs in "
+        "host memory meanwhile"
+    ),
     "offload": "what lies in host memory",
     "loss": "`full` computes all logits at once; `chunked`, which `auto` is, of as many positions as fill 512 MiB",
     "attn_implementation": "attention kernel",
