@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -68,7 +70,7 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
     chosen = replace(CELLS[cell], optimizer="sgd")
     ranks = run_world(chosen.layout.world_size, train_and_count, prepare_cell(job, tmp_path), chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
-    must_move_each_input_once([moved for _, *moved in ranks], chosen, steps=len(ranks[0][0].metrics))
+    must_move_each_input_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
@@ -82,7 +84,7 @@ def test_compiled_blocks_keep_their_inputs_on_the_host(
     chosen = replace(CELLS[cell], optimizer="sgd", compile=True)
     ranks = run_world(chosen.layout.world_size, train_and_count, prepare_cell(job, tmp_path), chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
-    must_move_each_input_once([moved for _, *moved in ranks], chosen, steps=len(ranks[0][0].metrics))
+    must_move_each_input_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
 
 
 class Event:
@@ -120,7 +122,7 @@ class Streams:
         event.waited = True
 
 
-def gradient_of(blocks: list[nn.Module], given: torch.Tensor) -> torch.Tensor:
+def gradient_of(blocks: Sequence[nn.Module], given: torch.Tensor) -> torch.Tensor:
     """Of what is given to the first block, each of which is computed again in its backward."""
     given = given.clone().requires_grad_()
     hidden = given * 1.0
@@ -131,17 +133,21 @@ def gradient_of(blocks: list[nn.Module], given: torch.Tensor) -> torch.Tensor:
     return given.grad
 
 
-class Recomputed(nn.Sequential):
+class Recomputed(nn.Module):
     """A block that is computed again in its backward."""
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, hidden: torch.Tensor) -> Any:
         """Hidden states after it."""
-        return checkpoint(super().forward, hidden, use_reentrant=False)
+        return checkpoint(self.inside, hidden, use_reentrant=False)
 
 
 def test_two_inputs_are_on_the_gpu_at_a_time_and_every_copy_is_waited_for(monkeypatch) -> None:
     torch.manual_seed(0)
-    blocks = [Recomputed(nn.Linear(4, 4), nn.Tanh()) for _ in range(6)]
+    blocks = [Recomputed() for _ in range(6)]
     given = torch.randn(3, 4)
     expected, streams = gradient_of(blocks, given), Streams()
     monkeypatch.setattr(host_inputs, "torch", streams)
@@ -162,7 +168,7 @@ def _note(monkeypatch: pytest.MonkeyPatch, name: str, inputs: list[host_inputs._
     """Notes, behind each call, how many inputs are on the device."""
     whole = getattr(HostInputs, name)
 
-    def noted(self: HostInputs, given: object) -> object:
+    def noted(self: HostInputs, given: Any) -> Any:
         found = whole(self, given)
         inputs.append(given if found is None else found)
         here.append(len({id(one) for one in inputs if one.here is not None}))

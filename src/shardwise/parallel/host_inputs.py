@@ -43,7 +43,7 @@ class _Kept:
     host: torch.Tensor
     before: _Kept | None
     here: torch.Tensor | None = None
-    moved: torch.cuda.Event | None = None
+    moved: torch.Event | None = None
 
 
 class HostInputs:

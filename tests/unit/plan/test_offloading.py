@@ -68,7 +68,7 @@ def test_inputs_of_blocks_on_the_host_leave_two_on_the_gpu_and_cost_no_time_that
     )
     one = 4 * 2048 * 4096 * 2  # tokens x width x bfloat16
     less = forecast_memory(plain).peak_bytes - forecast_memory(offloaded).peak_bytes
-    assert less == 30 * one
+    assert 28 * one < less <= 30 * one, "two are on the GPU, and another instant may be the fullest"
     (holding,) = holdings_of(offloaded)
     assert inputs_on_host(offloaded, holding) == 32 * one
     assert inputs_on_host(plain, holding) == 0
@@ -88,8 +88,10 @@ def test_a_pipelines_inputs_on_the_host_are_those_of_all_its_micro_batches_in_fl
     asked, model = job(data={"max_length": 1024}), find_model("llama-3.1-8b", offline=True)
     chosen = execution(Layout(pp=4), gradient_accumulation_steps=8, gradient_checkpointing="offloaded")
     made = work(asked, model, chosen, hardware="4x H100-SXM")
-    found = [inputs_on_host(made, holding) for holding in holdings_of(made)]
-    assert found == [flight * 8 * 1024 * 4096 * 2 for flight in (4, 3, 2, 1)]
+    stages = holdings_of(made)
+    blocks = [len(holding.part.span) for holding in stages]
+    found = [inputs_on_host(made, holding) for holding in stages]
+    assert found == [flight * count * 1024 * 4096 * 2 for flight, count in zip((4, 3, 2, 1), blocks, strict=True)]
 
 
 def test_a_plan_says_what_the_hosts_memory_holds_of_inputs():

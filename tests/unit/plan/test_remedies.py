@@ -77,3 +77,13 @@ def test_a_plan_says_that_dropout_of_the_model_is_not_forecast_and_what_switches
     assert sentence in plan("gpt2", hardware, short).best.reasons
     for model, text in (("gpt2", f"{short}train: {{disable_dropout: true}}\n"), ("smollm2-135m", short)):
         assert not any("dropout" in reason for reason in plan(model, hardware, text).best.reasons)
+
+
+def test_inputs_on_the_host_are_advised_where_only_these_are_too_much():
+    text = "method: lora\ndata: {max_length: 16384}\ntrain: {global_batch_size: 4, offload: none%s}\n"
+    advised = "train.gradient_checkpointing: offloaded would fit"
+    assert advised in plan("llama-3.1-8b", "1x RTX-4090", text % "").advice
+    assert plan("llama-3.1-8b", "1x RTX-4090", text % ", gradient_checkpointing: offloaded").chosen is not None
+    longer = plan("llama-3.1-8b", "1x RTX-4090", text.replace("16384", "65536") % "")
+    assert longer.advice
+    assert advised not in longer.advice

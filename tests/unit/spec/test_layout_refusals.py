@@ -65,10 +65,12 @@ def test_more_stages_than_blocks_is_refused_with_the_most_there_can_be() -> None
     assert reasons(Layout(pp=16, schedule="interleaved")) == ["32 pipeline stages for 22 layers; use pp: 11 at most"]
 
 
-def test_a_cut_backward_does_not_go_with_selective_recompute_or_streamed_parameters() -> None:
+def test_a_cut_backward_does_not_go_with_recompute_or_streamed_parameters() -> None:
     layout = Layout(pp=2, schedule="zero_bubble")
-    assert "use full or none" in reasons(layout, gradient_checkpointing="selective")[0]
-    assert reasons(layout, gradient_checkpointing="full") == []
+    for kind in ("selective", "full", "offloaded"):
+        said = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}; use none, or schedule: 1f1b"
+        assert reasons(layout, gradient_checkpointing=kind) == [said]
+    assert reasons(layout, gradient_checkpointing="none") == []
     job = job_from_data({"model": "m", "data": {"path": "d"}})
     whole = Layout(pp=2, dp_shard=2, schedule="zero_bubble", zero_stage=2, reshard_after_forward=False)
     for layout in (whole, Layout(pp=2, dp_shard=2, schedule="1f1b")):

@@ -28,6 +28,10 @@ def remedies(question: Question) -> Iterator[str]:
     if length is not None:
         shorter = replace(question, length=length)
         yield f"data.max_length {length} would fit{_by_offload(shorter)}"
+    if question.job.train.gradient_checkpointing != "offloaded" and question.cluster.gpu.kind != "cpu":
+        offloaded = question.with_inputs_on_host()
+        if fits(offloaded):
+            yield f"train.gradient_checkpointing: offloaded would fit{_by_offload(offloaded)}"
     lora = _with_adapters(question)
     if lora is not None and fits(lora):
         yield f"method: lora would fit{_by_offload(lora)}"

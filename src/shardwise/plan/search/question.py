@@ -59,6 +59,10 @@ class Question:
         tries = self.tries_offload or self.job.train.offload == "auto"
         return replace(self, job=_with_train(self.job, offload=offload), tries_offload=tries)
 
+    def with_inputs_on_host(self) -> Question:
+        """The question with blocks' inputs kept in the host's memory."""
+        return replace(self, job=_with_train(self.job, gradient_checkpointing="offloaded"))
+
     @property
     def layouts(self) -> list[Choice]:
         """Those of all its hardware, whatever is offloaded."""
