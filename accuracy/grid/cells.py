@@ -19,12 +19,12 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Candidate, Lengths
 from shardwise.spec.support.trained import execution_refusals
 
-#: Cells that are measured; of the same families those in which FSDP reduces gradients once a step; those of the
-#: held-out family; those of the one before it; and those with compiled blocks.
-COUNT, COUNT_ONCE, COUNT_HELD_OUT, COUNT_LED, COUNT_COMPILED = 220, 26, 28, 26, 32
+#: Cells that are measured; of the same families those in which FSDP reduces gradients once a step, and those of the
+#: pipelines below; those of the held-out family; those of the one before it; and those with compiled blocks.
+COUNT, COUNT_ONCE, COUNT_PIPELINES, COUNT_HELD_OUT, COUNT_LED, COUNT_COMPILED = 220, 26, 18, 28, 26, 32
 _SEED = 0
-#: Micro-batches of a step.
-ACCUMULATION = 2
+#: Micro-batches of a step; in the pipelines below more, so that several are in flight.
+_ACCUMULATION, _ACCUMULATION_IN_PIPELINES = 2, 4
 #: Share of a peak that may go unseen.
 EXACT = 0.001
 
@@ -106,6 +106,11 @@ LAYOUTS: dict[str, tuple[int, Any]] = {
     "fsdp x tp": (4, {"dp_shard": 2, "tp": 2}),
     "fsdp x 1f1b": (4, {"dp_shard": 2, "pp": 2, "schedule": "1f1b"}),
 }
+#: Those that are drawn apart from the others.
+PIPELINES: dict[str, tuple[int, Any]] = {
+    "interleaved": (2, {"pp": 2, "schedule": "interleaved"}),
+    "zero_bubble": (2, {"pp": 2, "schedule": "zero_bubble"}),
+}
 #: Of one or two processes, and blocks are compiled under them.
 LAYOUTS_COMPILED = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "1f1b", "gpipe")
 METHODS = ("full", "lora", "qlora")
@@ -134,7 +139,12 @@ class Cell:
     @property
     def processes(self) -> int:
         """Of the layout."""
-        return LAYOUTS[self.layout][0]
+        return (LAYOUTS | PIPELINES)[self.layout][0]
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of a step."""
+        return _ACCUMULATION_IN_PIPELINES if self.layout in PIPELINES else _ACCUMULATION
 
     def hardware(self, gpu: str | None = None) -> Cluster:
         """So many CPU processes, or GPUs of a name. Raises HardwareError: the catalogue has no such GPU."""
@@ -194,7 +204,7 @@ class Measured:
 
 def job_of(cell: Cell, *, model: str, data: str) -> Job:
     """The job of a cell on a model's folder and a file of rows. Raises ShardwiseError: no such job."""
-    layout = LAYOUTS[cell.layout][1]
+    layout = (LAYOUTS | PIPELINES)[cell.layout][1]
     others = 1 if isinstance(layout, str) else layout.get("pp", 1) * layout.get("tp", 1) * layout.get("cp", 1)
     replicas = 1 if layout in ("auto", "tp", "mp") else cell.processes // others
     return job_from_data(
@@ -209,7 +219,7 @@ def job_of(cell: Cell, *, model: str, data: str) -> Job:
                 "over_long": "truncate",
             },
             "train": {
-                "global_batch_size": cell.batch * replicas * ACCUMULATION,
+                "global_batch_size": cell.batch * replicas * cell.accumulation,
                 "micro_batch_size": cell.batch,
                 "max_steps": 6,
                 "precision": cell.precision,
@@ -240,12 +250,12 @@ def work_of_run(cell: Cell, seen: Measured, job: Job, *, shape: ModelShape, gpu:
     return work_on(ask(job, model=shape, cluster=cluster, lengths=seen.lengths), cluster, execution)
 
 
-def drawn(families: Iterable[str] = tuple(FAMILIES)) -> Iterator[Cell]:
+def drawn(families: Iterable[str] = tuple(FAMILIES), layouts: Iterable[str] = tuple(LAYOUTS)) -> Iterator[Cell]:
     """Cells of families without end; what the trainer refuses is for the caller to leave out."""
     sides = {
         "family": tuple(families),
         "method": METHODS,
-        "layout": tuple(LAYOUTS),
+        "layout": tuple(layouts),
         "batch": BATCHES,
         "length": LENGTHS,
         "recompute": RECOMPUTE,
@@ -253,6 +263,11 @@ def drawn(families: Iterable[str] = tuple(FAMILIES)) -> Iterator[Cell]:
         "rows": ("whole", *ROWS),
     }
     return _dealt(sides)
+
+
+def drawn_pipelines() -> Iterator[Cell]:
+    """Those of the pipelines that are drawn apart; rows of their micro-batches have one length."""
+    return (cell for cell in drawn(layouts=PIPELINES) if cell.rows != "padded")
 
 
 def drawn_compiled() -> Iterator[Cell]:

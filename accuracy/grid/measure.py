@@ -2,11 +2,12 @@
 
     python -m accuracy.grid.measure [--count N] [--out accuracy/grid/cells.csv]    # about 25 minutes on two cores
     python -m accuracy.grid.measure --reduced-once    # then those in which FSDP reduces gradients once a step
+    python -m accuracy.grid.measure --pipelines       # then those of interleaved and zero_bubble
     python -m accuracy.grid.measure --held-out        # then those of a held-out family
     python -m accuracy.grid.measure --again 46 140    # only these, in the file of an earlier run
     python -m accuracy.grid.measure --compiled    # cells with compiled blocks, into compiled.csv, in about 10 minutes
 
-Each of the first three makes its own cells and leaves the file's others.
+Each of the first four makes its own cells and leaves the file's others.
 
 Each cell is planned as `shardwise train` plans it, on prepared data, and trained for some optimizer steps with
 accumulation. Measured are the bytes that a rank holds between steps and the most that was allocated at one instant.
@@ -39,13 +40,16 @@ from accuracy.grid.cells import (
     COUNT_COMPILED,
     COUNT_HELD_OUT,
     COUNT_ONCE,
+    COUNT_PIPELINES,
     EXACT,
     FAMILIES,
     HELD_OUT,
+    PIPELINES,
     Cell,
     Measured,
     drawn,
     drawn_compiled,
+    drawn_pipelines,
     job_of,
     planned,
 )
@@ -62,11 +66,12 @@ from shardwise.train.measuring.memory import Allocations, Held, _highest, held
 from tests.dist.cells import composed, prepare_cell
 from tests.dist.worlds import run_world
 
-Kind = Literal["drawn", "reduced once", "held out", "led to a rule", "compiled"]
+Kind = Literal["drawn", "reduced once", "pipelines", "held out", "led to a rule", "compiled"]
 Ranks = tuple[Cell, list[Measured]]
 _COUNTS: dict[Kind, int] = {
     "drawn": COUNT,
     "reduced once": COUNT_ONCE,
+    "pipelines": COUNT_PIPELINES,
     "held out": COUNT_HELD_OUT,
     "compiled": COUNT_COMPILED,
 }
@@ -192,6 +197,8 @@ def kind_of(cell: Cell, ranks: Sequence[Measured]) -> Kind:
         return "compiled"
     if cell.apart:
         return "held out" if cell.held_out else "led to a rule"
+    if cell.layout in PIPELINES:
+        return "pipelines"
     return "reduced once" if ranks[0].reduce_once else "drawn"
 
 
@@ -210,12 +217,20 @@ def _one(cell: Cell, folder: Path, kind: Kind) -> list[Measured]:
     return found
 
 
+def _drawn_of(kind: Kind) -> Iterator[Cell]:
+    if kind == "compiled":
+        return drawn_compiled()
+    if kind == "pipelines":
+        return drawn_pipelines()
+    return drawn(HELD_OUT if kind == "held out" else FAMILIES)
+
+
 def _make(kind: Kind, count: int, out: Path) -> None:
     """Measures cells of a kind until the file has so many."""
     made, others = made_and_others(out, kind)
     known = {cell for cell, _ in (*made, *others)} if kind != "drawn" else set[Cell]()
     root = Path(tempfile.mkdtemp())
-    for cell in drawn_compiled() if kind == "compiled" else drawn(HELD_OUT if kind == "held out" else FAMILIES):
+    for cell in _drawn_of(kind):
         if len(made) >= count:
             break
         if cell in known:
@@ -228,7 +243,7 @@ def _make(kind: Kind, count: int, out: Path) -> None:
             sys.stderr.write(f"left out: {cell}: {refused}\n")
         else:
             mine = {cell for cell, _ in made}
-            write_cells(out, [*made, *(one for one in others if one[0] not in mine)])
+            write_cells(out, [*(one for one in others if one[0] not in mine), *made])
             sys.stdout.write(f"{len(made)} of {count}: {cell}\n")
             sys.stdout.flush()
         shutil.rmtree(folder)
@@ -238,11 +253,12 @@ def _make(kind: Kind, count: int, out: Path) -> None:
 def main() -> None:
     """Measures cells until there are enough, and writes them."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
-    parser.add_argument("--count", type=int, help=f"{COUNT}, {COUNT_ONCE}, {COUNT_HELD_OUT} or {COUNT_COMPILED}")
+    parser.add_argument("--count", type=int, help="more or fewer than there are")
     parser.add_argument("--out", type=Path, help="cells.csv, or compiled.csv, beside this file")
     parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--reduced-once", action="store_const", dest="kind", const="reduced once")
+    kinds.add_argument("--pipelines", action="store_const", dest="kind", const="pipelines")
     kinds.add_argument("--held-out", action="store_const", dest="kind", const="held out")
     kinds.add_argument("--compiled", action="store_const", dest="kind", const="compiled")
     arguments = parser.parse_args()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accuracy.grid.cells import ACCUMULATION, Cell
+from accuracy.grid.cells import Cell
 from shardwise.data.order import epoch_order
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -41,7 +41,7 @@ def measured_forwards(cell: Cell, job: Job, layout: Layout, *, rank: int) -> Ite
         np.zeros(len(tokens), np.uint16), weights=[1.0], seed=job.train.seed, epoch=0, shuffle=job.data.shuffle
     )
     for step in range(1, STEPS):
-        rows = np.sort(tokens[order[step * size : (step + 1) * size]])[::-1].reshape(ACCUMULATION, ranks, -1)
+        rows = np.sort(tokens[order[step * size : (step + 1) * size]])[::-1].reshape(cell.accumulation, ranks, -1)
         padded = (padded_length(int(micro.max()), max_length=cell.length) for micro in rows)
         multiple = layout.sequence_multiple
         yield Forwards(

@@ -11,10 +11,12 @@ from accuracy.grid.cells import (
     COUNT_HELD_OUT,
     COUNT_LED,
     COUNT_ONCE,
+    COUNT_PIPELINES,
     HELD_OUT,
     LED_TO_A_RULE,
     drawn,
     drawn_compiled,
+    drawn_pipelines,
 )
 from accuracy.grid.compare import CELLS, COMPILED, compared, misses, read_cells, section, table
 from accuracy.grid.measure import kind_of, made_and_others
@@ -22,14 +24,15 @@ from accuracy.grid.measure import kind_of, made_and_others
 
 def test_forecasts_of_measured_runs_stay_as_near_as_the_page_says():
     every = [one for cell, ranks in read_cells(CELLS) if not cell.apart for one in compared(cell, ranks)]
-    assert len({one.cell for one in every}) == COUNT + COUNT_ONCE
+    assert len({one.cell for one in every}) == COUNT + COUNT_ONCE + COUNT_PIPELINES
     assert all(one.exact for one in every), "weights and optimizer states, to the byte"
     errors = sorted(abs(one.error) for one in every if one.measured.seen_whole)
     assert errors[len(errors) // 2] < 0.001
-    assert sum(error > 0.02 for error in errors) <= 1
-    low = [one.error for one in every if one.measured.seen_whole and one.error < -0.01]
-    assert len(low) <= 1, "one workspace of a product in bfloat16, which the page names"
-    assert min(low, default=0) > -0.016
+    assert sum(error > 0.02 for error in errors) <= 4
+    low = sorted(one.error for one in every if one.measured.seen_whole and one.error < -0.01)
+    assert len(low) <= 4, "one workspace, one interleaved pipeline and two ranks of experts, which the page names"
+    assert low[0] > -0.057
+    assert low[2] > -0.019
     assert max(max(found) for found in misses(every).values()) < 0.03
     assert sorted(map(abs, misses(every)["all others"]))[70] < 0.005
 
@@ -79,17 +82,18 @@ def test_no_line_but_its_own_has_what_was_held_out():
     assert lines == table(one for one in every if not one.cell.apart)
     page = section()
     eager, compiled = page.split(" further runs have compiled blocks")
-    assert eager.count("\n| layout |") == 14
+    assert eager.count("\n| layout |") == 16
     assert "\n| recompute | selective |" in compiled
     for side, families in (("held out", HELD_OUT), ("led to a rule", LED_TO_A_RULE)):
         assert all(page.count(f"\n| {side} | {family}") == 3 for family in families)
-    assert f"\n{COUNT + COUNT_ONCE} runs of toy models" in f"\n{page}"
+    assert f"\n{COUNT + COUNT_ONCE + COUNT_PIPELINES} runs of toy models" in f"\n{page}"
     assert f"{COUNT_HELD_OUT} further runs" in page
 
 
 def test_cells_of_one_kind_are_measured_beside_those_of_the_others():
     kinds = Counter(kind_of(*one) for one in read_cells(CELLS))
-    counts = {"drawn": COUNT, "reduced once": COUNT_ONCE, "held out": COUNT_HELD_OUT, "led to a rule": COUNT_LED}
+    counts = {"drawn": COUNT, "reduced once": COUNT_ONCE, "pipelines": COUNT_PIPELINES}
+    counts |= {"held out": COUNT_HELD_OUT, "led to a rule": COUNT_LED}
     assert kinds == counts
     every = list(read_cells(CELLS))
     for kind, count in counts.items():
@@ -111,6 +115,7 @@ def test_the_measured_cells_are_those_that_are_drawn():
     kinds = {
         "drawn": drawn(),
         "reduced once": drawn(),
+        "pipelines": drawn_pipelines(),
         "held out": drawn(HELD_OUT),
         "led to a rule": drawn(LED_TO_A_RULE),
     }

@@ -15,7 +15,7 @@ BEFORE = {"first_step": 1, "hardware": "cpu:4", "world_size": 4}
 @pytest.fixture
 def now():
     """The plan for two processes."""
-    return api.plan(overrides=["model=tinyllama-1.1b", "hardware=cpu:2", "data.num_rows=10", "data.max_length=64"])
+    return api.plan(overrides=["model=smollm2-135m", "hardware=cpu:2", "data.num_rows=10", "data.max_length=64"])
 
 
 def test_it_is_said_what_it_was_planned_for_and_where_it_goes_on(run, now) -> None:

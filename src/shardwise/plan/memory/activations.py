@@ -108,6 +108,22 @@ def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, f
     return stream, summands * wide * c, max(gradients - product, 0.0)
 
 
+def cut_backward_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token that a block's backward of inputs leaves for that of weights: the gradient of what each trained
+    matrix, adapter or norm gave."""
+    inventory, wide = setting.inventory, 0.0
+    for matrix in model.matrices:
+        adapted = matrix.name in inventory.adapted
+        if inventory.trained(matrix.name):
+            wide += matrix.rows * matrix.run
+        elif adapted:
+            wide += (matrix.rows + _rank(matrix.name, setting)) * matrix.run
+    norms = sum(norm.width for norm in model.norms if norm.size and inventory.trained(norm.name))
+    # What a root-mean-square norm gave has its weight's type, which is not cast.
+    normed = setting.types.trainable if setting.casts and model.norm != "layer" else setting.layer_norm_bytes
+    return wide * setting.types.compute + norms * normed
+
+
 def again_at_adapter_bytes(model: ModelShape, setting: Setting) -> float:
     """Bytes per token, above what a block saved, as one that is computed again comes to the adapter of its MLP's last
     matrix, where PEFT's own code runs that: what the frozen matrix made; the gradient of what the adapter made, which

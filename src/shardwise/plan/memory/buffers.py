@@ -24,7 +24,14 @@ def step_casts(scene: Scene) -> float:
     """Those that all micro-batches of a step use, and the head's."""
     if not scene.work.execution.keeps_casts:
         return 0
-    return _casts(scene, blocks=len(scene.part.span)) + (_head_cast(scene) if scene.part.trained_head else 0)
+    return _casts(scene, blocks=scene.part.inventory.num_blocks) + (_head_cast(scene) if scene.part.trained_head else 0)
+
+
+def waiting_for_casts(scene: Scene, *, blocks: int) -> float:
+    """Gradients of casts that all micro-batches of a step use, of blocks that a backward has passed. In a later one
+    than the first they wait for its end: autograd goes first to what was made last, and the casts were made before."""
+    later = scene.work.execution.keeps_casts and scene.flight.gradients
+    return _casts(scene, blocks=blocks) if later else 0
 
 
 def _casts(scene: Scene, *, blocks: float) -> float:

@@ -25,6 +25,7 @@ from shardwise.plan.memory.buffers import (
     made_head_gradient,
     step_casts,
     step_temporaries,
+    waiting_for_casts,
     weight_casts,
     whole_head_gradient,
 )
@@ -36,8 +37,12 @@ from shardwise.plan.memory.saved import (
     at_work,
     head_input,
     inputs,
+    left_by_cut_backward,
+    of_a_cut_backward,
     of_a_head,
+    of_a_later_stage,
     of_a_pair,
+    pairs_of_later_stages,
     saved_by_all,
     saved_by_blocks,
     shared,
@@ -72,6 +77,8 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     if len(part.span) > 2 and scene.work.sharded:
         yield f"backward of layer {last - 1}", _alive(scene, "last", during, _backward_of_middle_block(scene))
     yield f"backward of layer {first}", _alive(scene, "later", during, _backward_of_first_block(scene))
+    if scene.flight.cut:
+        yield "end of a backward of inputs", _alive(scene, "earlier", during, _end_of_cut_backward(scene))
     if part.is_first:
         yield "backward of the embedding", _alive(scene, "every", during, _backward_of_embedding(scene))
     # After the last backward nothing is in flight.
@@ -138,7 +145,13 @@ def _during(scene: Scene) -> Alive:
     alive = at_work(scene)
     alive["temporary"] += step_casts(scene)
     others = scene if scene.beside is None else replace(scene, work=scene.beside)
-    for count, of_one in ((scene.flight.pairs - 1, of_a_pair), (scene.flight.heads - 1, of_a_head)):
+    waiting = max(0, scene.flight.cut - 1)
+    for count, of_one in (
+        (scene.flight.pairs - 1, of_a_pair),
+        (scene.flight.heads - 1, of_a_head),
+        (waiting, of_a_cut_backward),
+        (pairs_of_later_stages(others), of_a_later_stage),
+    ):
         if count:
             for part, kept in of_one(others).items():
                 alive[part] = alive.get(part, 0) + count * kept
@@ -243,6 +256,7 @@ def _backward_of_first_block(scene: Scene) -> Alive:
     # Backward gathers one unit ahead: before the first block a trained embedding. Its predecessor is being reduced.
     keeps = scene.flight.pairs > 1 or work.execution.postpones_reduction
     before = part.trained_embedding > 0 and scene.flight.forwards
+    alive["temporary"] += waiting_for_casts(scene, blocks=len(part.span) - 1)
     alive["communication"] += gathered(scene, units=1, keeps=keeps, before=before)
     alive["communication"] += arrived_gradient(scene)
     return alive
@@ -259,9 +273,24 @@ def _backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
     return alive
 
 
+def _end_of_cut_backward(scene: Scene) -> Alive:
+    """All that the forward saved is still there for the gradients of weights, with those of what these gave
+    (torch.distributed.pipelining, `stage_backward_input`), of other micro-batches that wait too."""
+    work, blocks = scene.work, len(scene.part.span)
+    return {
+        "activations": saved_by_all(scene) + head_input(scene) + left_by_cut_backward(scene),
+        "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
+        "temporary": kept_casts(scene, blocks=blocks),
+        "communication": gathered(scene, units=0, behind=1),
+    }
+
+
 def _backward_of_embedding(scene: Scene) -> Alive:
     work, part = scene.work, scene.part
-    alive: Alive = {"activations": work.tokens * work.block_input}
+    alive: Alive = {
+        "activations": work.tokens * work.block_input,
+        "temporary": waiting_for_casts(scene, blocks=len(part.span)),
+    }
     if work.sharded:
         alive["communication"] = leaving_root(scene)
         if work.execution.postpones_reduction:
@@ -270,7 +299,7 @@ def _backward_of_embedding(scene: Scene) -> Alive:
         # A dense gradient of the table; a tied head's waits to be added to it.
         tied = part.inventory.head_name == part.inventory.embedding_name and part.is_last
         fresh = part.trained_embedding * work.types.trainable
-        alive["temporary"] = ((2 if tied else 1) - (not scene.whole)) * fresh
+        alive["temporary"] += ((2 if tied else 1) - (not scene.whole)) * fresh
     return alive
 
 

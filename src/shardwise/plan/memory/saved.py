@@ -7,8 +7,8 @@ from math import ceil
 from shardwise.plan.memory.buffers import kept_casts, made_head_gradient
 from shardwise.plan.memory.margins import workspace_bytes
 from shardwise.plan.memory.persistent import Holding
-from shardwise.plan.memory.work import Scene, Work, flights
-from shardwise.spec.layout.axes import Layout
+from shardwise.plan.memory.work import Scene, Work, flights, longest_round, sent_at_fullest
+from shardwise.spec.layout.axes import Layout, stages_per_rank
 from shardwise.spec.layout.execution import INPUTS_ON_GPU
 
 Alive = dict[str, float]
@@ -45,6 +45,30 @@ def of_a_head(scene: Scene) -> Alive:
     if not scene.part.is_last:
         return {}
     return {"activations": _saved_by_head(scene), "gradients": made_head_gradient(scene)}
+
+
+def of_a_cut_backward(scene: Scene) -> Alive:
+    """What one more micro-batch keeps whose backward waits for the gradients of weights, beside what it saved."""
+    return {"activations": left_by_cut_backward(scene)}
+
+
+def pairs_of_later_stages(scene: Scene) -> int:
+    """Of the pairs in flight beside the one at work on the first of several ranks: those of its later stage."""
+    layout, micros = scene.work.execution.layout, scene.work.execution.gradient_accumulation_steps
+    if not scene.part.is_first or stages_per_rank(layout.schedule) == 1 or layout.pp == 1:
+        return 0
+    return min(scene.flight.pairs - 1, longest_round(micros, layout.pp))
+
+
+def of_a_later_stage(scene: Scene) -> Alive:
+    """What such a pair keeps more than one of the first stage."""
+    received = 0 if _keeps_input_itself(scene.work) else head_input(scene)
+    return {"activations": scene.work.tokens * scene.work.unsaved, "communication": received}
+
+
+def left_by_cut_backward(scene: Scene) -> float:
+    """What the backward of inputs leaves for that of weights, of all blocks."""
+    return scene.work.tokens * len(scene.part.span) * scene.work.cut_backward
 
 
 def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
@@ -106,7 +130,7 @@ def _messages(scene: Scene) -> float:
     if layout.pp == 1:
         return 0
     if not _is_plain(layout):
-        return _kept_messages(scene) + _MESSAGES * head_input(scene)
+        return _kept_messages(scene) + (_MESSAGES if scene.work.setting.cuda else _sent(scene)) * head_input(scene)
     return _kept_messages(scene) + _under_way(scene) * head_input(scene)
 
 
@@ -120,6 +144,13 @@ def _under_way(scene: Scene) -> int:
         return int(not part.is_first)
     done = work.execution.gradient_accumulation_steps - scene.flight.pairs
     return done * ((not part.is_first) + (not part.is_last))
+
+
+def _sent(scene: Scene) -> int:
+    """Messages that gloo keeps, where ranks have several stages or split backward."""
+    execution = scene.work.execution
+    schedule, micros = execution.layout.schedule, execution.gradient_accumulation_steps
+    return sent_at_fullest(schedule, num_ranks=execution.layout.pp, rank=scene.part.pp, num_micro_batches=micros)
 
 
 def arrived_gradient(scene: Scene) -> float:
@@ -136,11 +167,15 @@ def _is_plain(layout: Layout) -> bool:
 def _kept_messages(scene: Scene) -> float:
     """What a stage received for a micro-batch, unless its first block keeps that itself and no multiple of it, and what
     it made of it, both kept until the gradients have passed."""
-    work, part = scene.work, scene.part
-    saved = work.execution.gradient_checkpointing != "none" or work.reads_in_place
-    saved = saved and not (work.model.scales_stream or work.inputs_leave)
-    kept = (not part.is_first and not saved) + (not part.is_last)
+    part = scene.part
+    kept = (not part.is_first and not _keeps_input_itself(scene.work)) + (not part.is_last)
     return kept * head_input(scene)
+
+
+def _keeps_input_itself(work: Work) -> bool:
+    """Whether a stage's first block keeps what the stage received, as it came."""
+    saved = work.execution.gradient_checkpointing != "none" or work.reads_in_place
+    return saved and not (work.model.scales_stream or work.inputs_leave)
 
 
 def keys_of_others(scene: Scene) -> float:

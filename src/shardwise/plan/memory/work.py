@@ -15,6 +15,7 @@ from shardwise.plan.memory.activations import (
     block_input_bytes,
     causal_mask_bytes,
     compiled_attention_bytes,
+    cut_backward_bytes,
     final_norm_bytes,
     fused_mlp_bytes,
     mlp_begin_bytes,
@@ -35,8 +36,9 @@ from shardwise.plan.memory.persistent import Holding
 from shardwise.plan.memory.tensors import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout, Schedule
+from shardwise.spec.layout.axes import Layout, Schedule, stages_per_rank
 from shardwise.spec.layout.execution import Execution, chosen_positions
+from shardwise.spec.layout.schedule import order_of
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import MASKED
 
@@ -165,6 +167,11 @@ class Work:
     def compiled_attention(self) -> float:
         """Bytes per token as a compiled block's backward comes to attention, above what it saved and the stream's."""
         return compiled_attention_bytes(self.block, self.setting, recompute=self.execution.gradient_checkpointing)
+
+    @of_all_sizes
+    def cut_backward(self) -> float:
+        """Bytes per token that a block's backward of inputs leaves for that of weights, where the two are cut."""
+        return cut_backward_bytes(self.block, self.setting)
 
     @of_all_sizes
     def last_matrix(self) -> int:
@@ -322,12 +329,13 @@ def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> fl
 class Flight:
     """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the last stage, and
     whether all gradients exist already, from an earlier one; `forwards`: one of them may be in its forward, whose order
-    FSDP2 gathers ahead by, until a backward is done."""
+    FSDP2 gathers ahead by, until a backward is done. `cut`: pairs of which only the gradients of inputs are made."""
 
     pairs: int = 1
     heads: int = 1
     gradients: bool = False
     forwards: bool = True
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -359,9 +367,28 @@ def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flig
     most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
     heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
     again = most < num_micro_batches * len(layout.stages_of(pp))
-    yield Flight(pairs=most, heads=heads, gradients=again)
+    cut = min(num_micro_batches, pp + 1) if layout.schedule == "zero_bubble" and pp else 0
+    yield Flight(pairs=most, heads=heads, gradients=again, cut=cut)
     if not again and most > 1:
-        yield Flight(pairs=most - 1, heads=max(1, heads - 1), gradients=True, forwards=False)
+        yield Flight(pairs=most - 1, heads=max(1, heads - 1), gradients=True, forwards=False, cut=cut)
+
+
+@lru_cache(maxsize=65536)
+def sent_at_fullest(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> int:
+    """Messages that a rank has sent when as many of its pairs as ever are alive for the last time; but for the last
+    rank without results of pairs that are alive themselves."""
+    most = pairs_in_flight(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
+    alive = sent = until = 0
+    last = num_ranks * stages_per_rank(schedule) - 1
+    for kind, stage, _ in order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches):
+        alive += kind == "forward"
+        if alive >= most:
+            until = sent
+        done = kind in ("backward", "backward_weight")
+        sent += stage < last and (kind == "forward" if rank == num_ranks - 1 else done)
+        sent += stage > 0 and kind in ("backward", "backward_input")
+        alive -= done
+    return until
 
 
 def _heads(schedule: Schedule, micros: int, ranks: int) -> int:
