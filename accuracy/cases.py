@@ -107,8 +107,6 @@ def _refuse_unusual(row: Published) -> None:
         raise LeftOutError("a proxy with fewer layers")
     if "into backward" in optimizer or "in-backward" in optimizer or "in backward" in optimizer:
         raise LeftOutError("the optimizer steps inside backward")
-    if "activation" in row.text("offload"):
-        raise LeftOutError("activations are offloaded")
     if "ZenFlow" in row.text("offload") or "muon" in optimizer or "lora-fa" in optimizer:
         raise LeftOutError("an optimizer that is not forecast")
     if not row.text("packing").startswith(("packed", "fixed", "dummy", "")) or "varies" in notes:
@@ -200,12 +198,16 @@ def _recompute(row: Published, stack: Stack) -> Recompute:
     if not found or kind is None:
         raise LeftOutError(f"recompute is {words or 'not stated'}")
     kinds: dict[str, Recompute] = {"full": "full", "selective": "selective", "none": "none"}
-    return kinds[kind]
+    if "activation" not in row.text("offload"):
+        return kinds[kind]
+    if kind != "full":
+        raise LeftOutError("activations are offloaded, and all are kept")
+    return "offloaded"
 
 
 def _offload(row: Published) -> str:
     words = row.text("offload")
-    if words in ("", "none"):
+    if words in ("", "none", "activation offloading"):
         return "none"
     if words.startswith(("params to CPU (FSDP CPUOffload)", "params+optimizer CPU")):
         return "all"  # FSDP steps where its shards lie: on the CPU
