@@ -38,6 +38,7 @@ TOLD = {"source_id": "torchtune-readme", **LORA}
         ({"precision": "fp32", "master_weights": ""}, "fp32"),
         ({"precision": "bf16-true", "master_weights": "none"}, "bf16"),
         (LORA, "mixed"),
+        ({"offload": "activation offloading"}, "offloaded"),
         ({**LORA, "source_id": "fsdp_qlora"}, "bf16"),
         ({**TOLD, "config_filled_from": "recipes/configs/llama3_1/*.yaml for optimizer/rank"}, "chunked"),
         ({**TOLD, "config_filled_from": "README text"}, "full"),
@@ -45,7 +46,7 @@ TOLD = {"source_id": "torchtune-readme", **LORA}
 )
 def test_words_of_the_tables_mean_what_they_mean_here(cells, meant):
     execution = case_of(row(**cells)).execution
-    assert meant in (execution.layout.strategy, execution.precision, execution.loss)
+    assert meant in (execution.layout.strategy, execution.precision, execution.loss, execution.gradient_checkpointing)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_words_of_the_tables_mean_what_they_mean_here(cells, meant):
         ({"shard_strategy": ""}, "how several GPUs share"),
         ({"packing": "alpaca, padded"}, "many lengths"),
         ({"notes": "[flag: 3 x 5 is not 16]"}, "does not multiply out"),
-        ({"offload": "activation offloading"}, "activations are offloaded"),
+        ({"offload": "activation offloading", "activation_checkpointing": "none"}, "activations are offloaded"),
         ({**LORA, "lora_rank": ""}, "rank or targets"),
         ({"method": "lora (rank32-dora)"}, "variant of LoRA"),
         ({"tp": "3"}, "does not multiply out"),
