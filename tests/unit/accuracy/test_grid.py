@@ -92,8 +92,13 @@ def test_no_line_but_its_own_has_what_was_held_out():
 
 def test_cells_of_one_kind_are_measured_beside_those_of_the_others():
     kinds = Counter(kind_of(*one) for one in read_cells(CELLS))
-    counts = {"drawn": COUNT, "reduced once": COUNT_ONCE, "pipelines": COUNT_PIPELINES}
-    counts |= {"held out": COUNT_HELD_OUT, "led to a rule": COUNT_LED}
+    counts = {
+        "drawn": COUNT,
+        "reduced once": COUNT_ONCE,
+        "pipelines": COUNT_PIPELINES,
+        "held out": COUNT_HELD_OUT,
+        "led to a rule": COUNT_LED,
+    }
     assert kinds == counts
     every = list(read_cells(CELLS))
     for kind, count in counts.items():
