@@ -30,9 +30,8 @@ def test_forecasts_of_measured_runs_stay_as_near_as_the_page_says():
     assert errors[len(errors) // 2] < 0.001
     assert sum(error > 0.02 for error in errors) <= 4
     low = sorted(one.error for one in every if one.measured.seen_whole and one.error < -0.01)
-    assert len(low) <= 4, "one workspace, one interleaved pipeline and two ranks of experts, which the page names"
-    assert low[0] > -0.057
-    assert low[2] > -0.019
+    assert len(low) <= 2, "olmo2's rotary tables, and one workspace of a product in bfloat16, which the page names"
+    assert min(low, default=0) > -0.019
     assert max(max(found) for found in misses(every).values()) < 0.03
     assert sorted(map(abs, misses(every)["all others"]))[70] < 0.005
 

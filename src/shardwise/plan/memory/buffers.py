@@ -17,21 +17,23 @@ def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
     by_product = at_work if execution.gradient_checkpointing != "none" else blocks
     # Autocast keeps its copies of parameters, and not those of their slices or in compiled blocks: the products do.
     cast = by_product if execution.layout.tp > 1 or execution.compile else blocks
-    return by_product * _joined_copies(scene) + (0 if execution.keeps_casts else _casts(scene, blocks=cast))
+    casts = _casts(scene, blocks=cast)
+    return by_product * _joined_copies(scene) + casts - (_cast_once(scene, blocks=cast) if execution.keeps_casts else 0)
 
 
 def step_casts(scene: Scene) -> float:
     """Those that all micro-batches of a step use, and the head's."""
     if not scene.work.execution.keeps_casts:
         return 0
-    return _casts(scene, blocks=scene.part.inventory.num_blocks) + (_head_cast(scene) if scene.part.trained_head else 0)
+    head = _head_cast(scene) if scene.part.trained_head else 0
+    return _cast_once(scene, blocks=scene.part.inventory.num_blocks) + head
 
 
 def waiting_for_casts(scene: Scene, *, blocks: int) -> float:
     """Gradients of casts that all micro-batches of a step use, of blocks that a backward has passed. In a later one
     than the first they wait for its end: autograd goes first to what was made last, and the casts were made before."""
     later = scene.work.execution.keeps_casts and scene.flight.gradients
-    return _casts(scene, blocks=blocks) if later else 0
+    return _cast_once(scene, blocks=blocks) if later else 0
 
 
 def _casts(scene: Scene, *, blocks: float) -> float:
@@ -40,6 +42,15 @@ def _casts(scene: Scene, *, blocks: float) -> float:
         return 0
     largest, mean = part.cast_matrices
     return blocks * (largest if blocks == 1 else mean) * work.types.compute
+
+
+def _cast_once(scene: Scene, *, blocks: float) -> float:
+    """Of them those that autocast makes, and keeps for a step where it is to; those of stacked experts each forward
+    makes (`models/routing.py`)."""
+    if not scene.work.setting.casts:
+        return 0
+    largest, mean = scene.part.cast_experts
+    return _casts(scene, blocks=blocks) - blocks * (largest if blocks == 1 else mean) * scene.work.types.compute
 
 
 def _joined_copies(scene: Scene) -> float:

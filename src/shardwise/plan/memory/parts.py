@@ -38,6 +38,15 @@ class Part:
         return of(held.block), held.over_blocks(of) / max(1, held.num_blocks)
 
     @cached_property
+    def cast_experts(self) -> tuple[float, float]:
+        """Of these, those of stacked experts."""
+
+        def of(unit: Unit) -> int:
+            return sum(tensor.elements for tensor in unit.tensors if tensor.trained and tensor.last)
+
+        return of(self.inventory.block), self.inventory.over_blocks(of) / max(1, self.inventory.num_blocks)
+
+    @cached_property
     def joined_adapters(self) -> tuple[float, float]:
         """Elements of the A's and of the B's whose products are joined, in the mean block."""
         held = self.inventory
