@@ -56,8 +56,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 #: Chosen before it was measured, and after the forecast's rules were made: no rule is made from it.
 HELD_OUT: dict[str, dict[str, Any]] = {"exaone4": {"head_dim": 32}}
-#: Held out until a rule was made from it. The forecast does not count a model's own dropout, which this family has
-#: unless its configuration says otherwise.
+#: Held out until a rule was made from it. It has dropout of its own unless its configuration says otherwise.
 LED_TO_A_RULE: dict[str, dict[str, Any]] = {
     "seed_oss": {"head_dim": 32, "attention_dropout": 0.0, "residual_dropout": 0.0}
 }

@@ -18,6 +18,8 @@ from shardwise.catalog.stated import (
     MAX_LAYERS,
     counts_routes,
     drops_out,
+    drops_scores,
+    drops_stream,
     refuse_foreign,
     steady_positions,
     storage_type,
@@ -241,6 +243,8 @@ def _shape(config: _Config) -> ModelShape:
         layerdrop=config.share("layerdrop"),
         steady_positions=steady_positions(config.data, positions=d.positions),
         drops_out=drops_out({**family.defaults, **config.data}),
+        drops_stream=drops_stream({**family.defaults, **config.data}),
+        drops_scores=drops_scores({**family.defaults, **config.data}),
         counts_routes=counts_routes(config.data),
     )
 

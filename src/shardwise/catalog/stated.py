@@ -58,18 +58,32 @@ def storage_type(data: dict[str, Any], *, file: str) -> str:
 _OTHER_HEADS = ("summary_", "classifier_")
 
 
+#: How families name the dropout of what attention and the MLP add to the stream.
+_OF_STREAM = ("resid_pdrop", "resid_dropout", "residual_dropout", "hidden_dropout", "dropout")
+
+
 def drops_out(stated: Mapping[str, Any]) -> bool:
     """Whether a model has dropout, by keys of its configuration such as `attention_dropout` or `resid_pdrop`."""
-    return any(rate > 0 for rate in _rates(stated))
+    return any(rate > 0 for _, rate in _rates(stated))
 
 
-def _rates(stated: Mapping[str, Any]) -> Iterator[float]:
+def drops_stream(stated: Mapping[str, Any]) -> bool:
+    """Whether a model drops out of what attention and the MLP add to the stream."""
+    return any(rate > 0 for name, rate in _rates(stated) if name in _OF_STREAM)
+
+
+def drops_scores(stated: Mapping[str, Any]) -> bool:
+    """Whether it drops out of attention's scores."""
+    return any(rate > 0 for name, rate in _rates(stated) if name.startswith("att"))
+
+
+def _rates(stated: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for key, value in stated.items():
         name = str(key)  # transformers numbers its labels
         if isinstance(value, dict):
             yield from _rates(cast(dict[str, Any], value))
         elif "drop" in name and not name.startswith(_OTHER_HEADS) and isinstance(value, int | float):
-            yield value
+            yield name, value
 
 
 def counts_routes(stated: Mapping[str, Any]) -> bool:

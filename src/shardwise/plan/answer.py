@@ -127,20 +127,8 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         best=first if fastest.execution == first.execution else whose.candidate(fastest.execution),
         without=None if without is None else searches[0].candidate(without[1].execution),
     )
-    asides = (left_wide(question.job, question.model), _read_off(question.model), _uncounted(question))
+    asides = (left_wide(question.job, question.model), _read_off(question.model))
     return (*reasons, *filter(None, asides))
-
-
-def _uncounted(question: Question) -> str | None:
-    """That a model's own dropout needs more than is forecast, where it is on. SDPA's fused kernel for processors has no
-    dropout; the one that PyTorch takes instead keeps the scores."""
-    if not question.model.drops_out or question.job.train.disable_dropout:
-        return None
-    kept = "masks, and the scores of attention with dropout," if question.cluster.gpu.kind == "cpu" else "masks"
-    return (
-        f"the model's own dropout is not in the forecast of memory: {kept} come on top; "
-        "train.disable_dropout: true switches it off"
-    )
 
 
 def _read_off(model: ModelShape) -> str | None:

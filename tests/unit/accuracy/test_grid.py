@@ -4,7 +4,9 @@ import sys
 from collections import Counter
 from itertools import islice
 
-from accuracy.grid import measure
+import pytest
+
+from accuracy.grid import cells, measure
 from accuracy.grid.cells import (
     COUNT,
     COUNT_COMPILED,
@@ -14,12 +16,13 @@ from accuracy.grid.cells import (
     COUNT_PIPELINES,
     HELD_OUT,
     LED_TO_A_RULE,
+    Cell,
     drawn,
     drawn_compiled,
     drawn_pipelines,
 )
 from accuracy.grid.compare import CELLS, COMPILED, compared, misses, read_cells, section, table
-from accuracy.grid.measure import kind_of, made_and_others
+from accuracy.grid.measure import kind_of, made_and_others, measured
 
 
 def test_forecasts_of_measured_runs_stay_as_near_as_the_page_says():
@@ -127,3 +130,19 @@ def test_the_measured_cells_are_those_that_are_drawn():
     assert all(cell in orders[kind_of(cell, ranks)] for cell, ranks in read_cells(CELLS)), "each behind the one before"
     order = islice(drawn_compiled(), 2 * COUNT_COMPILED)
     assert all(cell in order for cell, _ in read_cells(COMPILED))
+
+
+@pytest.mark.parametrize(
+    ("config", "others"),
+    [
+        ({"model_type": "seed_oss", "head_dim": 32}, {"method": "full", "recompute": "none"}),
+        ({"model_type": "opt", "ffn_dim": 512, "word_embed_proj_dim": 256}, {"method": "lora", "recompute": "full"}),
+    ],
+    ids=["seed_oss", "opt"],
+)
+def test_what_a_model_drops_out_by_itself_is_counted(config, others, monkeypatch, tmp_path):
+    monkeypatch.setitem(cells._CONFIGS, "dropping", config)
+    cell = Cell(family="dropping", layout="single", batch=1, length=128, precision="fp32", rows="whole", **others)
+    (tmp_path / "cell").mkdir()
+    (found,) = compared(cell, measured(cell, tmp_path / "cell"))
+    assert abs(found.error) < 0.01

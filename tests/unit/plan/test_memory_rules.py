@@ -138,3 +138,14 @@ def test_masks_of_a_sequence_in_parts_are_kept_once_for_all_rows():
     (masks, one), (same, two) = activations(1), activations(2)
     assert masks == same == 512 * 512 * 5 / 16 * 2 > 0
     assert 2 * one - two == pytest.approx(6 * masks), "of six blocks"
+
+
+def test_dropout_of_the_model_keeps_masks_and_on_processors_scores():
+    model, asked = find_model("gpt2", offline=True), job(data={"max_length": 512})
+    off = job(data={"max_length": 512}, train={"global_batch_size": 8, "disable_dropout": True})
+    tokens, layers, heads = 512, 12, 12
+    masks = 2 * 768 * tokens * layers
+    on, without = (memory(one, model).peak_bytes for one in (asked, off))
+    assert on - without == masks, "a byte for each"
+    on, without = (memory(one, model, hardware="cpu:1", precision="fp32").peak_bytes for one in (asked, off))
+    assert on - without >= 4 * masks + 3 * heads * 512 * 4 * tokens * layers

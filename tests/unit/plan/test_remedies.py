@@ -62,23 +62,6 @@ def test_a_plan_says_that_qlora_leaves_experts_wide():
     assert not any("does not quantise" in one for one in plan("llama-3.1-8b", "2x H100-SXM", asked).best.reasons)
 
 
-@pytest.mark.parametrize(
-    ("hardware", "said"),
-    [
-        ("1x H100-SXM", "masks come on top"),
-        ("cpu:1", "masks, and the scores of attention with dropout, come on top"),
-    ],
-)
-def test_a_plan_says_that_dropout_of_the_model_is_not_forecast_and_what_switches_it_off(hardware, said):
-    sentence = (
-        f"the model's own dropout is not in the forecast of memory: {said}; train.disable_dropout: true switches it off"
-    )
-    short = "data: {max_length: 128}\n"
-    assert sentence in plan("gpt2", hardware, short).best.reasons
-    for model, text in (("gpt2", f"{short}train: {{disable_dropout: true}}\n"), ("smollm2-135m", short)):
-        assert not any("dropout" in reason for reason in plan(model, hardware, text).best.reasons)
-
-
 def test_inputs_on_the_host_are_advised_where_only_these_are_too_much():
     text = "method: lora\ndata: {max_length: 16384}\ntrain: {global_batch_size: 4, offload: none%s}\n"
     advised = "train.gradient_checkpointing: offloaded would fit"

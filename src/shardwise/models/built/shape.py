@@ -18,6 +18,8 @@ import torch
 from shardwise.catalog.models import read_model
 from shardwise.catalog.stated import (
     UnlistedFamilyError,
+    drops_scores,
+    drops_stream,
     refuse_foreign,
     steady_positions,
     storage_type,
@@ -121,6 +123,8 @@ class _Reading:
             steady_positions=steady_positions(self._data, positions=positions),
             layerdrop=float(getattr(self._config, "layerdrop", None) or 0.0),
             drops_out=drops_out(anatomy.model),
+            drops_stream=drops_stream(self._data),
+            drops_scores=drops_scores(self._data),
             built=self._splits(blocks, outside),
         )
 

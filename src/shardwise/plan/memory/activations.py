@@ -24,6 +24,9 @@ from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
 #: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
 
+#: How often a block that does so drops out of what it adds to the stream: what attention gave, and what the MLP gave.
+_BLOCK_DROPOUTS = 2
+
 #: Names of norms that read a block's input.
 _FIRST_NORMS = ("input_layernorm", "ln_1", "norms")
 
@@ -39,6 +42,7 @@ class Setting:
         sharded: weights are gathered in the compute type, so that nothing is cast as it is used.
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
         compiled: whether blocks are.
+        dropout, stream_dropout, score_dropout: of adapters; and of the model's own what its shape says.
         cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes.
     """
 
@@ -49,10 +53,22 @@ class Setting:
     attention: Attention
     length: int
     dropout: bool = False
+    stream_dropout: bool = False
+    score_dropout: bool = False
     tp: int = 1
     cp: int = 1
     compiled: bool = False
     cuda: bool = True
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes per element of what dropout keeps: on a processor the factors, in the type of what it drops out of."""
+        return 1 if self.cuda else self.types.compute
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether scores of attention are kept: PyTorch's fused kernel for processors has no dropout."""
+        return self.score_dropout and not self.cuda and self.attention != "eager"
 
     @property
     def layer_norm_bytes(self) -> int:
@@ -203,7 +219,8 @@ def _everything(model: ModelShape, setting: Setting) -> float:
     if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
         # Both norms keep one and the same input.
         norms -= model.hidden_size * (setting.types.compute if setting.compiled else setting.layer_norm_bytes)
-    return norms / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
+    masks = _BLOCK_DROPOUTS * model.hidden_size * setting.mask_bytes if setting.stream_dropout else 0
+    return (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
 
 
 def _products(model: ModelShape, setting: Setting) -> float:
@@ -317,6 +334,10 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     query, key, value = _widths(model)
     wide = setting.cp * (key + value)  # the whole sequence's, for this rank's tokens
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
+    if setting.keeps_scores:
+        # The softmax, the factors that it is multiplied by, and their product; all in float32.
+        scores = 3 * model.num_attention_heads * setting.length  # `Work.scores` is one of them
+        return (2 * query + _output_width(model) + scores) * FLOAT32_BYTES + _attention_output(model, setting)
     if setting.masked or setting.attention == "eager":
         repeated = query + _output_width(model)  # keys and values, for each group of heads
         if setting.cp > 1:

@@ -99,6 +99,8 @@ def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     after = in_reduction(scene, whole=others + of_mlp, behind=behind)
     if keys := keys_of_others(scene):
         yield {"activations": without, "temporary": casts, "communication": after + keys}
+    if work.setting.keeps_scores:
+        yield {"activations": without + tokens * (stream + work.scores), "temporary": casts, "communication": after}
     yield {
         "activations": tokens * stream + shared(scene),
         "temporary": casts,

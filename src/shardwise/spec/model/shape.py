@@ -163,6 +163,8 @@ class ModelShape:
         steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
         layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
         drops_out: its code drops something out at random in training.
+        drops_stream, drops_scores: it does so of what attention and the MLP add to the stream, and of attention's
+            scores.
         counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
@@ -205,6 +207,8 @@ class ModelShape:
     steady_positions: int | None = None
     layerdrop: float = 0.0
     drops_out: bool = False
+    drops_stream: bool = False
+    drops_scores: bool = False
     counts_routes: bool = False
     bare_experts: str | None = None
     built: tuple[Split, ...] | None = None
