@@ -123,8 +123,8 @@ class _Reading:
             steady_positions=steady_positions(self._data, positions=positions),
             layerdrop=float(getattr(self._config, "layerdrop", None) or 0.0),
             drops_out=drops_out(anatomy.model),
-            drops_stream=drops_stream(self._data),
-            drops_scores=drops_scores(self._data),
+            drops_stream=drops_stream(self._config.to_dict()),
+            drops_scores=drops_scores(self._config.to_dict()),
             built=self._splits(blocks, outside),
         )
 
