@@ -32,6 +32,8 @@ def rehearsed(cell: Cell, ranks: list[Measured], root: Path) -> list[Measured]:
         return ranks
     run = prepare_cell(job, root / "run")
     kinds = [group.ranks for group in forecast_memory(work).ranks]
+    if cell.rows == "padded":  # ranks that hold alike have other rows
+        kinds = [(one.rank,) for one in ranks]
     answers = rehearse_ranks(job, work.execution, [alike[0] for alike in kinds], cuda=False, prepared=run)
     by_rank = {rank: answer for alike, answer in zip(kinds, answers, strict=True) for rank in alike}
     for answer in answers:
