@@ -1,52 +1,43 @@
-"""Which cells of the slow tables CI runs: a small set, always the same, that meets every value or pair of values."""
+"""Which cells of the slow tables CI runs: of each table the one that is most unlike those that `make test` runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TypeVar
 
 import pytest
 
-T = TypeVar("T")
-
-#: Cells of one table that CI runs at the most; of a table whose cells are trained many times over, one.
-MOST_CELLS, MOST_COSTLY_CELLS = 4, 1
-
 
 def mark_pairwise(items: Sequence[pytest.Item]) -> None:
-    """Marks of each slow test the cells that CI runs; a test without parameters is one cell."""
-    tables: dict[str, dict[pytest.Item, Mapping[str, object]]] = {}
+    """Marks of each slow table the cell that CI runs; a test without parameters is a table of one cell."""
+    tables: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("slow") is not None and item.get_closest_marker("timed") is None:
-            spec = getattr(item, "callspec", None)
-            values = {} if spec is None else {name: repr(value) for name, value in spec.params.items()}
-            tables.setdefault(item.nodeid.partition("[")[0], {})[item] = values
+        if item.get_closest_marker("timed") is None:
+            tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
-        is_costly = any(item.get_closest_marker("costly") for item in cells)
-        for item in evenly(cover(cells), MOST_COSTLY_CELLS if is_costly else MOST_CELLS):
-            item.add_marker(pytest.mark.pairwise)
+        slow = [item.get_closest_marker("slow") is not None for item in cells]
+        if any(slow):
+            chosen = most_unlike([_values(item) for item in cells], slow)
+            cells[chosen].add_marker(pytest.mark.pairwise)
 
 
-def cover(cells: Mapping[T, Mapping[str, object]]) -> list[T]:
-    """Cells, chosen greedily, that hold every value; of three parameters or more, every pair of values that any holds.
+def _values(item: pytest.Item) -> dict[str, str]:
+    spec = getattr(item, "callspec", None)
+    return {} if spec is None else {name: repr(value) for name, value in spec.params.items()}
+
+
+def most_unlike(cells: Sequence[Mapping[str, object]], slow: Sequence[bool]) -> int:
+    """The slow cell with most values, and pairs of values, that no other cell has which is not slow; of several the
+    last, as tables begin with what is simple.
 
     Args:
-        cells: cell -> value of each parameter.
+        cells: value of each parameter, of every cell.
+        slow: of each, whether it is.
     """
-    strength = max((len(values) for values in cells.values()), default=0)
-    size = 2 if strength > 2 else min(1, strength)
-    meets = {cell: {frozenset(met) for met in combinations(values.items(), size)} for cell, values in cells.items()}
-    left = set[frozenset[tuple[str, object]]]().union(*meets.values())
-    chosen = [] if left - {frozenset()} else [next(iter(cells))]
-    while left - {frozenset()}:
-        best = max(meets, key=lambda cell: len(meets[cell] & left))
-        chosen.append(best)
-        left -= meets.pop(best)
-    return chosen
+    met = set[object]().union(*(_meets(cell) for cell, is_slow in zip(cells, slow, strict=True) if not is_slow))
+    return max((at for at, is_slow in enumerate(slow) if is_slow), key=lambda at: (len(_meets(cells[at]) - met), at))
 
 
-def evenly(values: Sequence[T], most: int) -> list[T]:
-    """At most so many of some values, at even distances."""
-    step = max(1, -(-len(values) // most))
-    return list(values[::step])
+def _meets(cell: Mapping[str, object]) -> set[object]:
+    values = list(cell.items())
+    return {*values, *combinations(values, 2)}

@@ -47,7 +47,6 @@ LONG = pytest.mark.timeout(900)
 
 @LONG
 @pytest.mark.slow
-@pytest.mark.costly
 @pytest.mark.parametrize(("model", "layout"), [("gpt2", "ddp"), ("opt", "fsdp")])
 def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_damping_it(
     model, layout, make_job, tmp_path, monkeypatch
@@ -96,7 +95,6 @@ worker.end_process(worker.main())
 
 @LONG
 @pytest.mark.slow
-@pytest.mark.costly
 @pytest.mark.parametrize(
     ("method", "which", "shape", "name"),
     [
