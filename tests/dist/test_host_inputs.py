@@ -80,7 +80,7 @@ def test_compiled_blocks_keep_their_inputs_on_the_host(
     method, model, cell, single, make_job, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
+    job = make_job(model, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4})
     chosen = replace(CELLS[cell], optimizer="sgd", compile=True)
     ranks = run_world(chosen.layout.world_size, train_and_count, prepare_cell(job, tmp_path), chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
