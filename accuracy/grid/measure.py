@@ -5,7 +5,7 @@
     python -m accuracy.grid.measure --pipelines       # then those of interleaved and zero_bubble
     python -m accuracy.grid.measure --held-out        # then those of a held-out family
     python -m accuracy.grid.measure --again 46 140    # only these, in the file of an earlier run
-    python -m accuracy.grid.measure --compiled    # cells with compiled blocks, into compiled.csv, in about 10 minutes
+    python -m accuracy.grid.measure --compiled    # cells with compiled blocks, into compiled.csv, in about 30 minutes
 
 Each of the first four makes its own cells and leaves the file's others.
 
@@ -155,10 +155,20 @@ def measured(cell: Cell, root: Path, *, before: Measured | None = None) -> list[
     execution = planned(cell, job, shape=read_model(job.model), lengths=lengths).execution
     if before is not None:
         execution = replace(execution, reduce_once=bool(before.reduce_once))
-    found = run_world(cell.processes, _peaks, run, execution)
+    found = _run(cell, run, execution)
     seen = {"longest": lengths.longest, "mean": lengths.mean, "document": lengths.document}
     seen["reduce_once"] = int(execution.reduce_once)
     return [Measured(**seen, rank=rank, **taken) for rank, taken in enumerate(found)]
+
+
+def _run(cell: Cell, run: RunDirectory, execution: Execution) -> list[dict[str, int]]:
+    """`_peaks` of every rank. Raises ShardwiseError: torch writes code for a processor that is no C++."""
+    try:
+        return run_world(cell.processes, _peaks, run, execution)
+    except AssertionError as failed:
+        if "CppCompileError" not in str(failed):
+            raise
+        raise ShardwiseError("the C++ that torch's inductor wrote for it does not compile") from failed
 
 
 def _again(numbers: list[int], out: Path) -> None:
@@ -229,10 +239,12 @@ def _make(kind: Kind, count: int, out: Path) -> None:
     """Measures cells of a kind until the file has so many."""
     made, others = made_and_others(out, kind)
     known = {cell for cell, _ in (*made, *others)} if kind != "drawn" else set[Cell]()
+    places: dict[Cell, int] = {}
     root = Path(tempfile.mkdtemp())
     for cell in _drawn_of(kind):
         if len(made) >= count:
             break
+        places[cell] = len(places)
         if cell in known:
             continue
         folder = root / "cell"
@@ -242,6 +254,7 @@ def _make(kind: Kind, count: int, out: Path) -> None:
         except ShardwiseError as refused:
             sys.stderr.write(f"left out: {cell}: {refused}\n")
         else:
+            made.sort(key=lambda one: places.get(one[0], len(places)))
             mine = {cell for cell, _ in made}
             write_cells(out, [*(one for one in others if one[0] not in mine), *made])
             sys.stdout.write(f"{len(made)} of {count}: {cell}\n")

@@ -418,29 +418,46 @@ def mlp_bytes(model: ModelShape, setting: Setting) -> float:
 def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
     """Bytes per token in the compiled kernel that makes the gradients inside an MLP, with what its first matrices read.
 
-    Where their results are saved, it writes into one of them, and what the last matrix read is gone. Where they are
-    made again, adapters' results and what flows back to them stand beside the matrices' own (such products are not
-    joined: `train/model.py`), the product for the last matrix is written too, and only a sole factor's gradient is in
-    place. Seen in the code that torch's inductor writes.
+    Where their results are saved, it writes into one of them, and what the last matrix read is gone. Only where
+    gradients are cast does that wait for the gradient of the last adapter, and the two of what it read are added then.
+
+    Where they are made again, adapters' results and what flows back to them stand beside the matrices' own (such
+    products are not joined: `train/model.py`), the product for the last matrix is written too, and only a sole factor's
+    gradient is in place. Two tensors of the stream's width stand beside these unless norms read what matrices gave:
+    what the adapter behind attention gave, and, where nothing is saved, the gradient times the last adapter's scale.
+
+    All of it was seen in the code that torch's inductor writes.
     """
     c, factors = setting.types.compute, 2 if model.mlp == "gated" else 1
     read = model.hidden_size * c
-    if recompute == "none":
-        return 2 * factors * model.mlp_width * c + read
     adapted = [m for m in model.matrices if m.name in setting.inventory.adapted]
-    first, last = (sum(m.reads == reads for m in adapted) for reads in ("mlp_input", "mlp_product"))
+    behind, first, last = (
+        sum(m.reads == reads for m in adapted) for reads in ("attention_output", "mlp_input", "mlp_product")
+    )
+    if recompute == "none":
+        return (2 * factors + last * setting.casts) * model.mlp_width * c + read
     needed = any(_keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
     tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
-    return tensors * model.mlp_width * c + read
+    beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)
+    beside = 0 if _ends_with_norm(model) else beside
+    return tensors * model.mlp_width * c + read + beside * block_input_bytes(model, setting)
 
 
 def compiled_attention_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
     """Bytes per token as a compiled block's backward comes to attention, above what it saved and one gradient of the
     stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
-    were made again."""
+    were made again. On a processor packed rows go document by document, and their gradients are then put together."""
     again = [m for m in model.matrices if m.reads == "attention_input" and m.name in setting.inventory.adapted]
     made = sum(m.rows for m in again) if recompute != "none" else 0
-    return (3 * model.hidden_size + sum(_widths(model)) + made) * setting.types.compute
+    times = 2 if setting.attention == "varlen" and not setting.cuda else 1
+    return (3 * model.hidden_size + times * sum(_widths(model)) + made) * setting.types.compute
+
+
+def compiled_end_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token in the last kernel of a compiled block's backward, that of the first norm: the block's input, the
+    gradient that came past the matrices, and what each of these made of its own. Seen in inductor's code."""
+    reads = ("attention_input", "mlp_input") if model.parallel_residual else ("attention_input",)
+    return (2 + sum(m.reads in reads for m in model.matrices)) * block_input_bytes(model, setting)
 
 
 def mlp_begin_bytes(model: ModelShape, setting: Setting) -> float:

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, weight_casts
+from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, let_go, weight_casts
 from shardwise.plan.memory.saved import Alive, keys_of_others, of_one_block, shared
 from shardwise.plan.memory.work import Scene, Work
 
 
-def backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
+def backward_of_block(scene: Scene, *, behind: int, comes: bool, stays: float = 0) -> Alive:
     """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced; `comes`:
-    another unit is gathered meanwhile."""
-    moments = _compiled if scene.work.execution.compile else _moments
-    return max(moments(scene, behind, comes), key=lambda alive: sum(alive.values()))
+    another unit is gathered meanwhile; `stays`: bytes of the gradient of what it gave that are not let go with it."""
+    compiled = scene.work.execution.compile
+    moments = _compiled(scene, behind, comes, stays) if compiled else _moments(scene, behind, comes)
+    return max(moments, key=lambda alive: sum(alive.values()))
 
 
-def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
+def _compiled(scene: Scene, behind: int, comes: bool, stays: float) -> Iterator[Alive]:
     """Of a compiled block: kernels are fused, and gradients are handed over together when it ends."""
     work, block = scene.work, scene.part.inventory.block
     tokens, casts, stream = work.tokens, weight_casts(scene, blocks=1), work.block_backward[0]
@@ -34,25 +35,38 @@ def _compiled(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     without = saved - tokens * work.saved_by_mlp
     # What is made again of attention comes later, unless the MLP reads it.
     later = recompute == "selective" or (recompute != "none" and work.block.parallel_residual)
-    before_mlp = (begun if later else without) + (tokens * stream if recompute != "none" else 0)
+    # The kernel that makes the MLP's gradients also makes its product again, without which the last matrix has none.
+    fresh = last if recompute == "none" else 0
     yield {
-        "activations": before_mlp + tokens * work.fused_mlp,
-        "temporary": casts + _made(work, last),
-        "communication": in_reduction(scene, whole=others + last, behind=behind, fresh=last),
+        "activations": (begun if later else without) + tokens * work.fused_mlp,
+        "temporary": casts - _cast(work, last) + _made(work, fresh),
+        "communication": in_reduction(scene, whole=others + fresh, behind=behind, fresh=fresh),
     }
     yield {
         "activations": without + tokens * work.compiled_attention,
-        "temporary": casts + _made(work, of_mlp),
+        "temporary": casts - _cast(work, of_mlp) + _made(work, of_mlp),
         "communication": in_reduction(scene, whole=others + of_mlp, behind=behind, fresh=of_mlp)
-        + keys_of_others(scene),
+        + keys_of_others(scene)
+        + stays,
     }
     own = others + block.trained_elements
-    made = in_reduction(scene, whole=own, behind=behind, fresh=block.trained_elements)
+    made = in_reduction(scene, whole=own, behind=behind, fresh=block.trained_elements) + stays
     yield {
-        "activations": 5 * tokens * stream + shared(scene),
-        "temporary": casts + _made(work, block.trained_elements),
-        "communication": max(made, leaving(scene, own)),
+        "activations": tokens * work.compiled_end + shared(scene),
+        "temporary": _made(work, block.trained_elements),
+        "communication": made,
     }
+    # Where rows are few, inductor puts gradients off until the last kernel, which casts all of them.
+    yield {
+        "activations": tokens * stream + shared(scene),
+        "temporary": _cast(work, block.trained_elements) + _made(work, block.trained_elements),
+        "communication": max(made, leaving(scene, own) - let_go(scene)),
+    }
+
+
+def _cast(work: Work, elements: int) -> float:
+    """Copies of so many trained elements, or of their gradients, in the compute type."""
+    return elements * work.types.compute if work.setting.casts else 0
 
 
 def _made(work: Work, elements: int) -> float:
@@ -104,7 +118,7 @@ def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     yield {
         "activations": tokens * stream + shared(scene),
         "temporary": casts,
-        "communication": leaving(scene, others + block.trained_elements),
+        "communication": leaving(scene, others + block.trained_elements) - let_go(scene),
     }
 
 

@@ -54,9 +54,14 @@ def _cast_once(scene: Scene, *, blocks: float) -> float:
 
 
 def _joined_copies(scene: Scene) -> float:
-    """Of the mean block: A's are brought together, B's cast where they are wider."""
-    a, b = scene.part.joined_adapters
-    return (a + (b if scene.work.setting.casts else 0)) * scene.work.types.compute
+    """Of the mean block: A's are brought together, B's cast where they are wider. Compiled, a single A is no copy; and
+    products that are made again are not joined (`train/model.py`), whose A's are cast as B's are."""
+    (a, b), execution = scene.part.joined_adapters, scene.work.execution
+    if scene.work.setting.casts:
+        return (a + b) * scene.work.types.compute
+    if execution.compile:
+        a = a - scene.part.lone_adapters if execution.gradient_checkpointing == "none" else 0
+    return a * scene.work.types.compute
 
 
 def kept_casts(scene: Scene, *, blocks: float) -> float:
@@ -91,6 +96,14 @@ def gathered(
         return root + buffer + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
     ahead = units - 1 + layout.prefetch if units > 1 else units + forward
     return root + block * min(ahead * work.unit_blocks, most)
+
+
+def let_go(scene: Scene) -> float:
+    """Whole weights of the unit at work, which FSDP2 frees before it reduces what they gave (`post_backward`)."""
+    work, inventory = scene.work, scene.part.inventory
+    if not work.sharded or work.execution.postpones_reduction:
+        return 0
+    return min(work.unit_blocks, max(1, inventory.num_blocks)) * inventory.block.gathered_bytes(work.types)
 
 
 def arriving(scene: Scene, *, forward: bool = False) -> float:
@@ -143,7 +156,8 @@ def leaving(scene: Scene, whole: int) -> float:
     copied = _copied(scene, buffer) if several else 0
     if scene.turn is not None:
         return passes(scene, whole, largest=scene.part.inventory.block.largest_trained, copied=copied)
-    return buffer + max(whole * scene.work.types.compute, copied)
+    shard = buffer / weight_degree(scene.work.execution.layout) if several else 0
+    return buffer + max(whole * scene.work.types.compute, copied + shard)
 
 
 def leaving_head(scene: Scene) -> float:
@@ -165,7 +179,7 @@ def leaving_root(scene: Scene) -> float:
     work, root = scene.work, scene.part.inventory.root
     whole = root.trained_elements - scene.part.inventory.ends[1].trained_elements
     made = whole * work.types.compute
-    if scene.turn is None:
+    if not work.sharded or work.execution.postpones_reduction:
         return made + whole * REDUCTION_BYTES
     copied = _copied(scene, whole * REDUCTION_BYTES) if work.execution.layout.weight_shards > 1 else 0
     both = made + whole_head_gradient(scene) if scene.part.inventory.tied else made

@@ -35,6 +35,7 @@ from shardwise.plan.memory.saved import (
     Alive,
     arrived_gradient,
     at_work,
+    came_gradient,
     head_input,
     inputs,
     left_by_cut_backward,
@@ -242,7 +243,7 @@ def _backward_of_middle_block(scene: Scene) -> Alive:
 def _backward_of_later_block(scene: Scene, *, blocks: int, behind: int) -> Alive:
     """With what all but so many `blocks` have saved."""
     earlier, ahead = len(scene.part.span) - blocks, scene.flight.forwards
-    alive = _backward_of_block(scene, behind=behind, comes=ahead)
+    alive = _backward_of_block(scene, behind=behind, comes=ahead, stays=came_gradient(scene) if blocks == 1 else 0)
     alive["activations"] += saved_by_blocks(scene, earlier)
     alive["temporary"] += kept_casts(scene, blocks=earlier)
     alive["communication"] += gathered(scene, units=2 if ahead else 1)
@@ -262,9 +263,9 @@ def _backward_of_first_block(scene: Scene) -> Alive:
     return alive
 
 
-def _backward_of_block(scene: Scene, *, behind: int, comes: bool) -> Alive:
+def _backward_of_block(scene: Scene, *, behind: int, comes: bool, stays: float = 0) -> Alive:
     """What any block's backward needs, with the head's gradient where it is there by then."""
-    alive = backward_of_block(scene, behind=behind, comes=comes)
+    alive = backward_of_block(scene, behind=behind, comes=comes, stays=stays)
     head = 0 if scene.work.sharded or scene.whole else head_gradient(scene)
     alive["gradients"] = alive.get("gradients", 0) + head
     # A tied head's waits for that of the embedding.

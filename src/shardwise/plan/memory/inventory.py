@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -90,13 +91,14 @@ class Inventory:
     """All parameters of a job. Compared by identity, so that results can be cached. `blocks` is one decoder block of
     each kind with their number, `root` all that lies outside of blocks; matrices of blocks that carry adapters are
     `adapted` as modules or `bare` parameters, and `joined` where one function computes an adapted product
-    (`methods/lora_products.py`)."""
+    (`methods/lora_products.py`); of these `alone` are those whose input no other reads."""
 
     blocks: tuple[tuple[int, Unit], ...]
     root: Unit
     adapted: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
     joined: frozenset[str] = frozenset()
+    alone: frozenset[str] = frozenset()
     trained_names: frozenset[str] = frozenset()
     tied: bool = False
     dora: bool = False
@@ -201,17 +203,25 @@ def _taken(model: ModelShape, method: Method, adapters: str | None) -> Inventory
     adapted = frozenset(name for name, hold in held.items() if hold == "module")
     plain = lora is not None and not lora.use_dora and not lora.lora_dropout
     turned = {m.name for kind in model.kinds for m in kind.matrices if m.transposed}
+    joined = adapted - turned if plain else frozenset[str]()
     tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
     return Inventory(
         blocks=blocks,
         root=Unit(tensors=tuple(root)),
         adapted=adapted,
         bare=frozenset(name for name, hold in held.items() if hold == "bare"),
-        joined=adapted - turned if plain else frozenset(),
+        joined=joined,
+        alone=frozenset(name for kind in model.kinds for name in _alone(kind, joined)),
         trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in tensors if tensor.trained),
         tied=model.tied,
         dora=lora is not None and lora.use_dora,
     )
+
+
+def _alone(kind: ModelShape, joined: frozenset[str]) -> Iterator[str]:
+    """Of the joined ones those whose input no other of them reads."""
+    read = Counter(m.reads for m in kind.matrices if m.name in joined)
+    return (m.name for m in kind.matrices if m.name in joined and read[m.reads] == 1)
 
 
 def _block(kind: ModelShape, method: Method, lora: LoraSpec | None) -> Unit:

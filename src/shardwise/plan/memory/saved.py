@@ -153,11 +153,16 @@ def _sent(scene: Scene) -> int:
     return sent_at_fullest(schedule, num_ranks=execution.layout.pp, rank=scene.part.pp, num_micro_batches=micros)
 
 
-def arrived_gradient(scene: Scene) -> float:
-    """Of what a stage gave, which stays while all of its blocks are gone through; the last of them has counted it."""
+def came_gradient(scene: Scene) -> float:
+    """Of what a stage gave, as it came from another rank: it stays while all of its blocks are gone through."""
     layout = scene.work.execution.layout
-    alone = len(scene.part.span) == 1 or scene.part.is_last or layout.pp == 1 or not _is_plain(layout)
+    alone = scene.part.is_last or layout.pp == 1 or not _is_plain(layout)
     return 0 if alone else head_input(scene)
+
+
+def arrived_gradient(scene: Scene) -> float:
+    """The same beside all blocks but the last, which has counted it."""
+    return 0 if len(scene.part.span) == 1 else came_gradient(scene)
 
 
 def _is_plain(layout: Layout) -> bool:

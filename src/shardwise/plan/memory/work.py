@@ -15,6 +15,7 @@ from shardwise.plan.memory.activations import (
     block_input_bytes,
     causal_mask_bytes,
     compiled_attention_bytes,
+    compiled_end_bytes,
     cut_backward_bytes,
     final_norm_bytes,
     fused_mlp_bytes,
@@ -172,6 +173,11 @@ class Work:
     def cut_backward(self) -> float:
         """Bytes per token that a block's backward of inputs leaves for that of weights, where the two are cut."""
         return cut_backward_bytes(self.block, self.setting)
+
+    @of_all_sizes
+    def compiled_end(self) -> float:
+        """Bytes per token in the last kernel of a compiled block's backward."""
+        return compiled_end_bytes(self.block, self.setting)
 
     @of_all_sizes
     def last_matrix(self) -> int:
