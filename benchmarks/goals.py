@@ -45,9 +45,10 @@ def _line(
 
 
 def plain_write(folder: Path) -> float:
-    """Seconds to write and sync as many bytes as the run left in `final/`."""
-    (final,) = folder.glob("**/final")
-    size = sum(path.stat().st_size for path in final.rglob("*"))
+    """Seconds to write and sync as many bytes as the run left in `final/`; 0 for a loop that saves nothing."""
+    size = sum(path.stat().st_size for final in folder.glob("**/final") for path in final.rglob("*"))
+    if not size:
+        return 0.0
     block, left = bytes(16 * 2**20), size
     began = time.monotonic()
     with (folder / "plain").open("wb", buffering=0) as file:

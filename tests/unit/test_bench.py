@@ -37,3 +37,8 @@ def test_a_plain_write_is_of_what_the_run_left(tmp_path):
     (final / "model.safetensors").write_bytes(bytes(1000))
     assert plain_write(tmp_path) > 0
     assert (tmp_path / "plain").stat().st_size == 1000
+
+
+def test_nothing_is_written_for_a_loop_that_saves_nothing(tmp_path):
+    assert plain_write(tmp_path) == 0
+    assert not any(tmp_path.iterdir())
