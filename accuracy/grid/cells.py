@@ -112,6 +112,7 @@ PIPELINES: dict[str, tuple[int, Any]] = {
     "interleaved": (2, {"pp": 2, "schedule": "interleaved"}),
     "zero_bubble": (2, {"pp": 2, "schedule": "zero_bubble"}),
 }
+_EVERY_LAYOUT = LAYOUTS | PIPELINES
 #: Of one or two processes, and blocks are compiled under them.
 LAYOUTS_COMPILED = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "1f1b", "gpipe")
 METHODS = ("full", "lora", "qlora")
@@ -140,7 +141,7 @@ class Cell:
     @property
     def processes(self) -> int:
         """Of the layout."""
-        return (LAYOUTS | PIPELINES)[self.layout][0]
+        return _EVERY_LAYOUT[self.layout][0]
 
     @property
     def accumulation(self) -> int:
@@ -205,7 +206,7 @@ class Measured:
 
 def job_of(cell: Cell, *, model: str, data: str) -> Job:
     """The job of a cell on a model's folder and a file of rows. Raises ShardwiseError: no such job."""
-    layout = (LAYOUTS | PIPELINES)[cell.layout][1]
+    layout = _EVERY_LAYOUT[cell.layout][1]
     others = 1 if isinstance(layout, str) else layout.get("pp", 1) * layout.get("tp", 1) * layout.get("cp", 1)
     replicas = 1 if layout in ("auto", "tp", "mp") else cell.processes // others
     return job_from_data(

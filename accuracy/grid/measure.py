@@ -266,7 +266,7 @@ def _make(kind: Kind, count: int, out: Path) -> None:
 def main() -> None:
     """Measures cells until there are enough, and writes them."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
-    parser.add_argument("--count", type=int, help="more or fewer than there are")
+    parser.add_argument("--count", type=int, help="cells of the kind in the file when it is done")
     parser.add_argument("--out", type=Path, help="cells.csv, or compiled.csv, beside this file")
     parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
     kinds = parser.add_mutually_exclusive_group()

@@ -200,6 +200,7 @@ def _dimensions(config: _Config) -> Dimensions:
 
 def _shape(config: _Config) -> ModelShape:
     family, d = config.family, _dimensions(config)
+    stated = {**family.defaults, **config.data}
     blocks, window = blocks_of(family, d), _window(config, d)
     windowed = _windowed(config, d) if window else None
     width = d.optional.get(family.embedding_key or "")
@@ -242,9 +243,9 @@ def _shape(config: _Config) -> ModelShape:
         eager_attention=family.eager_attention,
         layerdrop=config.share("layerdrop"),
         steady_positions=steady_positions(config.data, positions=d.positions),
-        drops_out=drops_out({**family.defaults, **config.data}),
-        drops_stream=drops_stream({**family.defaults, **config.data}),
-        drops_scores=drops_scores({**family.defaults, **config.data}),
+        drops_out=drops_out(stated),
+        drops_stream=drops_stream(stated),
+        drops_scores=drops_scores(stated),
         counts_routes=counts_routes(config.data),
     )
 

@@ -7,7 +7,6 @@ the same, and nothing is saved.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
-from shardwise.spec.layout.execution import INPUTS_ON_GPU
 
 
 def keep_inputs_on_host(blocks: Iterable[nn.Module], device: torch.device) -> None:
@@ -55,7 +52,7 @@ class HostInputs:
         on_gpu = device.type == "cuda"
         self._out = torch.cuda.Stream(device) if on_gpu else None
         self._back = torch.cuda.Stream(device) if on_gpu else None
-        self._leaving: deque[_Kept] = deque()
+        self._leaving: _Kept | None = None
         self._expected: torch.Tensor | None = None
         self._last: _Kept | None = None
 
@@ -81,9 +78,9 @@ class HostInputs:
         with torch.cuda.stream(self._out):
             kept.host.copy_(tensor, non_blocking=True)
             kept.moved = self._out.record_event()
-        self._leaving.append(kept)
-        if len(self._leaving) >= INPUTS_ON_GPU:
-            self._settle(self._leaving.popleft())
+        if self._leaving is not None:
+            self._settle(self._leaving)
+        self._leaving = kept
         return kept
 
     def _settle(self, kept: _Kept) -> None:
@@ -107,8 +104,8 @@ class HostInputs:
         """An input on the device, once its copy is done; what is computed next waits for that, the host does not."""
         if self._back is None:
             return kept.host
-        if kept in self._leaving:
-            self._leaving.remove(kept)
+        if self._leaving is kept:
+            self._leaving = None
         self._fetch(kept)
         here = kept.here
         assert here is not None  # noqa: S101

@@ -336,8 +336,8 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.keeps_scores:
         # The softmax, the factors that it is multiplied by, and their product; all in float32.
-        scores = 3 * model.num_attention_heads * setting.length  # `Work.scores` is one of them
-        return (2 * query + _output_width(model) + scores) * FLOAT32_BYTES + _attention_output(model, setting)
+        read = (2 * query + _output_width(model)) * FLOAT32_BYTES
+        return read + 3 * score_bytes(model, setting) + _attention_output(model, setting)
     if setting.masked or setting.attention == "eager":
         repeated = query + _output_width(model)  # keys and values, for each group of heads
         if setting.cp > 1:
@@ -353,6 +353,11 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     else:
         read = query + key + value
     return read * c + _attention_output(model, setting)
+
+
+def score_bytes(model: ModelShape, setting: Setting) -> int:
+    """Bytes per token of attention's scores in float32, or of their gradient."""
+    return model.num_attention_heads * setting.length * FLOAT32_BYTES
 
 
 def causal_mask_bytes(setting: Setting) -> float:

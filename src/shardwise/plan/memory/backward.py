@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.plan.memory.activations import score_bytes
 from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, let_go, weight_casts
 from shardwise.plan.memory.saved import Alive, keys_of_others, of_one_block, shared
 from shardwise.plan.memory.work import Scene, Work
@@ -114,7 +115,8 @@ def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     if keys := keys_of_others(scene):
         yield {"activations": without, "temporary": casts, "communication": after + keys}
     if work.setting.keeps_scores:
-        yield {"activations": without + tokens * (stream + work.scores), "temporary": casts, "communication": after}
+        scores = score_bytes(work.block, work.setting)
+        yield {"activations": without + tokens * (stream + scores), "temporary": casts, "communication": after}
     yield {
         "activations": tokens * stream + shared(scene),
         "temporary": casts,

@@ -17,8 +17,8 @@ def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
     by_product = at_work if execution.gradient_checkpointing != "none" else blocks
     # Autocast keeps its copies of parameters, and not those of their slices or in compiled blocks: the products do.
     cast = by_product if execution.layout.tp > 1 or execution.compile else blocks
-    casts = _casts(scene, blocks=cast)
-    return by_product * _joined_copies(scene) + casts - (_cast_once(scene, blocks=cast) if execution.keeps_casts else 0)
+    of = scene.part.cast_experts if execution.keeps_casts else scene.part.cast_matrices
+    return by_product * _joined_copies(scene) + _casts(scene, of, blocks=cast)
 
 
 def step_casts(scene: Scene) -> float:
@@ -36,21 +36,17 @@ def waiting_for_casts(scene: Scene, *, blocks: int) -> float:
     return _cast_once(scene, blocks=blocks) if later else 0
 
 
-def _casts(scene: Scene, *, blocks: float) -> float:
-    work, part = scene.work, scene.part
-    if not work.setting.casts:
-        return 0
-    largest, mean = part.cast_matrices
-    return blocks * (largest if blocks == 1 else mean) * work.types.compute
+def _casts(scene: Scene, of: tuple[float, float], *, blocks: float) -> float:
+    """Copies of so many elements `of` the largest block, or of the mean one, in the compute type."""
+    largest, mean = of
+    return blocks * (largest if blocks == 1 else mean) * scene.work.types.compute if scene.work.setting.casts else 0
 
 
 def _cast_once(scene: Scene, *, blocks: float) -> float:
-    """Of them those that autocast makes, and keeps for a step where it is to; those of stacked experts each forward
-    makes (`models/routing.py`)."""
-    if not scene.work.setting.casts:
-        return 0
-    largest, mean = scene.part.cast_experts
-    return _casts(scene, blocks=blocks) - blocks * (largest if blocks == 1 else mean) * scene.work.types.compute
+    """Those that autocast makes, and keeps for a step where it is to; those of stacked experts each forward makes
+    (`models/routing.py`)."""
+    of_experts = _casts(scene, scene.part.cast_experts, blocks=blocks)
+    return _casts(scene, scene.part.cast_matrices, blocks=blocks) - of_experts
 
 
 def _joined_copies(scene: Scene) -> float:

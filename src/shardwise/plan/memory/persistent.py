@@ -164,9 +164,15 @@ def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart:
     return replace(held, optimizer=0, on_host=held.optimizer + 2 * locked)
 
 
+def page_locked_bytes(size: float) -> int:
+    """What PyTorch's allocator takes of page-locked memory for a tensor: rounded up to a power of two
+    (ATen/core/CachingHostAllocator.h)."""
+    return 1 << (ceil(size) - 1).bit_length()
+
+
 def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool = False, padded: bool = False) -> int:
-    """Page-locked host memory for a rank's shards, each rounded up to a power of two as PyTorch's allocator does
-    (ATen/core/CachingHostAllocator.h); of `trained` tensors alone, `padded` to the length of the first shard."""
+    """Page-locked host memory for a rank's shards; of `trained` tensors alone, `padded` to the length of the first
+    shard."""
     degree, index, by_rows = shard_degree(layout), 0 if padded else held.shards.start, weight_degree(layout) == 1
 
     def size(tensor: Tensor) -> float:
@@ -175,7 +181,7 @@ def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool =
 
     def rounded(unit: Unit) -> int:
         sizes = ((t.count, size(t)) for t in unit.tensors if t.trained or not trained)
-        return sum(count * (1 << (ceil(size) - 1).bit_length()) for count, size in sizes if size)
+        return sum(count * page_locked_bytes(size) for count, size in sizes if size)
 
     return round(held.part.inventory.over_blocks(rounded) + rounded(held.part.inventory.root))
 

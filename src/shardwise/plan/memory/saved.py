@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from shardwise.plan.memory.buffers import kept_casts, made_head_gradient
 from shardwise.plan.memory.margins import workspace_bytes
-from shardwise.plan.memory.persistent import Holding
+from shardwise.plan.memory.persistent import Holding, page_locked_bytes
 from shardwise.plan.memory.work import Scene, Work, flights, longest_round, sent_at_fullest
 from shardwise.spec.layout.axes import Layout, stages_per_rank
 from shardwise.spec.layout.execution import INPUTS_ON_GPU
@@ -81,14 +79,12 @@ def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
 
 
 def inputs_on_host(work: Work, holding: Holding) -> int:
-    """Bytes of page-locked memory for the inputs of a rank's blocks, each rounded up to a power of two as PyTorch's
-    allocator does, of all micro-batches in flight."""
+    """Bytes of page-locked memory for the inputs of a rank's blocks, of all micro-batches in flight."""
     if not work.inputs_leave:
         return 0
     execution, blocks = work.execution, len(holding.part.span)
     ways = flights(execution.layout, pp=holding.part.pp, num_micro_batches=execution.gradient_accumulation_steps)
-    one = 1 << (ceil(work.tokens * work.block_input) - 1).bit_length()
-    return max(flight.pairs for flight in ways) * blocks * one
+    return max(flight.pairs for flight in ways) * blocks * page_locked_bytes(work.tokens * work.block_input)
 
 
 def saved_by_all(scene: Scene) -> float:

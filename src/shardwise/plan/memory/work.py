@@ -34,7 +34,7 @@ from shardwise.plan.memory.activations import (
 from shardwise.plan.memory.inventory import Inventory
 from shardwise.plan.memory.parts import Part, sliced_shape
 from shardwise.plan.memory.persistent import Holding
-from shardwise.plan.memory.tensors import FLOAT32_BYTES, TYPES, Types
+from shardwise.plan.memory.tensors import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout, Schedule, stages_per_rank
@@ -194,11 +194,6 @@ class Work:
     def routed(self) -> tuple[float, float]:
         """Bytes per token around the mean over experts, in forward and in backward."""
         return max(routed_bytes(kind, self.setting) for kind in self.block.kinds)
-
-    @property
-    def scores(self) -> int:
-        """Bytes per token of attention's scores in float32, and of their gradient."""
-        return self.block.num_attention_heads * self.job.data.max_length * FLOAT32_BYTES
 
     @of_all_sizes
     def reads_in_place(self) -> bool:

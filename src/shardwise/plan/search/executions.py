@@ -22,8 +22,10 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal, documents_refusal
 from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under
 
-#: By the time that they cost. `auto` looks at all but the last, whose copies take memory and bandwidth of the host.
-RECOMPUTE_ORDER: tuple[Recompute, ...] = ("none", "selective", "full", "offloaded")
+#: What `auto` looks at; not at `offloaded`, whose copies take memory and bandwidth of the host.
+_OF_AUTO: tuple[Recompute, ...] = ("none", "selective", "full")
+#: By the time that they cost.
+RECOMPUTE_ORDER: tuple[Recompute, ...] = (*_OF_AUTO, "offloaded")
 
 #: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
 _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
@@ -52,7 +54,7 @@ def _is_left_out(job: Job, base: Execution) -> bool:
 
 def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     train = job.train
-    recomputes = RECOMPUTE_ORDER[:-1] if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
+    recomputes = _OF_AUTO if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
     on_cpu = choice.cluster.gpu.kind == "cpu"
     default = "fp32" if on_cpu else "mixed"
     precision = default if train.precision == "auto" else train.precision
