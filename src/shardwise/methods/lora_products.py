@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 #: Names, in one module, of linear layers that read one input; all others read one of their own.
@@ -74,6 +73,8 @@ class _Joined(nn.Module):
 
 
 def _product(layers: Sequence[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if torch.is_autocast_enabled(x.device.type):  # which on GPUs leaves what a layer norm made in float32
+        x = x.to(torch.get_autocast_dtype(x.device.type))
     bases = [layer.base_layer for layer in layers]
     frozen = [getattr(base, key, None) for key in ("weight", "scales", "bias") for base in bases]
     halves = [getattr(layer, half)["default"].weight for half in ("lora_A", "lora_B") for layer in layers]
@@ -99,7 +100,7 @@ class _Product(torch.autograd.Function):
         ctx.scaling, ctx.ranks, ctx.trained = scaling, [half.shape[0] for half in halves], halves[0].dtype
         ctx.layers = layers
         return tuple(
-            torch.addmm(F.linear(rows, _matrix(*frozen), bias), part, half.t()).view(*x.shape[:-1], -1)
+            sum_of_products([rows, part], [_matrix(*frozen).t(), half.t()], bias).view(*x.shape[:-1], -1)
             for *frozen, bias, part, half in zip(layers, weights, scales, biases, parts, b, strict=True)
         )
 
@@ -109,21 +110,59 @@ class _Product(torch.autograd.Function):
         count = len(gradients)
         inner: list[torch.Tensor] = []
         of_b: list[torch.Tensor] = []
-        of_x: torch.Tensor | None = None
+        flats = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
         parts = between.split(ctx.ranks, dim=1)
         weights, scales, b = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
-        for gradient, *frozen, part, half in zip(gradients, ctx.layers, weights, scales, parts, b, strict=True):
-            flat = gradient.reshape(-1, gradient.shape[-1])
+        for flat, part, half in zip(flats, parts, b, strict=True):
             inner.append(flat @ half)
             of_b.append((flat.t() @ part).to(ctx.trained))
-            if ctx.needs_input_grad[0]:
-                of_x = flat @ _matrix(*frozen) if of_x is None else of_x.addmm_(flat, _matrix(*frozen))
         back = torch.cat(inner, dim=1) * ctx.scaling
         of_a = (back.t() @ x.reshape(-1, x.shape[-1])).to(ctx.trained).split(ctx.ranks)
-        if of_x is not None:
-            of_x = of_x.addmm_(back, a).view_as(x)
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = _through(flats, back, list(zip(ctx.layers, weights, scales, strict=True)), a).view_as(x)
         return of_x, None, None, *[None] * 3 * count, *of_a, *of_b
+
+
+def _through(
+    gradients: list[torch.Tensor], back: torch.Tensor, frozen: Sequence[tuple[Any, Any, Any]], a: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of what was read. Of quantised matrices one at a time stands in full."""
+    if frozen[0][2] is None:
+        return sum_of_products([*gradients, back], [*(weight for _, weight, _ in frozen), a])
+    sums = back @ a
+    for gradient, layer in zip(gradients, frozen, strict=True):
+        sums.addmm_(gradient, _matrix(*layer))
+    return sums
 
 
 def _matrix(layer: Any, weight: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
     return weight if scales is None else layer.dequantised(weight, scales)
+
+
+#: One operator for torch's compiler: it would write `a + b @ c` out of place, which copies `a` before the product adds
+#: to it (`addmm_out_cuda_impl` of ATen). Selective recompute saves its result, and no summand.
+_OPERATORS = torch.library.Library("shardwise", "FRAGMENT")
+_OPERATORS.define("sum_of_products(Tensor[] lefts, Tensor[] rights, Tensor? bias=None) -> Tensor")
+sum_of_products = torch.ops.shardwise.sum_of_products
+
+
+@torch.library.impl(_OPERATORS, "sum_of_products", "CompositeExplicitAutograd")
+def _sum_of_products(
+    lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The sum of `left @ right`, [rows, inner] and [inner, columns], and of `bias` [columns]; each product after the
+    first adds to what is there."""
+    first, *others = zip(lefts, rights, strict=True)
+    sums = torch.mm(*first) if bias is None else torch.addmm(bias, *first)
+    for left, right in others:
+        sums.addmm_(left, right)
+    return sums
+
+
+@torch.library.register_fake("shardwise::sum_of_products", lib=_OPERATORS)
+def _made(
+    lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    del bias
+    return lefts[0].new_empty(lefts[0].shape[0], rights[0].shape[1])

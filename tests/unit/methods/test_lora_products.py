@@ -68,6 +68,22 @@ def test_one_matrix_of_a_group_and_inputs_of_their_own_are_right_too() -> None:
         assert torch.allclose(getattr(ours, name)(x), getattr(theirs, name)(x), atol=1e-5)
 
 
+def test_float32_inputs_under_autocast_are_cast_as_linear_layers_cast_them() -> None:
+    expected, model = (adapted(CONFIGS["llama"]).to(torch.bfloat16) for _ in range(2))
+    join_products(model)
+    found = []
+    for one in (expected, model):
+        x = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        layer: Any = one.get_submodule("model.layers.0.self_attn.q_proj")
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result = layer(x)
+        result.sum().backward()
+        found.append((result, x.grad))
+    for theirs, ours in zip(*found, strict=True):
+        assert theirs.dtype == ours.dtype
+        assert torch.allclose(theirs, ours, rtol=2e-2, atol=2e-2 * float(theirs.detach().abs().max()))
+
+
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
 @pytest.mark.parametrize(
     ("config", "lora"),
@@ -84,29 +100,37 @@ def test_what_is_not_plain_lora_keeps_pefts_forward(config: Any, lora: dict[str,
     assert not any("joined" in vars(module) for module in model.modules())
 
 
-def compiled_products(model: Any) -> tuple[list[int], dict[str, torch.Tensor]]:
-    """Matrix products of each graph that the model's blocks are compiled into, and what they compute."""
+def compiled_products(model: Any) -> tuple[list[int], list[int], dict[str, torch.Tensor]]:
+    """Matrix products of each graph that the model's blocks are compiled into, how many of them copy a matrix to add
+    to it, and what they compute."""
+    copies: list[int] = []
     counts: list[int] = []
 
     def count(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        nodes = graph.graph.find_nodes(op="call_function", target=torch.ops.shardwise.sum_of_products.default)
+        summed = [len(node.args[0]) for node in nodes]
         called = [str(node.target) for node in graph.graph.nodes]
-        counts.append(sum(name.startswith(("aten.mm", "aten.addmm")) for name in called))
+        counts.append(sum(name.startswith(("aten.mm", "aten.addmm")) for name in called) + sum(summed))
+        adding = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.addmm.default)
+        copies.append(sum(node.args[0].meta["val"].dim() == 2 for node in adding))
         return make_boxed_func(graph.forward)
 
     torch.compiler.reset()
     for block in model.model.layers:
         block.forward = torch.compile(block.forward, backend=aot_autograd(fw_compiler=count), fullgraph=True)
-    return counts, trained(model)
+    found = trained(model)
+    return counts, copies, found
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
     """That blocks share graphs is tests/dist/test_compiled.py's."""
     one = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 1})
-    theirs, expected = compiled_products(adapted(one))
+    theirs, _, expected = compiled_products(adapted(one))
     model = adapted(one)
     join_products(model)
-    ours, found = compiled_products(model)
+    ours, copies, found = compiled_products(model)
+    assert copies == [0, 0]
     assert len(ours) == len(theirs) == 2, "forward and backward"
     assert ours[0] == theirs[0] - 3
     assert ours[1] < theirs[1]
