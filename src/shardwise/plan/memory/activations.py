@@ -424,7 +424,8 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
     """Bytes per token in the compiled kernel that makes the gradients inside an MLP, with what its first matrices read.
 
     Where their results are saved, it writes into one of them, and what the last matrix read is gone. Only where
-    gradients are cast does that wait for the gradient of the last adapter, and the two of what it read are added then.
+    gradients are cast does that wait for the gradient of the last adapter, and the two of what it read are added then,
+    unless one operator makes their sum.
 
     Where they are made again, adapters' results and what flows back to them stand beside the matrices' own (such
     products are not joined: `train/model.py`), the product for the last matrix is written too, and only a sole factor's
@@ -440,7 +441,8 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
         sum(m.reads == reads for m in adapted) for reads in ("attention_output", "mlp_input", "mlp_product")
     )
     if recompute == "none":
-        return (2 * factors + last * setting.casts) * model.mlp_width * c + read
+        apart = any(m.reads == "mlp_product" and m.name not in setting.inventory.joined for m in adapted)
+        return (2 * factors + apart * setting.casts) * model.mlp_width * c + read
     needed = any(_keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
     tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
     beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)
