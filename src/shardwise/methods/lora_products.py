@@ -18,13 +18,13 @@ from torch import nn
 _READ_ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-def join_products(model: nn.Module) -> None:
-    """Replaces the forwards of adapted linear layers, in place."""
+def join_products(model: nn.Module, *, together: bool = True) -> None:
+    """Replaces the forwards of adapted linear layers, in place; `together`: where several read one input, by one
+    function of it, whose results wait with the first of these layers."""
     for parent in model.modules():
         layers = {name: child for name, child in parent.named_children() if _is_plain(child)}
-        for names in _READ_ONE_INPUT:
-            together = [layers.pop(name) for name in names if name in layers]
-            _take_over(together)
+        for names in _READ_ONE_INPUT if together else ():
+            _take_over([layers.pop(name) for name in names if name in layers])
         for layer in layers.values():
             _take_over([layer])
 
@@ -63,6 +63,8 @@ class _Joined(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The adapted product with x [..., columns]."""
+        if len(self.joined) == 1:
+            return _product(self.joined, x)[0]
         first, last = self.joined[0], self.joined[-1]
         if self is first or x is not first.given:
             first.given, first.results = x, _product(self.joined, x)

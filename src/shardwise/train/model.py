@@ -333,12 +333,12 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
 
 
 def join_where_alone(model: nn.Module, execution: Execution) -> None:
-    """Joins products of adapters. Not where slices are read inside the layers' own forwards, a cut backward takes
-    gradients of one result at a time, or what is compiled is computed again: it may leave nothing with a layer, as
-    those do that hold results for each other."""
+    """Joins products of adapters. Not where slices are read inside the layers' own forwards, or a cut backward takes
+    gradients of one result at a time. Each layer's alone where what is compiled is computed again: it may leave nothing
+    with a layer, as those do that hold results for each other."""
     again = execution.compile and execution.gradient_checkpointing != "none"
-    if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble" and not again:
-        join_products(model)
+    if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble":
+        join_products(model, together=not again)
 
 
 def attention_of(execution: Execution) -> str:

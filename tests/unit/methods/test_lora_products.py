@@ -136,3 +136,17 @@ def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
     assert ours[1] < theirs[1]
     for name, tensor in expected.items():
         assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_a_compiled_block_that_is_computed_again_adds_in_place_too(recompute: Any) -> None:
+    one = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 1})
+    expected = trained(adapted(one))
+    model: Any = adapted(one)
+    join_products(model, together=False)
+    apply_recompute(model.model.layers, recompute)
+    _, copies, found = compiled_products(model)
+    assert copies == [0, 0]
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
