@@ -427,34 +427,42 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
     gradients are cast does that wait for the gradient of the last adapter, and the two of what it read are added then,
     unless one operator makes their sum.
 
-    Where they are made again, adapters' results and what flows back to them stand beside the matrices' own (such
-    products are not joined: `train/model.py`), the product for the last matrix is written too, and only a sole factor's
-    gradient is in place. Two tensors of the stream's width stand beside these unless norms read what matrices gave:
-    what the adapter behind attention gave, and, where nothing is saved, the gradient times the last adapter's scale.
+    Where they are made again, the product for the last matrix is written too, and only a sole factor's gradient is in
+    place. Adapters that PEFT's own code adds bring their results and what flows back to them; and, unless norms read
+    what matrices gave, two tensors of the stream's width: what the adapter behind attention gave, and, where nothing is
+    saved, the gradient times the last adapter's scale. Of sums that one operator makes one such tensor was measured
+    where nothing is saved; which it is was not read.
 
     All of it was seen in the code that torch's inductor writes.
     """
     c, factors = setting.types.compute, 2 if model.mlp == "gated" else 1
     read = model.hidden_size * c
-    adapted = [m for m in model.matrices if m.name in setting.inventory.adapted]
+    apart = _apart(model, setting)
     behind, first, last = (
-        sum(m.reads == reads for m in adapted) for reads in ("attention_output", "mlp_input", "mlp_product")
+        sum(m.reads == reads for m in apart) for reads in ("attention_output", "mlp_input", "mlp_product")
     )
     if recompute == "none":
-        apart = any(m.reads == "mlp_product" and m.name not in setting.inventory.joined for m in adapted)
-        return (2 * factors + apart * setting.casts) * model.mlp_width * c + read
+        return (2 * factors + last * setting.casts) * model.mlp_width * c + read
     needed = any(_keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
     tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
     beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)
+    if recompute != "selective" and setting.inventory.adapted and not apart and not model.parallel_residual:
+        beside = 1
     beside = 0 if _ends_with_norm(model) else beside
     return tensors * model.mlp_width * c + read + beside * block_input_bytes(model, setting)
+
+
+def _apart(model: ModelShape, setting: Setting) -> list[Matrix]:
+    """Matrices whose adapters PEFT's own code adds to what they made."""
+    joined = setting.inventory.joined if setting.tp == 1 else frozenset[str]()
+    return [m for m in model.matrices if m.name in setting.inventory.adapted - joined]
 
 
 def compiled_attention_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
     """Bytes per token as a compiled block's backward comes to attention, above what it saved and one gradient of the
     stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
     were made again. On a processor packed rows go document by document, and their gradients are then put together."""
-    again = [m for m in model.matrices if m.reads == "attention_input" and m.name in setting.inventory.adapted]
+    again = [m for m in _apart(model, setting) if m.reads == "attention_input"]
     made = sum(m.rows for m in again) if recompute != "none" else 0
     times = 2 if setting.attention == "varlen" and not setting.cuda else 1
     return (3 * model.hidden_size + times * sum(_widths(model)) + made) * setting.types.compute

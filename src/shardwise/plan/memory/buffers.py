@@ -50,8 +50,8 @@ def _cast_once(scene: Scene, *, blocks: float) -> float:
 
 
 def _joined_copies(scene: Scene) -> float:
-    """Of the mean block: A's are brought together, B's cast where they are wider. Compiled, a single A is no copy; and
-    products that are made again are not joined (`train/model.py`), whose A's are cast as B's are."""
+    """Of the mean block: A's are brought together, B's cast where they are wider. Compiled, a single A is no copy, and
+    where products are made again each is by itself (`train/model.py`)."""
     (a, b), execution = scene.part.joined_adapters, scene.work.execution
     if scene.work.setting.casts:
         return (a + b) * scene.work.types.compute
