@@ -119,10 +119,10 @@ class _Product(torch.autograd.Function):
             inner.append(flat @ half)
             of_b.append((flat.t() @ part).to(ctx.trained))
         back = torch.cat(inner, dim=1) * ctx.scaling
-        of_a = (back.t() @ x.reshape(-1, x.shape[-1])).to(ctx.trained).split(ctx.ranks)
         of_x = None
         if ctx.needs_input_grad[0]:
             of_x = _through(flats, back, list(zip(ctx.layers, weights, scales, strict=True)), a).view_as(x)
+        of_a = (back.t() @ x.reshape(-1, x.shape[-1])).to(ctx.trained).split(ctx.ranks)
         return of_x, None, None, *[None] * 3 * count, *of_a, *of_b
 
 
