@@ -114,8 +114,7 @@ def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, f
         widened = (2 * c + FLOAT32_BYTES) * wide
         return stream, widened, widened
     # PEFT sums the gradients that the frozen matrix and the adapter make of what they read.
-    apart = setting.inventory.adapted - (setting.inventory.joined if setting.tp == 1 else frozenset())
-    summands = 2 if any(m.reads == "mlp_product" and m.name in apart for m in model.matrices) else 1
+    summands = 2 if any(m.reads == "mlp_product" for m in _apart(model, setting)) else 1
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
     product = 0.0
     for reads in ("mlp_product", "expert_product"):
@@ -145,8 +144,7 @@ def again_at_adapter_bytes(model: ModelShape, setting: Setting) -> float:
     matrix, where PEFT's own code runs that: what the frozen matrix made; the gradient of what the adapter made, which
     backward has scaled before it asks; and of a slice the part that was gathered for the MLP, which the block's own
     code still holds."""
-    apart = setting.inventory.adapted - (setting.inventory.joined if setting.tp == 1 else frozenset())
-    last = [m for m in model.matrices if m.reads == "mlp_product" and m.name in apart]
+    last = [m for m in _apart(model, setting) if m.reads == "mlp_product"]
     if not last or _ends_with_norm(model):
         return 0.0
     return 2 * last[0].rows * setting.types.compute + (block_input_bytes(model, setting) if setting.tp > 1 else 0.0)
