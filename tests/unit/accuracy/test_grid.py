@@ -68,8 +68,8 @@ def test_compiled_runs_are_forecast_as_the_page_says():
     errors = sorted(one.error for one in every if one.measured.seen_whole)
     sizes = sorted(map(abs, errors))
     assert sizes[len(sizes) // 2] < 0.003
-    assert sum(size > 0.02 for size in sizes) <= 2, "gpt_neox and granite, which the page names"
-    assert errors[0] > -0.013
+    assert sum(size > 0.02 for size in sizes) <= 3, "gpt_neox, granite and olmo2, which the page names"
+    assert errors[0] > -0.016
     assert errors[-1] < 0.05
 
 
