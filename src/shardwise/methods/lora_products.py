@@ -75,7 +75,7 @@ class _Joined(nn.Module):
 
 
 def _product(layers: Sequence[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    if torch.is_autocast_enabled(x.device.type):  # which on GPUs leaves what a layer norm made in float32
+    if torch.is_autocast_enabled(x.device.type):  # on GPUs it takes powers in float32: Phi's GELU
         x = x.to(torch.get_autocast_dtype(x.device.type))
     bases = [layer.base_layer for layer in layers]
     frozen = [getattr(base, key, None) for key in ("weight", "scales", "bias") for base in bases]
