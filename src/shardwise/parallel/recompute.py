@@ -55,11 +55,16 @@ def _policy(_context: Any, op: Any, *args: Any, **_: Any) -> CheckpointPolicy:
 def _is_saved(op: Any, args: tuple[Any, ...]) -> bool:
     """Attention, and products that make a row no wider than they read: of a Llama all but gate and up, which have most
     bytes, and save least time for each."""
-    if op in _PRODUCTS or op.namespace == "shardwise":
-        # Of a sum of products (`methods/lora_products.py`) the first: that of the adapter is never the larger.
-        width, made = args[1][0].shape if op.namespace == "shardwise" else args[-1].shape
-        return bool(made <= width)
+    if op.namespace == "shardwise":  # a sum of products (`methods/lora_products.py`), the first by the frozen matrix
+        return _narrows(args[1][0])
+    if op in _PRODUCTS:
+        return _narrows(args[-1])
     return op in _SAVED or op.namespace == "torch_attn"  # varlen_attn, which is imported where it is used
+
+
+def _narrows(right: torch.Tensor) -> bool:
+    width, made = right.shape
+    return bool(made <= width)
 
 
 _RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "offloaded": _full, "selective": _selective}

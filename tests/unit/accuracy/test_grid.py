@@ -65,10 +65,12 @@ def test_compiled_runs_are_forecast_as_the_page_says():
     cells = {one.cell for one in every}
     assert len(cells) == COUNT_COMPILED
     assert {cell.layout for cell in cells} == set(LAYOUTS_COMPILED)
-    errors = sorted(one.error for one in every if one.measured.seen_whole)
+    sure = [one for one in every if one.measured.seen_whole]
+    errors = sorted(one.error for one in sure)
     sizes = sorted(map(abs, errors))
     assert sizes[len(sizes) // 2] < 0.003
-    assert sum(size > 0.02 for size in sizes) <= 3, "gpt_neox, granite and olmo2, which the page names"
+    assert sorted(one.cell.family for one in sure if abs(one.error) > 0.02) == ["gpt_neox", "granite", "olmo2"]
+    assert [one.cell.family for one in sure if one.error < -0.013] == ["starcoder2"]
     assert errors[0] > -0.016
     assert errors[-1] < 0.05
 

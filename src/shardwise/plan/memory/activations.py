@@ -461,10 +461,10 @@ def compiled_attention_bytes(model: ModelShape, setting: Setting, *, recompute: 
     stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
     were made again, or, where one operator sums products, one gradient less. On a processor packed rows go document by
     document, and their gradients are then put together."""
-    again = [m for m in _apart(model, setting) if m.reads == "attention_input"]
-    made = sum(m.rows for m in again) if recompute != "none" else 0
+    again, apart = recompute != "none", _apart(model, setting)
+    made = sum(m.rows for m in apart if m.reads == "attention_input") if again else 0
     times = 2 if setting.attention == "varlen" and not setting.cuda else 1
-    given = 2 if recompute != "none" and setting.inventory.adapted and not _apart(model, setting) else 3
+    given = 2 if again and setting.inventory.adapted and not apart else 3
     return (given * model.hidden_size + times * sum(_widths(model)) + made) * setting.types.compute
 
 
