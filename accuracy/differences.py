@@ -119,6 +119,10 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
             m.run * m.rows * ((index % 2 == 0) - (not made_again(m))) for index, m in enumerate(work.block.matrices)
         )
         _add(changed, "activations", more * work.types.compute * work.tokens * len(holding.part.span))
+    if work.execution.compile and work.execution.gradient_checkpointing == "none":
+        # Theirs saves what products read too; ours has that of the block at work.
+        blocks = len(holding.part.span) - name.startswith("backward of layer")
+        _add(changed, "activations", blocks * work.tokens * (work.saved_whole - work.saved))
     return changed
 
 

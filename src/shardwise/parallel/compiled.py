@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch.fx import Graph
+from torch.utils.checkpoint import CheckpointPolicy
 
 #: torch's compiler of graphs.
 BACKEND = "inductor"
@@ -20,10 +22,37 @@ _MOST_GRAPHS = 64
 def apply_compile(blocks: Iterable[nn.Module]) -> None:
     """Replaces the forward of each block by its compiled self; it is compiled when it is first called."""
     from torch._dynamo import config
+    from torch._functorch import config as partitioner
+    from torch._inductor import config as inductor
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    class SaveCasts(CustomGraphPass):
+        """`save_casts`, known to inductor's cache of graphs."""
+
+        def __call__(self, graph: Graph) -> None:
+            """Changes it in place."""
+            save_casts(graph)
+
+        def uuid(self) -> bytes:
+            """Of this file: compiled graphs of others are not reused."""
+            return get_hash_for_files((__file__,))
 
     config.recompile_limit = max(config.recompile_limit, _MOST_GRAPHS)
     # DDP would cut a block's graph wherever a bucket ends, and what crosses a cut is kept for backward. Buckets leave
     # between blocks anyway.
     config.optimize_ddp = False
+    # Norms and the product that an MLP's last matrix reads are made again for the products of the backward: a third
+    # less is saved. Weights are not cast again.
+    partitioner.ban_recompute_materialized_backward = False
+    inductor.joint_custom_pre_pass = SaveCasts()
     for block in blocks:
         block.forward = torch.compile(block.forward, backend=BACKEND)
+
+
+def save_casts(graph: Graph) -> None:
+    """Has the partitioner save what the forward casts of a graph's inputs to a narrower type: weights."""
+    for cast in graph.find_nodes(op="call_function", target=torch.ops.prims.convert_element_type.default):
+        given = cast.args[0]
+        narrows = cast.meta["val"].element_size() < given.meta["val"].element_size()
+        if given.name.startswith("primals") and narrows and "recompute" not in cast.meta:
+            cast.meta["recompute"] = CheckpointPolicy.MUST_SAVE

@@ -6,6 +6,9 @@ from dataclasses import replace
 import peft
 import pytest
 import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.profiler import ProfilerActivity, profile
@@ -18,8 +21,9 @@ from shardwise.methods.lora import leave_inputs
 from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import find_anatomy
 from shardwise.models.varlen import register
+from shardwise.parallel import compiled
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.plan.memory.activations import Setting, saved_bytes
+from shardwise.plan.memory.activations import Setting, everything_bytes, saved_bytes
 from shardwise.plan.memory.inventory import take_inventory
 from shardwise.plan.memory.tensors import TYPES
 from shardwise.spec.layout.axes import Layout
@@ -118,11 +122,14 @@ class Trainer:
         dora=False,
         saved=(),
         optimizer=None,
+        compiles=False,
     ):
         self.size, self.vocab = (sequences, length), config["vocab_size"]
         anatomy = find_anatomy(build(config, precision=precision, method=method, dora=dora, saved=saved))
         self.module = LossModule(anatomy, types=DTYPES[precision], chunk=chunk)
         apply_recompute(anatomy.blocks, recompute)
+        if compiles:
+            compiled.apply_compile(anatomy.blocks)
         self.parameters = list(self.module.parameters())
         trained = [p for p in self.parameters if p.requires_grad]
         self.optimizer = optimizer(trained) if optimizer else torch.optim.AdamW(trained, fused=True)
@@ -323,6 +330,20 @@ DROPOUTS = "resid_pdrop embd_pdrop attn_pdrop dropout hidden_dropout residual_dr
 NO_DROPOUT = dict.fromkeys(DROPOUTS.split(), 0.0)
 
 
+def setting_of(model, *, method, precision, attention="sdpa", compiled=False):
+    """On a CPU, rows of 97 tokens."""
+    return Setting(
+        inventory=take_inventory(asked(method), model),
+        types=TYPES[precision],
+        sharded=False,
+        masked=False,
+        attention=attention,
+        length=97,
+        compiled=compiled,
+        cuda=False,
+    )
+
+
 @pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in COUNTED), *PACKED])
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "mixed"])
@@ -334,21 +355,64 @@ def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method
     if precision == "mixed":
         cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
     measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=packed)
-    inventory = take_inventory(asked(method), ours)
-    setting = Setting(
-        inventory=inventory,
-        types=TYPES[precision],
-        sharded=False,
-        masked=False,
-        attention=attention,
-        length=97,
-        cuda=False,
-    )
+    setting = setting_of(ours, method=method, precision=precision, attention=attention)
     # Statistics of layer norms are a few bytes wider where their weight is; nothing else may differ.
     assert saved_bytes(ours, setting, recompute="none") == pytest.approx(measured, abs=16)
     sharded = replace(setting, sharded=True)
     assert saved_bytes(ours, sharded, recompute="none") <= saved_bytes(ours, setting, recompute="none")
     assert saved_bytes(ours, setting, recompute="full") < saved_bytes(ours, setting, recompute="none")
+
+
+class Cuts:
+    """torch's compiler without code: graphs are cut as inductor cuts them, and `casts` counts the matrices that each
+    casts to bfloat16, forwards and backwards in turn."""
+
+    def __init__(self):
+        self.casts = []
+        self.backend = aot_autograd(
+            fw_compiler=lambda graph, _: make_boxed_func(graph.forward),
+            partition_fn=self.cut,
+            decompositions=select_decomp_table(),
+        )
+
+    def cut(self, joint, *given, **keys):
+        compiled.save_casts(joint.graph)
+        graphs = min_cut_rematerialization_partition(joint, *given, **keys)
+        for graph in graphs:
+            nodes = graph.graph.find_nodes(op="call_function", target=torch.ops.prims.convert_element_type.default)
+            made = [node.meta["val"] for node in nodes if node.args[0].op == "placeholder"]
+            self.casts.append(sum(one.dim() == 2 and one.dtype == torch.bfloat16 for one in made))
+        return graphs
+
+
+@pytest.fixture
+def cuts(monkeypatch):
+    made = Cuts()
+    monkeypatch.setattr(compiled, "BACKEND", made.backend)
+    torch.compiler.reset()
+    return made
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.usefixtures("cuts")
+@pytest.mark.parametrize("kind", ["llama", "olmo2", "phi", "gpt_neox", "gpt2"])
+@pytest.mark.parametrize(("method", "precision"), [("full", "fp32"), ("lora", "mixed")])
+def test_a_compiled_block_saves_what_products_and_attention_make(kind, method, precision):
+    config = config_of(kind)
+    model, ours = build({**config, **NO_DROPOUT}, precision=precision, method=method), shape(config)
+    if precision == "mixed":
+        cast_activations(find_anatomy(model), first_block=0, dtype=torch.bfloat16)
+    compiled.apply_compile(find_anatomy(model).blocks)
+    measured = saved_by_second_block(model, (2, 97), autocast=precision == "mixed", packed=False)
+    setting = setting_of(ours, method=method, precision=precision, compiled=True)
+    assert saved_bytes(ours, setting, recompute="none") == pytest.approx(measured, rel=0.01)
+    assert measured < 0.85 * everything_bytes(ours, setting)
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+def test_weights_that_autocast_casts_are_cast_once_for_a_compiled_block(cuts):
+    Trainer({**TINY, "num_hidden_layers": 1}, precision="mixed", compiles=True).backward()
+    assert cuts.casts == [7, 0], "forward and backward"
 
 
 DENSE = [(kind, {}) for kind in (*COUNTED, *sorted(ESTIMATED))]

@@ -51,7 +51,7 @@ def worked(cell):
 @pytest.fixture
 def as_then(monkeypatch):
     """The loss kept whole logits, or computed chunks again; PEFT cast adapters' inputs to float32, autocast what a
-    trained norm gave for each matrix anew; selective recompute saved every product."""
+    trained norm gave for each matrix anew; selective recompute saved every product, compiled blocks what these read."""
     now = activations._group
 
     def group(reads, matrices, model, setting):
@@ -74,6 +74,7 @@ def as_then(monkeypatch):
     wide = property(lambda s: s.types.trainable if s.casts else s.types.compute)
     monkeypatch.setattr(Setting, "adapter_bytes", wide)
     monkeypatch.setattr(activations, "made_again", lambda _: False)
+    monkeypatch.setattr(activations, "_made_again_inside", lambda *_: set())
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -13,6 +13,7 @@ along the sequence.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from shardwise.plan.memory.inventory import Inventory
@@ -98,8 +99,9 @@ def block_input_bytes(model: ModelShape, setting: Setting) -> float:
 
 def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
     """Bytes per token that a block keeps from its forward to its backward."""
-    rules = {"none": _everything, "selective": _products, "full": block_input_bytes, "offloaded": block_input_bytes}
-    return rules[recompute](model, setting)
+    if recompute == "none":
+        return everything_bytes(model, setting) - _inputs(model, setting, _made_again_inside(model, setting))
+    return _products(model, setting) if recompute == "selective" else block_input_bytes(model, setting)
 
 
 def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, float]:
@@ -209,16 +211,36 @@ def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
         or setting.inventory.trained(first.name)
     ):
         return 0.0
-    return _norm(first, model, setting) / setting.tp
+    # Compiled, the norm is made again for adapters that read it.
+    again = _inputs(model, setting, _made_again_inside(model, setting) & {"attention_input"})
+    return max(_norm(first, model, setting) / setting.tp - again, 0.0)
 
 
-def _everything(model: ModelShape, setting: Setting) -> float:
+def everything_bytes(model: ModelShape, setting: Setting) -> float:
+    """Bytes per token of all that operators of a block save, each by itself."""
     norms = sum(_norm(norm, model, setting) for norm in _norms(model))
     if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
         # Both norms keep one and the same input.
         norms -= model.hidden_size * (setting.types.compute if setting.compiled else setting.layer_norm_bytes)
     masks = _BLOCK_DROPOUTS * model.hidden_size * setting.mask_bytes if setting.stream_dropout else 0
     return (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
+
+
+def _made_again_inside(model: ModelShape, setting: Setting) -> set[Reads]:
+    """What matrices of a compiled block read of norms, sums and activations, which is made again out of what is saved
+    (`parallel/compiled.py`); but for the second norm of two that read one input, and for attention's output where
+    rotary positions are partial."""
+    if not setting.compiled:
+        return set()
+    norms = _norms(model)
+    reads: set[Reads] = {"mlp_product"}
+    if not model.parallel_residual or len(norms) == 1:
+        reads.add("mlp_input")
+    if norms[0].name.endswith(_FIRST_NORMS) and norms[0].width == model.hidden_size:
+        reads.add("attention_input")
+    if setting.attention != "eager" and not model.partial_rotary:
+        reads.add("attention_output")
+    return reads
 
 
 def _products(model: ModelShape, setting: Setting) -> float:
@@ -270,14 +292,20 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
 
 def _matrices(model: ModelShape, setting: Setting) -> float:
     """Inputs that matrices keep, and what lies between the two halves of each adapter."""
-    groups: dict[Reads, list[Matrix]] = {}
-    for matrix in model.matrices:
-        groups.setdefault(matrix.reads, []).append(matrix)
-    inputs = sum(_group(reads, matrices, model, setting) for reads, matrices in groups.items())
+    inputs = _inputs(model, setting)
     here = [m for m in model.matrices if m.name in setting.inventory.adapted]
     # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
     results = sum(2 * m.rows for m in here) if setting.inventory.dora else 0
     return inputs + (sum(_rank(m.name, setting) for m in here) + results) * setting.types.compute
+
+
+def _inputs(model: ModelShape, setting: Setting, reads: Collection[Reads] | None = None) -> float:
+    """Inputs of matrices, or of those alone that read one of `reads`, each once."""
+    groups: dict[Reads, list[Matrix]] = {}
+    for matrix in model.matrices:
+        if reads is None or matrix.reads in reads:
+            groups.setdefault(matrix.reads, []).append(matrix)
+    return sum(_group(one, matrices, model, setting) for one, matrices in groups.items())
 
 
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
@@ -409,13 +437,12 @@ def _mlp(model: ModelShape, setting: Setting) -> float:
     return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c
 
 
-def mlp_bytes(model: ModelShape, setting: Setting) -> float:
+def mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
     """Bytes per token that an MLP saves, with the inputs of its matrices."""
-    read: dict[Reads, list[Matrix]] = {}
-    for matrix in model.matrices:
-        if matrix.reads.startswith(("mlp", "expert")):
-            read.setdefault(matrix.reads, []).append(matrix)
-    return _mlp(model, setting) + sum(_group(reads, ms, model, setting) for reads, ms in read.items())
+    reads: set[Reads] = {m.reads for m in model.matrices if m.reads.startswith(("mlp", "expert"))}
+    if recompute == "none":
+        reads -= _made_again_inside(model, setting)
+    return _mlp(model, setting) + _inputs(model, setting, reads)
 
 
 def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
@@ -440,7 +467,7 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
         sum(m.reads == reads for m in apart) for reads in ("attention_output", "mlp_input", "mlp_product")
     )
     if recompute == "none":
-        return (2 * factors + last * setting.casts) * model.mlp_width * c + read
+        return 3 * factors * model.mlp_width * c
     needed = any(_keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
     tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
     beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)

@@ -24,9 +24,10 @@ def _compiled(scene: Scene, behind: int, comes: bool, stays: float) -> Iterator[
     work, block = scene.work, scene.part.inventory.block
     tokens, casts, stream = work.tokens, weight_casts(scene, blocks=1), work.block_backward[0]
     last, of_mlp = _trained_of_mlp(scene)
-    saved, recompute = of_one_block(scene), work.execution.gradient_checkpointing
+    recompute = work.execution.gradient_checkpointing
     others = (work.unit_blocks - 1) * block.trained_elements
-    begun = saved if recompute == "none" else tokens * (work.saved + stream) + shared(scene)
+    begun = tokens * (work.saved + stream) + shared(scene)
+    saved = begun if recompute == "none" else of_one_block(scene)
     arrives = arriving(scene) if comes else 0
     yield {
         "activations": begun,

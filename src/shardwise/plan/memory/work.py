@@ -17,6 +17,7 @@ from shardwise.plan.memory.activations import (
     compiled_attention_bytes,
     compiled_end_bytes,
     cut_backward_bytes,
+    everything_bytes,
     final_norm_bytes,
     fused_mlp_bytes,
     mlp_begin_bytes,
@@ -141,7 +142,7 @@ class Work:
     @of_all_sizes
     def saved_by_mlp(self) -> float:
         """Bytes per token that a block's MLP saves, which its backward has let go of when that of attention begins."""
-        return mlp_bytes(self.block, self.setting)
+        return mlp_bytes(self.block, self.setting, recompute=self.execution.gradient_checkpointing)
 
     @of_all_sizes
     def mlp_begins(self) -> float:
@@ -320,7 +321,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         types=types,
         block=block,
         setting=setting,
-        saved_whole=max(saved_bytes(kind, setting, recompute="none") for kind in block.kinds),
+        saved_whole=max(everything_bytes(kind, setting) for kind in block.kinds),
         saved=_mean_saved(block, setting, execution),
     )
 

@@ -100,7 +100,9 @@ def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
     recompute = execution.gradient_checkpointing
     kept = execution.attn_implementation in KEPT_BY_SELECTIVE
     selective = ran.remade + ran.between + (0.0 if kept else ran.attention)
-    again = {"none": 0.0, "selective": selective}.get(recompute, ran.forward)
+    # Compiled, what lies between saved products is written once more.
+    written = device_of(work).bytes_moved(work.tokens * max(work.saved_whole - work.saved, 0.0))
+    again = {"none": written, "selective": selective}.get(recompute, ran.forward)
     again_talking = 0.0 if recompute == "none" else ran.slices * _SLICES_AGAIN + ran.keys
     once_more = 0 if recompute == "none" else 1
     # In eager mode selective recompute hands every operator to Python.
