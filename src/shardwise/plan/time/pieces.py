@@ -33,6 +33,8 @@ _FORWARD_PASSES, _BACKWARD_PASSES = 2.5, 5.0
 _EAGER_SCORE_PASSES = 6
 #: Logits in float32 go through memory this often: largest, shifted, raised, summed, and made into gradients.
 _LOGIT_PASSES = 8
+#: One compiled kernel reads them thrice in the compute type, and writes their gradients.
+_COMPILED_LOGIT_PASSES = 4
 #: Collectives that tensor parallelism waits for in one pass of a block: before and after attention, and the MLP.
 _TENSOR_COLLECTIVES = 4
 #: Of these, those that are made again where a block is recomputed, in full or but for its products: `checkpoint` stops
@@ -223,7 +225,9 @@ def _loss(work: Work, device: Device) -> Piece:
     if work.inventory.trained(work.inventory.head_name):
         products += device.product(work.model.vocab_size / layout.tp, width, at_once)
         products += device.bytes_moved(sum(_weight_bytes(work, sliced * width))) / chunks
-    passes = device.bytes_moved(at_once * sliced * FLOAT32_BYTES * _LOGIT_PASSES)
+    compute, compiled = work.types.compute, work.execution.compile
+    passed = _COMPILED_LOGIT_PASSES * compute if compiled else _LOGIT_PASSES * FLOAT32_BYTES
+    passes = device.bytes_moved(at_once * sliced * passed)
     group = group_of(work.cluster, layout, "tp")
     if work.model.plain_head:  # the largest logit of each position, then a sum and the label's logit
         talking = sum(group.all_reduce(at_once * count * FLOAT32_BYTES) for count in (1, 2))
