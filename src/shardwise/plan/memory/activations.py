@@ -116,11 +116,11 @@ def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, f
         widened = (2 * c + FLOAT32_BYTES) * wide
         return stream, widened, widened
     # PEFT sums the gradients that the frozen matrix and the adapter make of what they read.
-    summands = 2 if any(m.reads == "mlp_product" for m in _apart(model, setting)) else 1
+    summands = 2 if any(m.reads == "mlp_product" for m in adapted_apart(model, setting)) else 1
     gradients = 3 * wide * c if model.mlp == "gated" else 2 * wide * c
     product = 0.0
     for reads in ("mlp_product", "expert_product"):
-        kept = [m for m in model.matrices if m.reads == reads and _keeps_input(m, setting)]
+        kept = [m for m in model.matrices if m.reads == reads and keeps_input(m, setting)]
         product += kept[0].columns * _copies(kept[0]) * c if kept else 0.0
     return stream, summands * wide * c, max(gradients - product, 0.0)
 
@@ -146,8 +146,8 @@ def again_at_adapter_bytes(model: ModelShape, setting: Setting) -> float:
     matrix, where PEFT's own code runs that: what the frozen matrix made; the gradient of what the adapter made, which
     backward has scaled before it asks; and of a slice the part that was gathered for the MLP, which the block's own
     code still holds."""
-    last = [m for m in _apart(model, setting) if m.reads == "mlp_product"]
-    if not last or _ends_with_norm(model):
+    last = [m for m in adapted_apart(model, setting) if m.reads == "mlp_product"]
+    if not last or ends_with_norm(model):
         return 0.0
     return 2 * last[0].rows * setting.types.compute + (block_input_bytes(model, setting) if setting.tp > 1 else 0.0)
 
@@ -155,14 +155,14 @@ def again_at_adapter_bytes(model: ModelShape, setting: Setting) -> float:
 def unasked_bytes(model: ModelShape, setting: Setting) -> float:
     """Bytes per token of what the last product of a block made: selective recompute keeps it, and asks for it only
     where a norm reads it, or an adapter stands behind it."""
-    if _ends_with_norm(model):
+    if ends_with_norm(model):
         return 0.0
     adapted = setting.inventory.adapted
     last = [m for m in model.matrices if m.reads == "mlp_product" and not made_again(m) and m.name not in adapted]
     return sum(m.rows for m in last) * setting.types.compute
 
 
-def _ends_with_norm(model: ModelShape) -> bool:
+def ends_with_norm(model: ModelShape) -> bool:
     """Whether a block adds to the stream what a norm made of its MLP's result."""
     return any(norm.name.endswith(_LAST_NORMS) for norm in _norms(model))
 
@@ -173,7 +173,7 @@ def reads_in_place(model: ModelShape, setting: Setting) -> bool:
     if first.width != model.hidden_size:
         return False
     if not first.name.endswith(_FIRST_NORMS):
-        return any(_keeps_input(m, setting) for m in model.matrices if m.reads == "attention_input")
+        return any(keeps_input(m, setting) for m in model.matrices if m.reads == "attention_input")
     if model.norm == "layer":
         return bool(first.size) and setting.layer_norm_bytes == setting.types.compute
     return setting.compiled or setting.types.compute == FLOAT32_BYTES
@@ -182,7 +182,7 @@ def reads_in_place(model: ModelShape, setting: Setting) -> bool:
 def norm_backward_bytes(model: ModelShape, setting: Setting) -> float:
     """Bytes per token that the backward of a norm behind a block's MLP works in: float32 numbers of the stream's width
     in the gradient that came, in both factors of the norm, and in the gradient of what it squared."""
-    return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if _ends_with_norm(model) else 0.0
+    return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if ends_with_norm(model) else 0.0
 
 
 def routed_bytes(model: ModelShape, setting: Setting) -> tuple[float, float]:
@@ -246,7 +246,7 @@ def _made_again_inside(model: ModelShape, setting: Setting) -> set[Reads]:
 def _products(model: ModelShape, setting: Setting) -> float:
     """Selective: the block's input, and what products and attention make; compiled, of the last what a norm reads."""
     c = setting.types.compute
-    last = setting.compiled and not _ends_with_norm(model)
+    last = setting.compiled and not ends_with_norm(model)
     outputs = sum(
         m.run * m.rows for m in model.matrices if not made_again(m) and not (last and m.reads == "mlp_product")
     )
@@ -309,7 +309,7 @@ def _inputs(model: ModelShape, setting: Setting, reads: Collection[Reads] | None
 
 
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
-    kept = [matrix for matrix in matrices if _keeps_input(matrix, setting)]
+    kept = [matrix for matrix in matrices if keeps_input(matrix, setting)]
     routers = [m for m in kept if _routes(m, model)]
     if routers and not setting.compiled and setting.types.compute != FLOAT32_BYTES:
         # Routers decide in float32, on a copy of their own (`models/routing.py`).
@@ -334,7 +334,8 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
     return 0.0 if reads == "attention_output" and not copies_output else size
 
 
-def _keeps_input(matrix: Matrix, setting: Setting) -> bool:
+def keeps_input(matrix: Matrix, setting: Setting) -> bool:
+    """Whether it is trained, or adapted, so that its gradient needs what it read."""
     held = setting.inventory
     return held.trained(matrix.name) or matrix.name in held.adapted or matrix.name in held.bare
 
@@ -357,7 +358,7 @@ def _rank(name: str, setting: Setting) -> int:
 def _attention(model: ModelShape, setting: Setting) -> float:
     """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
     c = setting.types.compute
-    query, key, value = _widths(model)
+    query, key, value = attention_widths(model)
     wide = setting.cp * (key + value)  # the whole sequence's, for this rank's tokens
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.keeps_scores:
@@ -406,7 +407,7 @@ def _attention_output(model: ModelShape, setting: Setting) -> float:
     return heads * setting.length * (probabilities + capped)
 
 
-def _widths(model: ModelShape) -> tuple[int, int, int]:
+def attention_widths(model: ModelShape) -> tuple[int, int, int]:
     """Elements of one token's queries, keys, and values or what a view of them keeps alive."""
     groups = model.num_key_value_heads
     # Keys and values out of one latent are halves of one product, and the values a view of it.
@@ -421,7 +422,7 @@ def _output_width(model: ModelShape) -> int:
 
 def _keeps_product(model: ModelShape, setting: Setting) -> bool:
     """Whether the MLP's last matrix keeps its input as it is, and no copy of it."""
-    kept = [m for m in model.matrices if m.reads == "mlp_product" and _keeps_input(m, setting)]
+    kept = [m for m in model.matrices if m.reads == "mlp_product" and keeps_input(m, setting)]
     adapted = any(m.name in setting.inventory.adapted for m in kept)
     return bool(kept) and not (adapted and (setting.widens or setting.dropout))
 
@@ -445,61 +446,10 @@ def mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> f
     return _mlp(model, setting) + _inputs(model, setting, reads)
 
 
-def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
-    """Bytes per token in the compiled kernel that makes the gradients inside an MLP, with what its first matrices read.
-
-    Where their results are saved, it writes into one of them, and what the last matrix read is gone. Only where
-    gradients are cast does that wait for the gradient of the last adapter, and the two of what it read are added then,
-    unless one operator makes their sum.
-
-    Where they are made again, the product for the last matrix is written too, and only a sole factor's gradient is in
-    place. Adapters that PEFT's own code adds bring their results and what flows back to them; and, unless norms read
-    what matrices gave, two tensors of the stream's width: what the adapter behind attention gave, and, where nothing is
-    saved, the gradient times the last adapter's scale. Of sums that one operator makes one such tensor was measured
-    where nothing is saved; which it is was not read.
-
-    All of it was seen in the code that torch's inductor writes.
-    """
-    c, factors = setting.types.compute, 2 if model.mlp == "gated" else 1
-    read = model.hidden_size * c
-    apart = _apart(model, setting)
-    behind, first, last = (
-        sum(m.reads == reads for m in apart) for reads in ("attention_output", "mlp_input", "mlp_product")
-    )
-    if recompute == "none":
-        return 3 * factors * model.mlp_width * c
-    needed = any(_keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
-    tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
-    beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)
-    if recompute != "selective" and setting.inventory.adapted and not apart and not model.parallel_residual:
-        beside = 1
-    beside = 0 if _ends_with_norm(model) else beside
-    return tensors * model.mlp_width * c + read + beside * block_input_bytes(model, setting)
-
-
-def _apart(model: ModelShape, setting: Setting) -> list[Matrix]:
+def adapted_apart(model: ModelShape, setting: Setting) -> list[Matrix]:
     """Matrices whose adapters PEFT's own code adds to what they made."""
     joined = setting.inventory.joined if setting.tp == 1 else frozenset[str]()
     return [m for m in model.matrices if m.name in setting.inventory.adapted - joined]
-
-
-def compiled_attention_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
-    """Bytes per token as a compiled block's backward comes to attention, above what it saved and one gradient of the
-    stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
-    were made again, or, where one operator sums products, one gradient less. On a processor packed rows go document by
-    document, and their gradients are then put together."""
-    again, apart = recompute != "none", _apart(model, setting)
-    made = sum(m.rows for m in apart if m.reads == "attention_input") if again else 0
-    times = 2 if setting.attention == "varlen" and not setting.cuda else 1
-    given = 2 if again and setting.inventory.adapted and not apart else 3
-    return (given * model.hidden_size + times * sum(_widths(model)) + made) * setting.types.compute
-
-
-def compiled_end_bytes(model: ModelShape, setting: Setting) -> float:
-    """Bytes per token in the last kernel of a compiled block's backward, that of the first norm: the block's input, the
-    gradient that came past the matrices, and what each of these made of its own. Seen in inductor's code."""
-    reads = ("attention_input", "mlp_input") if model.parallel_residual else ("attention_input",)
-    return (2 + sum(m.reads in reads for m in model.matrices)) * block_input_bytes(model, setting)
 
 
 def mlp_begin_bytes(model: ModelShape, setting: Setting) -> float:

@@ -14,12 +14,9 @@ from shardwise.plan.memory.activations import (
     backward_bytes,
     block_input_bytes,
     causal_mask_bytes,
-    compiled_attention_bytes,
-    compiled_end_bytes,
     cut_backward_bytes,
     everything_bytes,
     final_norm_bytes,
-    fused_mlp_bytes,
     mlp_begin_bytes,
     mlp_bytes,
     norm_backward_bytes,
@@ -32,6 +29,7 @@ from shardwise.plan.memory.activations import (
     unasked_bytes,
     unsaved_by_first_block,
 )
+from shardwise.plan.memory.compiled_blocks import compiled_attention_bytes, compiled_end_bytes, fused_mlp_bytes
 from shardwise.plan.memory.inventory import Inventory
 from shardwise.plan.memory.parts import Part, sliced_shape
 from shardwise.plan.memory.persistent import Holding
