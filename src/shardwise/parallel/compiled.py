@@ -41,9 +41,10 @@ def apply_compile(blocks: Iterable[nn.Module]) -> None:
     # DDP would cut a block's graph wherever a bucket ends, and what crosses a cut is kept for backward. Buckets leave
     # between blocks anyway.
     config.optimize_ddp = False
-    # Norms and the product that an MLP's last matrix reads are made again for the products of the backward: a third
-    # less is saved. Weights are not cast again.
+    # Norms, what activations give, and what adapters read after dropout are made again for the products of the
+    # backward: a third less is saved. Weights are not cast again.
     partitioner.ban_recompute_materialized_backward = False
+    partitioner.ban_recompute_used_far_apart = False
     inductor.joint_custom_pre_pass = SaveCasts()
     for block in blocks:
         block.forward = torch.compile(block.forward, backend=BACKEND)

@@ -211,9 +211,13 @@ def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
         or setting.inventory.trained(first.name)
     ):
         return 0.0
-    # Compiled, the norm is made again for adapters that read it.
-    again = _inputs(model, setting, _made_again_inside(model, setting) & {"attention_input"})
-    return max(_norm(first, model, setting) / setting.tp - again, 0.0)
+    kept = _norm(first, model, setting) / setting.tp
+    read: set[Reads] = {"attention_input"}
+    if read <= _made_again_inside(model, setting):
+        # Adapters need what the norm gave, or what each of them left of it.
+        adapted = sum(m.reads == "attention_input" and m.name in setting.inventory.adapted for m in model.matrices)
+        kept += _masks(model, setting, read) - _inputs(model, setting, read) * (adapted if setting.dropout else 1)
+    return kept
 
 
 def everything_bytes(model: ModelShape, setting: Setting) -> float:
@@ -228,17 +232,14 @@ def everything_bytes(model: ModelShape, setting: Setting) -> float:
 
 def _made_again_inside(model: ModelShape, setting: Setting) -> set[Reads]:
     """What matrices of a compiled block read of norms, sums and activations, which is made again out of what is saved
-    (`parallel/compiled.py`); but for the second norm of two that read one input, and for attention's output where
-    rotary positions are partial."""
+    (`parallel/compiled.py`)."""
     if not setting.compiled:
         return set()
-    norms = _norms(model)
-    reads: set[Reads] = {"mlp_product"}
-    if not model.parallel_residual or len(norms) == 1:
-        reads.add("mlp_input")
-    if norms[0].name.endswith(_FIRST_NORMS) and norms[0].width == model.hidden_size:
+    first = _norms(model)[0]
+    reads: set[Reads] = {"mlp_input", "mlp_product"}
+    if first.name.endswith(_FIRST_NORMS) and first.width == model.hidden_size:
         reads.add("attention_input")
-    if setting.attention != "eager" and not model.partial_rotary:
+    if setting.attention != "eager":
         reads.add("attention_output")
     return reads
 
@@ -292,7 +293,7 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
 
 def _matrices(model: ModelShape, setting: Setting) -> float:
     """Inputs that matrices keep, and what lies between the two halves of each adapter."""
-    inputs = _inputs(model, setting)
+    inputs = _inputs(model, setting) + _masks(model, setting)
     here = [m for m in model.matrices if m.name in setting.inventory.adapted]
     # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
     results = sum(2 * m.rows for m in here) if setting.inventory.dora else 0
@@ -308,6 +309,14 @@ def _inputs(model: ModelShape, setting: Setting, reads: Collection[Reads] | None
     return sum(_group(one, matrices, model, setting) for one, matrices in groups.items())
 
 
+def _masks(model: ModelShape, setting: Setting, reads: Collection[Reads] | None = None) -> float:
+    """What adapters of a compiled block drop out of what they read: a byte for each element."""
+    if not (setting.dropout and setting.compiled):
+        return 0.0
+    adapted = [m for m in model.matrices if m.name in setting.inventory.adapted]
+    return sum(m.columns for m in adapted if reads is None or m.reads in reads)
+
+
 def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
     kept = [matrix for matrix in matrices if keeps_input(matrix, setting)]
     routers = [m for m in kept if _routes(m, model)]
@@ -319,9 +328,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
         return 0.0
     size = kept[0].columns * _copies(kept[0]) * setting.types.compute
     adapted = [matrix for matrix in kept if matrix.name in setting.inventory.adapted]
-    if setting.dropout and adapted and setting.compiled:
-        return size + len(adapted) * kept[0].columns
-    if setting.dropout and adapted:
+    if setting.dropout and adapted and not setting.compiled:
         # Each adapter drops other elements: a copy of its own, and a mask.
         mask = 1 if setting.cuda else setting.adapter_bytes
         return len(adapted) * (size + kept[0].columns * mask)
@@ -440,10 +447,9 @@ def _mlp(model: ModelShape, setting: Setting) -> float:
 
 def mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
     """Bytes per token that an MLP saves, with the inputs of its matrices."""
-    reads: set[Reads] = {m.reads for m in model.matrices if m.reads.startswith(("mlp", "expert"))}
-    if recompute == "none":
-        reads -= _made_again_inside(model, setting)
-    return _mlp(model, setting) + _inputs(model, setting, reads)
+    inside: set[Reads] = {m.reads for m in model.matrices if m.reads.startswith(("mlp", "expert"))}
+    kept = inside - _made_again_inside(model, setting) if recompute == "none" else inside
+    return _mlp(model, setting) + _inputs(model, setting, kept) + _masks(model, setting, inside)
 
 
 def adapted_apart(model: ModelShape, setting: Setting) -> list[Matrix]:

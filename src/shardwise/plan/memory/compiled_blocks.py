@@ -21,7 +21,8 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
     """Bytes per token in the compiled kernel that makes the gradients inside an MLP.
 
     Without recompute these are what the first matrices made, their product, which is made again, and the gradients of
-    both; where there is one first matrix, two of them are one tensor.
+    both; where there is one first matrix, two of them are one tensor. Of adapters that PEFT's own code adds each brings
+    one more: what flows back through it, or what flows to it, scaled.
 
     With recompute what the first matrices read is there too, the product for the last matrix is written as well, and
     only a sole factor's gradient is in place. Adapters that PEFT's own code adds bring their results and what flows
@@ -32,13 +33,13 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
     All of it was seen in the code that torch's inductor writes.
     """
     c, factors = setting.types.compute, 2 if model.mlp == "gated" else 1
-    if recompute == "none":
-        return 3 * factors * model.mlp_width * c
     read = model.hidden_size * c
     apart = adapted_apart(model, setting)
     behind, first, last = (
         sum(m.reads == reads for m in apart) for reads in ("attention_output", "mlp_input", "mlp_product")
     )
+    if recompute == "none":
+        return (3 * factors + first + last) * model.mlp_width * c
     needed = any(keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
     tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
     beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)
