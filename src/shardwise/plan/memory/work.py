@@ -63,9 +63,10 @@ class of_all_sizes(Generic[T]):  # noqa: N801  # a decorator, as cached_property
 class Work:
     """What every rank does in one optimizer step.
 
-    `block` is the model as one tensor-parallel rank sees it. `saved_whole` are bytes per token that the largest block
-    saves without recompute, `saved` those of the mean block with the execution's. `document` is the mean length of a
-    packed row, `trained` the positions of a micro-batch that are trained, where they are known.
+    `block` is the model as one tensor-parallel rank sees it. `saved_whole` are bytes per token of all that operators of
+    the largest block save, `saved` what the mean block keeps under the execution, which may make some of it again.
+    `document` is the mean length of a packed row, `trained` the positions of a micro-batch that are trained, where they
+    are known.
     """
 
     job: Job
