@@ -33,13 +33,13 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
     All of it was seen in the code that torch's inductor writes.
     """
     c, factors = setting.types.compute, 2 if model.mlp == "gated" else 1
-    read = model.hidden_size * c
     apart = adapted_apart(model, setting)
     behind, first, last = (
         sum(m.reads == reads for m in apart) for reads in ("attention_output", "mlp_input", "mlp_product")
     )
     if recompute == "none":
         return (3 * factors + first + last) * model.mlp_width * c
+    read = model.hidden_size * c
     needed = any(keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
     tensors = 2 * factors + 1 + 2 * first + last + needed - (factors == 1)
     beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)

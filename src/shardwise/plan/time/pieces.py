@@ -102,9 +102,7 @@ def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
     recompute = execution.gradient_checkpointing
     kept = execution.attn_implementation in KEPT_BY_SELECTIVE
     selective = ran.remade + ran.between + (0.0 if kept else ran.attention)
-    # Compiled, what lies between saved products is written once more.
-    written = device_of(work).bytes_moved(work.tokens * max(work.saved_whole - work.saved, 0.0))
-    again = {"none": written, "selective": selective}.get(recompute, ran.forward)
+    again = {"none": _written_again(work), "selective": selective}.get(recompute, ran.forward)
     again_talking = 0.0 if recompute == "none" else ran.slices * _SLICES_AGAIN + ran.keys
     once_more = 0 if recompute == "none" else 1
     # In eager mode selective recompute hands every operator to Python.
@@ -125,6 +123,13 @@ def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
         weights=ran.weights,
         loss=ran.loss,
     )
+
+
+def _written_again(work: Work) -> float:
+    """Seconds of writing what a compiled block makes again out of what it saved, without recompute."""
+    if not (work.execution.compile and work.execution.gradient_checkpointing == "none"):
+        return 0.0
+    return device_of(work).bytes_moved(work.tokens * (work.saved_whole - work.saved))
 
 
 def ran_by(work: Work) -> Ran:
