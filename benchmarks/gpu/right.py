@@ -32,7 +32,7 @@ def memory(bench: Bench) -> Figures:
     """0.5B under each recompute, plain and compiled: forecast beside measured, and the same losses."""
     recomputes = ("none", "full", "selective", "offloaded")
     cells = [(recompute, compiled) for recompute in recomputes for compiled in (False, True)]
-    cells = cells if bench.is_cuda else cells[::2]
+    cells = [*cells, ("selective_offloaded", True)] if bench.is_cuda else cells[::2]
 
     def run(cell: tuple[str, bool]) -> Ran:
         name = f"memory-{cell[0]}-{'compiled' if cell[1] else 'eager'}"

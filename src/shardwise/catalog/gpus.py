@@ -88,6 +88,7 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         reserved_bytes=0 if name.startswith("MI") else reserved_bytes(row["memory_mib"] * MIB),
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
+        host_bytes_per_second=_link("links", row.get("host", row["link"])).bytes_per_second,
         context_bytes=_CONTEXT_BYTES_OF_HOPPER if name.startswith(("H", "GH", "B", "GB")) else CONTEXT_BYTES,
         usd_per_hour=(price.lowest, price.highest) if price else None,
         typical_usd_per_hour=price.typical if price else None,

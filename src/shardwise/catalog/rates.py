@@ -148,6 +148,7 @@ def _device(gpu: Gpu, rates: Rates) -> Gpu:
         product_flops=rates.best_flops(),
         attention_seconds=rates.attention_seconds,
         memory_bytes_per_second=rates.memory_bytes_per_second,
+        host_bytes_per_second=rates.host_to_device_bytes_per_second or gpu.host_bytes_per_second,
         operator_seconds=rates.operator_seconds,
     )
 

@@ -1,6 +1,6 @@
 """Applies a parallel layout to a model, in this order:
 
-(split in stages) -> tensor, experts -> recompute -> compile -> inputs on the host -> shard -> materialise -> replicate
+(split in stages) -> tensor, experts -> recompute -> compile -> saved on the host -> shard -> materialise -> replicate
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from shardwise.parallel.ddp import Buckets, apply_replication
 from shardwise.parallel.experts import apply_experts
 from shardwise.parallel.fsdp import apply_sharding, shard_experts
 from shardwise.parallel.gradients import Finish
-from shardwise.parallel.host_inputs import keep_inputs_on_host
 from shardwise.parallel.mesh import World
 from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
+from shardwise.parallel.saved_on_host import keep_saved_on_host
 from shardwise.parallel.single_stage import WholeModel
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor
 from shardwise.spec.layout.execution import Execution
@@ -73,15 +73,15 @@ def parallelize(
             apply_experts(stage.experts, mesh=world.expert_mesh["ep"])
 
         # Recompute wraps the block's own forward, inside the hooks that gather weights and inside compilation.
-        apply_recompute(stage.blocks, execution.gradient_checkpointing)
+        apply_recompute(stage.blocks, execution.recompute)
 
         # Compile each block's forward, with the recomputation inside the graph, and hooks and gathers outside.
         if execution.compile:
             apply_compile(stage.blocks)
 
         # Outside of compilation, for what a graph saves is known when it ends.
-        if execution.gradient_checkpointing == "offloaded":
-            keep_inputs_on_host(stage.blocks, world.device)
+        if execution.saves_on_host:
+            keep_saved_on_host(stage.blocks, world.device)
 
         # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:

@@ -67,4 +67,4 @@ def _narrows(right: torch.Tensor) -> bool:
     return bool(made <= width)
 
 
-_RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "offloaded": _full, "selective": _selective}
+_RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "selective": _selective}

@@ -42,6 +42,7 @@ class Gpu:
         reserved_bytes: what of that a job cannot take: the driver's own, and what other processes hold.
         dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`, `float16`.
         memory_bytes_per_second: bandwidth of the device memory.
+        host_bytes_per_second: to or from the host's memory, one direction; of PCI Express 4.0 where nothing is said.
         context_bytes: held outside the allocator by the driver and libraries.
         usd_per_hour: (lowest, highest) rental price, or None where none is known.
         typical_usd_per_hour: the median over providers, which costs are forecast at; None where it is not known.
@@ -61,6 +62,7 @@ class Gpu:
     memory_bytes: int
     dense_flops: dict[str, float]
     memory_bytes_per_second: float
+    host_bytes_per_second: float = 31.5e9
     context_bytes: int = 0
     usd_per_hour: tuple[float, float] | None = None
     typical_usd_per_hour: float | None = None

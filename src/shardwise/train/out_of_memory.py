@@ -184,7 +184,7 @@ def _smaller(execution: Execution, *, on_gpu: bool) -> Iterator[Execution]:
     layout, micro = execution.layout, execution.micro_batch_size
     if micro > 1:
         yield replace(execution, micro_batch_size=micro // 2)
-    if execution.gradient_checkpointing not in ("full", "offloaded"):
+    if execution.recompute != "full" and not execution.saves_on_host:
         yield replace(execution, gradient_checkpointing="full")
     if execution.loss == "full":
         yield replace(execution, loss="chunked")

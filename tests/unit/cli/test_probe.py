@@ -17,7 +17,7 @@ from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, w
 from shardwise.cli.main import main
 from shardwise.cli.probe import lines
 from shardwise.errors import HardwareError, InputError
-from shardwise.plan.time.links import Group
+from shardwise.plan.time.links import Group, copy_seconds
 from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
 from shardwise.spec.layout.axes import Layout
@@ -174,10 +174,13 @@ def test_processes_add_up_a_loss_and_a_norm_in_each_step() -> None:
 
 def test_gpus_keep_the_peak_that_mfu_is_counted_by() -> None:
     known = find_gpu("H100-SXM")
-    write_rates(_rates(gpu=known.gpu.name, product_flops={"bfloat16": {"8192x4096x4096": 6.2e14}}))
-    gpu = with_rates(Cluster(node=Node(gpu=known.gpu, num_gpus=2, link=known.link))).gpu
+    rates = {"product_flops": {"bfloat16": {"8192x4096x4096": 6.2e14}}, "host_to_device_bytes_per_second": 4e10}
+    write_rates(_rates(gpu=known.gpu.name, **rates))
+    cluster = with_rates(Cluster(node=Node(gpu=known.gpu, num_gpus=2, link=known.link)))
+    gpu = cluster.gpu
     assert gpu.dense_flops == known.gpu.dense_flops
     assert gpu.product_flops == {"bfloat16": 6.2e14}
+    assert copy_seconds(cluster, 4e10) == 1.0
 
 
 def test_hardware_probed_needs_a_probe(capsys) -> None:

@@ -64,9 +64,11 @@ def test_a_plan_says_that_qlora_leaves_experts_wide():
 
 def test_inputs_on_the_host_are_advised_where_only_these_are_too_much():
     text = "method: lora\ndata: {max_length: 16384}\ntrain: {global_batch_size: 4, offload: none%s}\n"
-    advised = "train.gradient_checkpointing: offloaded would fit"
+    advised = "train.gradient_checkpointing: selective_offloaded would fit"
     assert advised in plan("llama-3.1-8b", "1x RTX-4090", text % "").advice
-    assert plan("llama-3.1-8b", "1x RTX-4090", text % ", gradient_checkpointing: offloaded").chosen is not None
+    assert (
+        plan("llama-3.1-8b", "1x RTX-4090", text % ", gradient_checkpointing: selective_offloaded").chosen is not None
+    )
     longer = plan("llama-3.1-8b", "1x RTX-4090", text.replace("16384", "65536") % "")
     assert longer.advice
     assert advised not in longer.advice

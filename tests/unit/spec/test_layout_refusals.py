@@ -71,6 +71,15 @@ def test_a_cut_backward_does_not_go_with_recompute_or_streamed_parameters() -> N
         said = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}; use none, or schedule: 1f1b"
         assert reasons(layout, gradient_checkpointing=kind) == [said]
     assert reasons(layout, gradient_checkpointing="none") == []
+
+
+def test_eager_blocks_do_not_hand_over_what_selective_recompute_saves() -> None:
+    said = "gradient_checkpointing selective_offloaded moves what compiled blocks save; use compile: true, or offloaded"
+    assert reasons(Layout(), gradient_checkpointing="selective_offloaded") == [said]
+    assert reasons(Layout(), gradient_checkpointing="selective_offloaded", compile=True) == []
+
+
+def test_streamed_parameters_do_not_go_with_a_cut_backward() -> None:
     job = job_from_data({"model": "m", "data": {"path": "d"}})
     whole = Layout(pp=2, dp_shard=2, schedule="zero_bubble", zero_stage=2, reshard_after_forward=False)
     for layout in (whole, Layout(pp=2, dp_shard=2, schedule="1f1b")):

@@ -11,10 +11,13 @@ from shardwise.plan.memory import BFLOAT16_BYTES, take_inventory
 from shardwise.plan.search import Question, Search, offloads
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.execution import Checkpointing
 from shardwise.spec.model.shape import ModelShape
 from shardwise.units import format_gib
 
 _SHORTEST_LENGTH = 64
+#: Checkpointing whose saved tensors wait in the host's memory, the fastest first.
+_ON_HOST: tuple[Checkpointing, ...] = ("selective_offloaded", "offloaded")
 _MOST_GPUS_ADVISED = 1024
 #: GPUs of a machine, of a kind that no provider is known to rent out.
 _USUAL_SIZES = [1, 2, 4, 8]
@@ -28,10 +31,11 @@ def remedies(question: Question) -> Iterator[str]:
     if length is not None:
         shorter = replace(question, length=length)
         yield f"data.max_length {length} would fit{_by_offload(shorter)}"
-    if question.job.train.gradient_checkpointing != "offloaded" and question.cluster.gpu.kind != "cpu":
-        offloaded = question.with_inputs_on_host()
-        if fits(offloaded):
-            yield f"train.gradient_checkpointing: offloaded would fit{_by_offload(offloaded)}"
+    for kind in _ON_HOST if question.cluster.gpu.kind != "cpu" else ():
+        offloaded = question.with_checkpointing(kind)
+        if question.job.train.gradient_checkpointing not in _ON_HOST and fits(offloaded):
+            yield f"train.gradient_checkpointing: {kind} would fit{_by_offload(offloaded)}"
+            break
     lora = _with_adapters(question)
     if lora is not None and fits(lora):
         yield f"method: lora would fit{_by_offload(lora)}"

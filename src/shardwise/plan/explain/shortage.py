@@ -57,7 +57,7 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
             if work.sharded and not work.execution.layout.reshard_after_forward
             else "use a smaller model or precision"
         )
-    if work.execution.gradient_checkpointing not in ("full", "offloaded"):
+    if work.execution.recompute != "full" and not work.execution.saves_on_host:
         return "recompute activations (gradient_checkpointing: full)"
     return _less_at_once(work)
 

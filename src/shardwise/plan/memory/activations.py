@@ -101,7 +101,7 @@ def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) ->
     """Bytes per token that a block keeps from its forward to its backward."""
     if recompute == "none":
         return everything_bytes(model, setting) - _inputs(model, setting, _made_again_inside(model, setting))
-    return _products(model, setting) if recompute == "selective" else block_input_bytes(model, setting)
+    return sum(saved_under_recompute(model, setting, recompute))
 
 
 def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, float]:
@@ -244,18 +244,21 @@ def _made_again_inside(model: ModelShape, setting: Setting) -> set[Reads]:
     return reads
 
 
-def _products(model: ModelShape, setting: Setting) -> float:
-    """Selective: the block's input, and what products and attention make; compiled, of the last what a norm reads."""
-    c = setting.types.compute
+def saved_under_recompute(model: ModelShape, setting: Setting, recompute: Recompute) -> tuple[float, ...]:
+    """Bytes per token of each tensor that a block saves: its input; `selective` also what products and attention make,
+    compiled of the last product what a norm reads."""
+    read, c = block_input_bytes(model, setting), setting.types.compute
+    if recompute == "full":
+        return (read,)
     last = setting.compiled and not ends_with_norm(model)
-    outputs = sum(
-        m.run * m.rows for m in model.matrices if not made_again(m) and not (last and m.reads == "mlp_product")
-    )
-    adapters = sum(_rank(m.name, setting) for m in model.matrices if m.name in setting.inventory.adapted)
-    attention = _attention_output(model, setting) if setting.attention in KEPT_BY_SELECTIVE else 0
+    outputs = [
+        m.run * m.rows * c for m in model.matrices if not made_again(m) and not (last and m.reads == "mlp_product")
+    ]
+    adapters = [_rank(m.name, setting) * c for m in model.matrices if m.name in setting.inventory.adapted]
+    attention = [_attention_output(model, setting)] if setting.attention in KEPT_BY_SELECTIVE else []
     # What was summed over slices stands beside the summands.
-    summed = 2 * block_input_bytes(model, setting) if setting.tp > 1 else 0
-    return block_input_bytes(model, setting) + (outputs + adapters) * c + attention + summed
+    summed = [read, read] if setting.tp > 1 else []
+    return (read, *outputs, *adapters, *attention, *summed)
 
 
 def made_again(matrix: Matrix) -> bool:

@@ -24,7 +24,7 @@ def _compiled(scene: Scene, behind: int, comes: bool, stays: float) -> Iterator[
     work, block = scene.work, scene.part.inventory.block
     tokens, casts, stream = work.tokens, weight_casts(scene, blocks=1), work.block_backward[0]
     last, of_mlp = _trained_of_mlp(scene)
-    recompute = work.execution.gradient_checkpointing
+    recompute = work.execution.recompute
     others = (work.unit_blocks - 1) * block.trained_elements
     begun = tokens * (work.saved + stream) + shared(scene)
     saved = begun if recompute == "none" else of_one_block(scene)
@@ -83,7 +83,7 @@ def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
     # What a block ends with: a norm, or the mean over experts.
     saved, end = of_one_block(scene), tokens * max(work.norm_backward, work.routed[1])
     # Where a block is computed again before its backward, the next one has come by the time that is done.
-    recomputed = work.execution.gradient_checkpointing != "none"
+    recomputed = work.execution.recompute != "none"
     begun = tokens * (work.saved + stream) + shared(scene) if recomputed else saved
     # Of the other blocks of its unit gradients wait whole.
     others = (work.unit_blocks - 1) * block.trained_elements

@@ -14,7 +14,7 @@ def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
     stay for the whole step are counted by `step_casts`); and those of plain adapters, which their joined product saves
     for its backward, so that under recompute only a block that is `at_work` has them."""
     execution = scene.work.execution
-    by_product = at_work if execution.gradient_checkpointing != "none" else blocks
+    by_product = at_work if execution.recompute != "none" else blocks
     # Autocast keeps its copies of parameters, and not those of their slices or in compiled blocks: the products do.
     cast = by_product if execution.layout.tp > 1 or execution.compile else blocks
     of = scene.part.cast_experts if execution.keeps_casts else scene.part.cast_matrices
@@ -56,13 +56,13 @@ def _joined_copies(scene: Scene) -> float:
     if scene.work.setting.casts:
         return (a + b) * scene.work.types.compute
     if execution.compile:
-        a = a - scene.part.lone_adapters if execution.gradient_checkpointing == "none" else 0
+        a = a - scene.part.lone_adapters if execution.recompute == "none" else 0
     return a * scene.work.types.compute
 
 
 def kept_casts(scene: Scene, *, blocks: float) -> float:
     """Those that outlive the forward, because a backward needs them: not where blocks are computed again."""
-    kept = blocks if scene.work.execution.gradient_checkpointing == "none" else 0
+    kept = blocks if scene.work.execution.recompute == "none" else 0
     return weight_casts(scene, blocks=kept, at_work=0)
 
 

@@ -14,7 +14,7 @@ from shardwise.plan.memory.margins import context_bytes, doubt_bytes, ends
 from shardwise.plan.memory.parts import Part, parts
 from shardwise.plan.memory.persistent import Holding, holdings, shard_degree, weight_degree
 from shardwise.plan.memory.reduced_once import turns
-from shardwise.plan.memory.saved import Alive, inputs_on_host
+from shardwise.plan.memory.saved import Alive, saved_on_host
 from shardwise.plan.memory.work import Scene, Work, flights, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -185,7 +185,7 @@ class Peaks:
         """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
         save of one micro-batch."""
         work = self.work(execution)
-        block = 0 if work.inputs_leave else work.saved * work.tokens
+        block = 0 if work.saves_on_host else work.saved * work.tokens
         return context_bytes(self.cluster, execution.layout) + max(
             # The first block may save less, and is not counted.
             one.stored + one.optimizer + max(one.gradients, max(0, len(one.part.span) - 1) * block)
@@ -197,9 +197,9 @@ class Peaks:
         return max(one.stored + one.optimizer + one.gradients for one in self._fullest(execution))
 
     def bytes_on_host(self, execution: Execution) -> int:
-        """Bytes that lie in the host's memory, offloaded or as inputs of blocks, for the rank with most of them."""
+        """Bytes that lie in the host's memory, offloaded or saved by blocks, for the rank with most of them."""
         work = self.work(execution)
-        return max(one.on_host + inputs_on_host(work, one) for one in self._fullest(execution))
+        return max(one.on_host + saved_on_host(work, one) for one in self._fullest(execution))
 
     def work(self, execution: Execution) -> Work:
         """An execution with the numbers that its forecasts share."""

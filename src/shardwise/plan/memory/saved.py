@@ -7,7 +7,7 @@ from shardwise.plan.memory.margins import workspace_bytes
 from shardwise.plan.memory.persistent import Holding, page_locked_bytes
 from shardwise.plan.memory.work import Scene, Work, flights, longest_round, sent_at_fullest
 from shardwise.spec.layout.axes import Layout, stages_per_rank
-from shardwise.spec.layout.execution import INPUTS_ON_GPU
+from shardwise.spec.layout.execution import SAVED_ON_GPU
 
 Alive = dict[str, float]
 
@@ -32,7 +32,7 @@ def of_a_pair(scene: Scene) -> Alive:
     """What a stage keeps of one more micro-batch in flight, without what its head keeps."""
     blocks = len(scene.part.span)
     return {
-        "activations": (0 if scene.work.inputs_leave else saved_by_blocks(scene, blocks)) + shared(scene),
+        "activations": (0 if scene.work.saves_on_host else saved_by_blocks(scene, blocks)) + shared(scene),
         "temporary": kept_casts(scene, blocks=blocks),
         "communication": _kept_messages(scene),
     }
@@ -72,19 +72,20 @@ def left_by_cut_backward(scene: Scene) -> float:
 def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     """What so many blocks keep; the model's first may keep less where the embedding is frozen (`skips`)."""
     work = scene.work
-    saved = (min(blocks, INPUTS_ON_GPU) if work.inputs_leave else blocks) * work.saved
+    saved = (min(blocks, SAVED_ON_GPU) if work.saves_on_host else blocks) * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
     return work.tokens * saved + (blocks * (work.remade_by_mean + work.causal_masks) if work.keeps_remade else 0.0)
 
 
-def inputs_on_host(work: Work, holding: Holding) -> int:
-    """Bytes of page-locked memory for the inputs of a rank's blocks, of all micro-batches in flight."""
-    if not work.inputs_leave:
+def saved_on_host(work: Work, holding: Holding) -> int:
+    """Bytes of page-locked memory for what a rank's blocks save, of all micro-batches in flight."""
+    if not work.saves_on_host:
         return 0
     execution, blocks = work.execution, len(holding.part.span)
     ways = flights(execution.layout, pp=holding.part.pp, num_micro_batches=execution.gradient_accumulation_steps)
-    return max(flight.pairs for flight in ways) * blocks * page_locked_bytes(work.tokens * work.block_input)
+    of_one = sum(page_locked_bytes(work.tokens * size) for size in work.saved_tensors)
+    return max(flight.pairs for flight in ways) * blocks * of_one
 
 
 def saved_by_all(scene: Scene) -> float:
@@ -115,7 +116,7 @@ def shared(scene: Scene) -> float:
 def of_one_block(scene: Scene) -> float:
     """What a block has saved, or made again, when its backward begins, and the gradient of what it gave."""
     work = scene.work
-    recomputed = work.execution.gradient_checkpointing != "none" and not work.reads_in_place
+    recomputed = work.execution.recompute != "none" and not work.reads_in_place
     saved = work.saved_whole + (work.block_input if recomputed else 0.0) + work.unasked + work.block_backward[0]
     return work.tokens * saved + shared(scene) + work.remade + work.causal_masks
 
@@ -175,8 +176,8 @@ def _kept_messages(scene: Scene) -> float:
 
 def _keeps_input_itself(work: Work) -> bool:
     """Whether a stage's first block keeps what the stage received, as it came."""
-    saved = work.execution.gradient_checkpointing != "none" or work.reads_in_place
-    return saved and not (work.model.scales_stream or work.inputs_leave)
+    saved = work.execution.recompute != "none" or work.reads_in_place
+    return saved and not (work.model.scales_stream or work.saves_on_host)
 
 
 def keys_of_others(scene: Scene) -> float:

@@ -26,6 +26,7 @@ from shardwise.plan.memory.activations import (
     remade_once_bytes,
     routed_bytes,
     saved_bytes,
+    saved_under_recompute,
     unasked_bytes,
     unsaved_by_first_block,
 )
@@ -141,7 +142,7 @@ class Work:
     @of_all_sizes
     def saved_by_mlp(self) -> float:
         """Bytes per token that a block's MLP saves, which its backward has let go of when that of attention begins."""
-        return mlp_bytes(self.block, self.setting, recompute=self.execution.gradient_checkpointing)
+        return mlp_bytes(self.block, self.setting, recompute=self.execution.recompute)
 
     @of_all_sizes
     def mlp_begins(self) -> float:
@@ -151,23 +152,29 @@ class Work:
     @of_all_sizes
     def again_at_adapter(self) -> float:
         """Bytes per token as a block that is computed again comes to the adapter of its MLP's last matrix."""
-        again = self.execution.gradient_checkpointing != "none"
+        again = self.execution.recompute != "none"
         return again_at_adapter_bytes(self.block, self.setting) if again else 0.0
 
     @cached_property
-    def inputs_leave(self) -> bool:
-        """Whether blocks' inputs wait for their backward in other memory than the rank's own."""
-        return self.execution.gradient_checkpointing == "offloaded" and self.setting.cuda
+    def saves_on_host(self) -> bool:
+        """Whether what blocks save waits for their backward in other memory than the rank's own."""
+        return self.execution.saves_on_host and self.setting.cuda
+
+    @of_all_sizes
+    def saved_tensors(self) -> tuple[float, ...]:
+        """Bytes per token of each tensor that the largest block saves under recompute."""
+        kinds = (saved_under_recompute(kind, self.setting, self.execution.recompute) for kind in self.block.kinds)
+        return max(kinds, key=sum)
 
     @of_all_sizes
     def fused_mlp(self) -> float:
         """Bytes per token in the kernel of a compiled block that makes the gradients inside its MLP."""
-        return fused_mlp_bytes(self.block, self.setting, recompute=self.execution.gradient_checkpointing)
+        return fused_mlp_bytes(self.block, self.setting, recompute=self.execution.recompute)
 
     @of_all_sizes
     def compiled_attention(self) -> float:
         """Bytes per token as a compiled block's backward comes to attention, above what it saved and the stream's."""
-        return compiled_attention_bytes(self.block, self.setting, recompute=self.execution.gradient_checkpointing)
+        return compiled_attention_bytes(self.block, self.setting, recompute=self.execution.recompute)
 
     @of_all_sizes
     def cut_backward(self) -> float:
@@ -203,7 +210,7 @@ class Work:
     @of_all_sizes
     def unasked(self) -> float:
         """Bytes per token that selective recompute keeps of a block until its backward ends, and does not need."""
-        selective = self.execution.gradient_checkpointing == "selective" and not self.execution.compile
+        selective = self.execution.recompute == "selective" and not self.execution.compile
         return unasked_bytes(self.block, self.setting) if selective else 0.0
 
     @of_all_sizes
@@ -242,7 +249,7 @@ class Work:
     @property
     def keeps_remade(self) -> bool:
         """Whether they stay until the block's backward; under recompute they are made again."""
-        return self.execution.gradient_checkpointing == "none"
+        return self.execution.recompute == "none"
 
     @of_all_sizes
     def remade_once(self) -> float:
@@ -326,7 +333,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
 
 
 def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> float:
-    recompute = execution.gradient_checkpointing
+    recompute = execution.recompute
     kept = [(kind.num_layers, saved_bytes(kind, setting, recompute=recompute)) for kind in model.kinds]
     if len(kept) == 1:
         return kept[0][1]

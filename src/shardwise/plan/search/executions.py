@@ -12,20 +12,20 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import (
     Attention,
+    Checkpointing,
     Execution,
     Offload,
     Precision,
-    Recompute,
     accumulation_steps,
 )
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal, documents_refusal
 from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under
 
-#: What `auto` looks at; not at `offloaded`, whose copies take memory and bandwidth of the host.
-_OF_AUTO: tuple[Recompute, ...] = ("none", "selective", "full")
+#: What `auto` looks at; not at what takes memory and bandwidth of the host.
+_OF_AUTO: tuple[Checkpointing, ...] = ("none", "selective", "full")
 #: By the time that they cost.
-RECOMPUTE_ORDER: tuple[Recompute, ...] = (*_OF_AUTO, "offloaded")
+RECOMPUTE_ORDER: tuple[Checkpointing, ...] = (*_OF_AUTO, "offloaded", "selective_offloaded")
 
 #: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
 _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8

@@ -13,7 +13,7 @@ from shardwise.plan.search.layouts import Choice, layouts
 from shardwise.plan.time import Pieces, Ran
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Execution, Offload, padded_length
+from shardwise.spec.layout.execution import Checkpointing, Execution, Offload, padded_length
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Lengths
 
@@ -59,9 +59,9 @@ class Question:
         tries = self.tries_offload or self.job.train.offload == "auto"
         return replace(self, job=_with_train(self.job, offload=offload), tries_offload=tries)
 
-    def with_inputs_on_host(self) -> Question:
-        """The question with blocks' inputs kept in the host's memory."""
-        return replace(self, job=_with_train(self.job, gradient_checkpointing="offloaded"))
+    def with_checkpointing(self, kind: Checkpointing) -> Question:
+        """The question with what is computed again stated."""
+        return replace(self, job=_with_train(self.job, gradient_checkpointing=kind))
 
     @property
     def layouts(self) -> list[Choice]:

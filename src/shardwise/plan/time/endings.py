@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.plan.memory import REDUCTION_BYTES, Work, shard_degree, weight_degree
-from shardwise.plan.time.kernels import CPU_OPTIMIZER_BYTES_PER_SECOND, OFFLOAD_BYTES_PER_SECOND
-from shardwise.plan.time.links import Group, group_of
+from shardwise.plan.time.kernels import CPU_OPTIMIZER_BYTES_PER_SECOND
+from shardwise.plan.time.links import Group, copy_seconds, group_of
 from shardwise.plan.time.passes import NO_TIME, blocks_of_stages, mean, outer_of_stage, shard_group
 from shardwise.plan.time.pieces import Piece, device_of
 
@@ -117,5 +117,5 @@ def _on_host(work: Work, held: float, states: int) -> Piece:
     if work.execution.parameters_on_host:
         return Piece(held * (passes + _CLIPPING_PASSES) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)
     clipping = device_of(work).bytes_moved(held * _CLIPPING_PASSES)
-    moved = 2 * held / OFFLOAD_BYTES_PER_SECOND
+    moved = 2 * copy_seconds(work.cluster, held)
     return Piece(clipping + moved + held * passes / CPU_OPTIMIZER_BYTES_PER_SECOND, clipping)

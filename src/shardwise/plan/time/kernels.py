@@ -81,11 +81,8 @@ DISPATCH_OVER_OPERATOR = 4.0
 COMPILED_PASSES_SHARE = 0.4
 #: The host's time around a step: the batch, the loss read back, the records.
 HOST_SECONDS_PER_STEP = 5e-3
-#: Between page-locked memory of the host and a GPU, and what AdamW on the host walks over for each GPU. PCI Express 4.0
-#: carries 31.5 GB/s over 16 lanes in each direction, of which copies reach about 25, and of such a link pairs of GPUs
-#: behind one switch (DGX A100) get half each. Two sockets with eight channels of DDR4-3200 have 410 GB/s, of which
-#: simple loops reach about half, and eight GPUs share it. Neither has been measured by this version.
-OFFLOAD_BYTES_PER_SECOND = 12e9
+#: What AdamW on the host walks over for each GPU. Two sockets with eight channels of DDR4-3200 have 410 GB/s, of which
+#: simple loops reach about half, and eight GPUs share it. This version has not measured it.
 CPU_OPTIMIZER_BYTES_PER_SECOND = 20e9
 
 

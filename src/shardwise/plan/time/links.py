@@ -1,5 +1,5 @@
 """Seconds of messages between GPUs: a latency for each hop, and bytes over the rate that a link reaches (alpha-beta
-model)."""
+model); and of copies to and from the host's memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from shardwise.spec.layout.axes import AXES, Layout
 _COLLECTIVE_SHARES = (("pcie", 0.35), ("nvlink", 0.75), ("", 0.75))
 #: Share that one message between two neighbours reaches: nobody else is on its way.
 _MESSAGE_SHARE = 0.75
+#: Share of the link to the host that copies of page-locked memory reach: 12 of 15.75 GB/s on a V100, 25 of 31.5 on an
+#: A100 (ZaidQureshi/bam issue 54), 52.8 of 63 on an H100 (NVIDIA/nvbandwidth issue 24). Of such a link pairs of GPUs
+#: behind one switch (DGX A100) get half each. `probe` measures it.
+_HOST_SHARE = 0.8
 #: A collective's own fixed cost: the launch of its kernel, and the ranks finding each other.
 START_SECONDS = 15e-6
 
@@ -76,6 +80,13 @@ def _carried(link: Link) -> float:
     """Bytes a second of a collective's ring."""
     share = 1.0 if link.measured else next(s for start, s in _COLLECTIVE_SHARES if link.name.startswith(start))
     return link.bytes_per_second * share
+
+
+def copy_seconds(cluster: Cluster, count: float) -> float:
+    """Seconds until so many bytes of one GPU are in page-locked memory of its host, or back."""
+    gpu = cluster.gpu
+    share = 1.0 if gpu.measured else _HOST_SHARE / min(cluster.node.num_gpus, 2)
+    return count / (share * gpu.host_bytes_per_second)
 
 
 def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shardwise.plan.memory import REDUCTION_BYTES, Inventory, Unit, Work, weight_degree
-from shardwise.plan.time.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT, OFFLOAD_BYTES_PER_SECOND
-from shardwise.plan.time.links import Group, group_of
+from shardwise.plan.time.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT
+from shardwise.plan.time.links import Group, copy_seconds, group_of
 from shardwise.plan.time.pieces import Piece, Pieces, device_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
@@ -212,7 +212,7 @@ def _over_the_bus(work: Work, whole: float) -> float:
     if not (work.execution.parameters_on_host and work.setting.cuda):
         return 0.0
     layout = work.execution.layout
-    return whole / layout.tp / weight_degree(layout) / OFFLOAD_BYTES_PER_SECOND
+    return copy_seconds(work.cluster, whole / layout.tp / weight_degree(layout))
 
 
 def reduced_messages(work: Work, *, outer: Unit) -> Messages:

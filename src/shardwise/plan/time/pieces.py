@@ -11,10 +11,9 @@ from shardwise.plan.time.kernels import (
     COMPILED_OPERATORS_SHARE,
     DISPATCH_OVER_OPERATOR,
     MASKED_ATTENTION,
-    OFFLOAD_BYTES_PER_SECOND,
     Device,
 )
-from shardwise.plan.time.links import group_of
+from shardwise.plan.time.links import copy_seconds, group_of
 from shardwise.plan.time.products import fused_share, seconds_of_products
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE, MASKED
 
@@ -99,7 +98,7 @@ def masked_share(work: Work) -> float:
 def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
     """The pieces of one micro-batch on one rank; `ran` where it is known."""
     ran, execution = ran or ran_by(work), work.execution
-    recompute = execution.gradient_checkpointing
+    recompute = execution.recompute
     kept = execution.attn_implementation in KEPT_BY_SELECTIVE
     selective = ran.remade + ran.between + (0.0 if kept else ran.attention)
     again = {"none": _written_again(work), "selective": selective}.get(recompute, ran.forward)
@@ -115,8 +114,8 @@ def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
         operators=ran.operators * (2 + once_more) + dispatched,
         talking=ran.slices + ran.keys + again_talking,
     )
-    # A block's input leaves, or the next one's comes, beside it.
-    copied = work.tokens * work.saved / OFFLOAD_BYTES_PER_SECOND if work.inputs_leave else 0.0
+    # What the block before saved leaves, or comes for the next, beside it.
+    copied = copy_seconds(work.cluster, work.tokens * work.saved) if work.saves_on_host else 0.0
     return Pieces(
         forward=forward._replace(seconds=max(forward.seconds, copied)),
         backward=backward._replace(seconds=max(backward.seconds, copied)),
@@ -127,7 +126,7 @@ def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
 
 def _written_again(work: Work) -> float:
     """Seconds of writing what a compiled block makes again out of what it saved, without recompute."""
-    if not (work.execution.compile and work.execution.gradient_checkpointing == "none"):
+    if not (work.execution.compile and work.execution.recompute == "none"):
         return 0.0
     return device_of(work).bytes_moved(work.tokens * (work.saved_whole - work.saved))
 

@@ -11,7 +11,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
+from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, OptimizerName, Precision
 
 Auto = Literal["auto"]
 Method = Literal["full", "lora", "qlora"]
@@ -98,7 +98,7 @@ class TrainSpec(Strict):
     precision: Precision | Auto = "auto"
     optimizer: OptimizerName | Auto = "auto"
     micro_batch_size: Whole | Auto = "auto"
-    gradient_checkpointing: Recompute | Auto = "auto"
+    gradient_checkpointing: Checkpointing | Auto = "auto"
     offload: Offload | Auto = "auto"
     loss: LossKind | Auto = "auto"
     attn_implementation: Attention | Auto = "auto"

@@ -22,7 +22,7 @@ FROM_OTHER_TOOLS: dict[str, str] = {
     "gradient_checkpointing: true": "write full",
     "gradient_checkpointing: false": "write none",
     "gradient_checkpointing: unsloth": "write offloaded",
-    "activation_offloading": "write train.gradient_checkpointing: offloaded",
+    "activation_offloading": "write train.gradient_checkpointing: offloaded, or selective_offloaded",
     "lr": "write train.learning_rate",
     "optim": "write train.optimizer",
     "r": "write lora.r",

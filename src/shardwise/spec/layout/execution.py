@@ -12,7 +12,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.units import MIB
 
 Precision = Literal["mixed", "bf16", "fp16", "fp32"]
-Recompute = Literal["none", "selective", "full", "offloaded"]
+Checkpointing = Literal["none", "selective", "full", "offloaded", "selective_offloaded"]
+Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "parameters", "optimizer", "all"]
 LossKind = Literal["full", "chunked"]
 OptimizerName = Literal["adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"]
@@ -31,9 +32,9 @@ BLOCK_OF_8_BIT, SMALLEST_IN_8_BIT = 256, 4096
 #: fill a link, little beside what training holds anyway.
 FLAT_BYTES = 256 * MIB
 
-#: Where inputs of blocks are kept in the host's memory, so many are on the GPU at a time: of the block at work, and one
-#: that leaves or arrives.
-INPUTS_ON_GPU = 2
+#: Where what blocks save is kept in the host's memory, that of so many is on the GPU at a time: of the block at work,
+#: and of one whose copies leave or arrive.
+SAVED_ON_GPU = 2
 
 #: Logits that are made at once take so many bytes in float32: enough positions for matrix products at full rate.
 CHUNK_BYTES = 512 * MIB
@@ -64,7 +65,8 @@ class Execution:
         micro_batch_size: sequences per forward per data-parallel rank.
         gradient_accumulation_steps: forwards per optimizer step per rank.
         gradient_checkpointing: what a block keeps for its backward, which computes the rest again: `none` all,
-            `selective` its input, attention and some products, `full` its input, `offloaded` that in the host's memory.
+            `selective` its input, attention and some products, `full` its input; `selective_offloaded` and `offloaded`
+            the same in the host's memory.
         precision: `mixed` keeps float32 masters of what is trained and computes in bfloat16.
         offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
             `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
@@ -75,7 +77,7 @@ class Execution:
     layout: Layout
     micro_batch_size: int
     gradient_accumulation_steps: int
-    gradient_checkpointing: Recompute = "none"
+    gradient_checkpointing: Checkpointing = "none"
     offload: Offload = "none"
     precision: Precision = "mixed"
     optimizer: OptimizerName = "adamw"
@@ -83,6 +85,22 @@ class Execution:
     attn_implementation: Attention = "sdpa"
     compile: bool = False
     reduce_once: bool = False
+
+    @property
+    def recompute(self) -> Recompute:
+        """What blocks compute again in their backward, wherever the rest waits for it."""
+        match self.gradient_checkpointing:
+            case "offloaded":
+                return "full"
+            case "selective_offloaded":
+                return "selective"
+            case kind:
+                return kind
+
+    @property
+    def saves_on_host(self) -> bool:
+        """Whether what blocks save waits for their backward in the host's memory."""
+        return self.gradient_checkpointing in ("offloaded", "selective_offloaded")
 
     @property
     def parameters_on_host(self) -> bool:

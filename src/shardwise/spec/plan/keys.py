@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from shardwise.spec.job.keys import LayoutKeys
 from shardwise.spec.job.strict import Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Attention, LossKind, Offload, OptimizerName, Precision, Recompute
+from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, OptimizerName, Precision
 from shardwise.spec.plan.forecast import Cost, MemoryForecast, TimeForecast
 from shardwise.spec.plan.found import FoundBatch
 from shardwise.spec.plan.offers import Offer
@@ -39,7 +39,7 @@ class _Candidate(Strict):
     layout: _Layout
     micro_batch_size: Whole
     gradient_accumulation_steps: Whole
-    gradient_checkpointing: Recompute
+    gradient_checkpointing: Checkpointing
     offload: Offload
     precision: Precision
     optimizer: OptimizerName

@@ -18,8 +18,10 @@ def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[str]:
         ),
         f"offload {execution.offload} is not rehearsed: a rehearsal does not tell the host's memory from the GPU's; "
         "write train.offload: none": execution.offload != "none",
-        "gradient_checkpointing offloaded is not rehearsed: a rehearsal does not tell the host's memory from the "
-        "GPU's; write train.gradient_checkpointing: full": execution.gradient_checkpointing == "offloaded",
+        f"gradient_checkpointing {execution.gradient_checkpointing} is not rehearsed: a rehearsal does not tell the "
+        f"host's memory from the GPU's; write train.gradient_checkpointing: {execution.recompute}": (
+            execution.saves_on_host
+        ),
         "cp is not rehearsed: PyTorch has no mask of parts of a row without numbers; write layout.cp: 1": (
             execution.layout.cp > 1
         ),

@@ -257,8 +257,11 @@ def not_trained_under(execution: Execution) -> list[str]:
     kernel = execution.attn_implementation
     if execution.layout.cp > 1 and kernel != "sdpa":
         reasons.append(f"attn_implementation {kernel} is not trained under {execution.layout.strategy}; use sdpa")
-    if execution.layout.ep > 1 and execution.gradient_checkpointing == "selective":
-        reasons.append("gradient_checkpointing selective is not trained with ep; use full or none")
+    recompute = f"gradient_checkpointing {execution.gradient_checkpointing}"
+    if execution.layout.ep > 1 and execution.recompute == "selective":
+        reasons.append(f"{recompute} is not trained with ep; use full or none")
+    if execution.gradient_checkpointing == "selective_offloaded" and not execution.compile:
+        reasons.append(f"{recompute} moves what compiled blocks save; use compile: true, or offloaded")
     if cut and execution.gradient_checkpointing != "none":
         # It would compute a block again for each of its weights' gradients, which it asks for one by one.
         asked = f"gradient_checkpointing: {execution.gradient_checkpointing}"

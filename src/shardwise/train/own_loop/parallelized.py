@@ -31,7 +31,7 @@ from shardwise.spec.adapters.saved_names import saved_refusal
 from shardwise.spec.adapters.target_names import target_refusal
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution, Precision, Recompute
+from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import Part, TrainedModel, cut_parts, spread_parts
@@ -51,7 +51,7 @@ def parallelize(
     layout: str | Mapping[str, Any] | Layout,
     *,
     precision: Precision | None = None,
-    gradient_checkpointing: Recompute = "none",
+    gradient_checkpointing: Checkpointing = "none",
     micro_batch_size: int | None = None,
     seed: int = 0,
 ) -> Parallelized:

@@ -1,4 +1,4 @@
-"""Inputs of recomputed blocks in the host's memory: the same training, which tensors go there, and when they move."""
+"""What recomputed blocks save in the host's memory: the same training, which tensors go there, and when they move."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from shardwise.parallel import compiled, host_inputs
-from shardwise.parallel.host_inputs import HostInputs
+from shardwise.parallel import compiled, saved_on_host
+from shardwise.parallel.saved_on_host import SavedOnHost
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import INPUTS_ON_GPU, Execution
+from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_rank
 from tests.dist.worlds import run_world
@@ -37,7 +37,7 @@ CELLS = {name: replace(one, gradient_checkpointing="offloaded") for name, one in
 
 
 def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, int]:
-    """Trains; with how many inputs went to the host, and how many of them came back."""
+    """Trains; with how many tensors went to the host, and how many of them came back."""
     counts = {"_leave": 0, "_arrived": 0}
     for name in counts:
         _count(counts, name)
@@ -46,19 +46,19 @@ def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int,
 
 
 def _count(counts: dict[str, int], name: str) -> None:
-    whole = getattr(HostInputs, name)
+    whole = getattr(SavedOnHost, name)
 
-    def counted(self: HostInputs, *arguments: object) -> object:
+    def counted(self: SavedOnHost, *arguments: object) -> object:
         counts[name] += 1
         return whole(self, *arguments)
 
-    setattr(HostInputs, name, counted)  # the fork's own
+    setattr(SavedOnHost, name, counted)  # the fork's own
 
 
-def must_move_each_input_once(moved: list[tuple[int, int]], chosen: Execution, *, steps: int) -> None:
-    """Of four blocks, over all ranks that share a row."""
+def must_move_once(moved: list[tuple[int, int]], chosen: Execution, *, of_a_block: int = 1, steps: int) -> None:
+    """So many tensors of each of four blocks, over all ranks that share a row."""
     layout = chosen.layout
-    per_step = 4 * chosen.gradient_accumulation_steps * layout.world_size // layout.pp
+    per_step = 4 * of_a_block * chosen.gradient_accumulation_steps * layout.world_size // layout.pp
     assert sum(left for left, _ in moved) == steps * per_step
     assert sum(came for _, came in moved) == steps * per_step
 
@@ -70,21 +70,31 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
     chosen = replace(CELLS[cell], optimizer="sgd")
     ranks = run_world(chosen.layout.world_size, train_and_count, prepare_cell(job, tmp_path), chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
-    must_move_each_input_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
+    must_move_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize("cell", ["single"])
-@pytest.mark.parametrize(("method", "model"), [("full", "deep tied"), ("lora", "deep untied")])
-def test_compiled_blocks_keep_their_inputs_on_the_host(
-    method, model, cell, single, make_job, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("cell", "kind", "method", "model", "moved"),
+    [
+        ("single", "offloaded", "full", "deep tied", 1),
+        ("single", "offloaded", "lora", "deep untied", 1),
+        ("single", "selective_offloaded", "full", "deep tied", 7),
+        ("single", "selective_offloaded", "lora", "deep untied", 14),
+        ("fsdp(2)", "selective_offloaded", "full", "deep tied", 7),
+        ("1f1b(2)", "selective_offloaded", "lora", "deep untied", 14),
+    ],
+)
+def test_compiled_blocks_keep_what_they_save_on_the_host(
+    cell, kind, method, model, moved, single, make_job, monkeypatch, tmp_path
 ) -> None:
+    """Of a selective block: its input, five products' and attention's results, and of each adapter's first half."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     job = make_job(model, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4})
-    chosen = replace(CELLS[cell], optimizer="sgd", compile=True)
+    chosen = replace(CELLS[cell], gradient_checkpointing=kind, optimizer="sgd", compile=True)
     ranks = run_world(chosen.layout.world_size, train_and_count, prepare_cell(job, tmp_path), chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
-    must_move_each_input_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
+    must_move_once([(left, came) for _, left, came in ranks], chosen, of_a_block=moved, steps=len(ranks[0][0].metrics))
 
 
 class Event:
@@ -145,33 +155,44 @@ class Recomputed(nn.Module):
         return checkpoint(self.inside, hidden, use_reentrant=False)
 
 
-def test_two_inputs_are_on_the_gpu_at_a_time_and_every_copy_is_waited_for(monkeypatch) -> None:
+class Kept(nn.Module):
+    """A block that saves two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(nn.Tanh(), nn.Sigmoid())
+
+    def forward(self, hidden: torch.Tensor) -> Any:
+        """Hidden states after it."""
+        return self.inside(hidden)
+
+
+@pytest.mark.parametrize(("kind", "tensors"), [(Recomputed, 1), (Kept, 2)])
+def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_for(kind, tensors, monkeypatch) -> None:
     torch.manual_seed(0)
-    blocks = [Recomputed() for _ in range(6)]
+    blocks = [kind() for _ in range(6)]
     given = torch.randn(3, 4)
     expected, streams = gradient_of(blocks, given), Streams()
-    monkeypatch.setattr(host_inputs, "torch", streams)
-    kept, here = list[HostInputs](), list[int]()
-    monkeypatch.setattr(host_inputs, "HostInputs", lambda device: kept.append(HostInputs(device)) or kept[0])
-    host_inputs.keep_inputs_on_host(blocks, torch.device("cuda"))
-    inputs = list[host_inputs._Kept]()
+    monkeypatch.setattr(saved_on_host, "torch", streams)
+    all_saved, here = list[saved_on_host._Saved](), list[int]()
     for name in ("_leave", "_fetch"):
-        _note(monkeypatch, name, inputs, here)
+        _note(monkeypatch, name, all_saved, here)
+    saved_on_host.keep_saved_on_host(blocks, torch.device("cuda"))
     for _ in range(2):
         assert torch.equal(gradient_of(blocks, given), expected)
-    assert max(here) == INPUTS_ON_GPU - 1, "beside the one that was handed over"
-    assert len(streams.events) == 2 * (6 + 5), "the last input is asked for before it has left"
-    assert all(event.waited for event in streams.events)
+    assert max(here) == SAVED_ON_GPU - (tensors == 1), "a sole tensor was handed over"
+    assert len(streams.events) == 2 * (6 * tensors + 5), "that of the last block is asked for before it has left"
+    assert streams.events[-1].waited
+    assert all(saved.moved is None for saved in all_saved)
 
 
-def _note(monkeypatch: pytest.MonkeyPatch, name: str, inputs: list[host_inputs._Kept], here: list[int]) -> None:
-    """Notes, behind each call, how many inputs are on the device."""
-    whole = getattr(HostInputs, name)
+def _note(monkeypatch: pytest.MonkeyPatch, name: str, all_saved: list[saved_on_host._Saved], here: list[int]) -> None:
+    """Notes, behind each call, of how many blocks something is on the device."""
+    whole = getattr(SavedOnHost, name)
 
-    def noted(self: HostInputs, given: Any) -> Any:
-        found = whole(self, given)
-        inputs.append(given if found is None else found)
-        here.append(len({id(one) for one in inputs if one.here is not None}))
-        return found
+    def noted(self: SavedOnHost, given: Any, *more: Any) -> None:
+        whole(self, given, *more)
+        all_saved.append(self._now if name == "_leave" else given)
+        here.append(len({id(one) for one in all_saved if any(tensor is not None for tensor in one.here)}))
 
-    monkeypatch.setattr(HostInputs, name, noted)
+    monkeypatch.setattr(SavedOnHost, name, noted)

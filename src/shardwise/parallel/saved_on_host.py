@@ -1,0 +1,147 @@
+"""What recomputed blocks save, kept in host memory from forward to backward (`gradient_checkpointing: offloaded` and
+`selective_offloaded`).
+
+It leaves the GPU on a stream of its own while the next block computes, and comes back while the backward of the block
+behind it computes, so that what two blocks saved is on the GPU at a time. Without a GPU the copy stays where it is: the
+arithmetic is the same, and nothing is gained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+
+def keep_saved_on_host(blocks: Iterable[nn.Module], device: torch.device) -> None:
+    """Makes each block, called with its input first, keep what it saves in host memory: not its weights, nor what all
+    blocks read. The blocks recompute part of their forward, and stand in the order in which they are called."""
+    kept = SavedOnHost(device)
+    for index, block in enumerate(blocks):
+        block.forward = partial(_call, kept, index == 0, block.forward)
+
+
+def _call(kept: SavedOnHost, is_first: bool, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    hidden, *others = args
+    kept.begin(hidden, set(_pointers([*others, *kwargs.values()])), is_first=is_first)
+    with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
+        return forward(*args, **kwargs)
+
+
+def _pointers(values: Iterable[object]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value.data_ptr()
+        elif isinstance(value, tuple):
+            yield from _pointers(cast(tuple[object, ...], value))
+
+
+@dataclass(eq=False)
+class _Saved:
+    """What a block saved, in host memory. `before`: that of the block before, which backward asks for next. `here`: it
+    on the device, while it leaves or arrives; `moved`: when the copies under way are done."""
+
+    before: _Saved | None
+    host: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    here: list[torch.Tensor | None] = field(default_factory=list[torch.Tensor | None])
+    moved: torch.Event | None = None
+
+
+class SavedOnHost:
+    """Moves what a stage's blocks save, all with the same two hooks, so that compiled blocks share a graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.pack, self.unpack = self._pack, self._unpack
+        self._device = device
+        on_gpu = device.type == "cuda"
+        self._out = torch.cuda.Stream(device) if on_gpu else None
+        self._back = torch.cuda.Stream(device) if on_gpu else None
+        self._now = _Saved(None)
+        self._leaving: _Saved | None = None
+        self._last: _Saved | None = None
+        self._shared: set[int] = set()
+        self._tokens = 0
+
+    def begin(self, hidden: torch.Tensor, shared: set[int], *, is_first: bool) -> None:
+        """Says what the next block is called with, and where the data of what it shares with others lies."""
+        self._now = _Saved(None if is_first else self._last)
+        self._shared, self._tokens = shared, hidden.shape[:-1].numel()
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | tuple[_Saved, int]:
+        of_tokens = tensor.is_floating_point() and tensor.numel() >= self._tokens  # not the state of a generator
+        if isinstance(tensor, nn.Parameter) or not of_tokens or tensor.data_ptr() in self._shared:
+            return tensor
+        host = torch.empty_like(tensor, device="cpu", pin_memory=self._out is not None)
+        if host.stride() != tensor.stride():
+            return tensor  # a part of something larger
+        self._leave(tensor.detach(), host)
+        return self._now, len(self._now.host) - 1
+
+    def _leave(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
+        """Starts a copy to the host, and lets go of what the block before saved, whose copies are under way."""
+        saved = self._last = self._now
+        saved.host.append(host)
+        if self._out is None:
+            host.copy_(tensor)
+            return
+        saved.here.append(tensor)
+        self._out.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._out):
+            host.copy_(tensor, non_blocking=True)
+            saved.moved = self._out.record_event()
+        if self._leaving is not None and self._leaving is not saved:
+            self._wait(self._leaving)
+            self._leaving.here = [None] * len(self._leaving.host)
+        self._leaving = saved
+
+    def _wait(self, saved: _Saved) -> None:
+        """Makes what is computed next wait for the copies under way; the host does not."""
+        if saved.moved is not None:
+            torch.cuda.current_stream(self._device).wait_event(saved.moved)
+        saved.moved = None
+
+    def _unpack(self, kept: torch.Tensor | tuple[_Saved, int]) -> torch.Tensor:
+        if isinstance(kept, torch.Tensor):
+            return kept
+        saved, index = kept
+        before, saved.before = saved.before, None
+        if self._last is saved:
+            self._last = None
+        tensor = self._arrived(saved, index)
+        if before is not None:
+            self._fetch(before)
+        return tensor
+
+    def _arrived(self, saved: _Saved, index: int) -> torch.Tensor:
+        """A tensor on the device, where it will be when what is computed next begins."""
+        if self._back is None:
+            return saved.host[index]
+        if self._leaving is saved:
+            self._leaving = None
+        here = saved.here[index]
+        if here is None:
+            self._fetch(saved)
+            here = cast(torch.Tensor, saved.here[index])
+        self._wait(saved)
+        saved.here[index] = None
+        return here
+
+    def _fetch(self, saved: _Saved) -> None:
+        """Starts the way back of what is not on the device."""
+        if self._back is None or all(here is not None for here in saved.here):
+            return
+        missing = [index for index, here in enumerate(saved.here) if here is None]
+        for index in missing:
+            saved.here[index] = torch.empty_like(saved.host[index], device=self._device)
+        # Their memory may be that of tensors that the computation before still reads.
+        self._back.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._back):
+            for index in missing:
+                cast(torch.Tensor, saved.here[index]).copy_(saved.host[index], non_blocking=True)
+            saved.moved = self._back.record_event()
