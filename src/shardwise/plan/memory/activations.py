@@ -245,11 +245,13 @@ def _made_again_inside(model: ModelShape, setting: Setting) -> set[Reads]:
 
 
 def saved_under_recompute(model: ModelShape, setting: Setting, recompute: Recompute) -> tuple[float, ...]:
-    """Bytes per token of each tensor that a block saves: its input; `selective` also what products and attention make,
-    compiled of the last product what a norm reads."""
+    """Bytes per token of each tensor that a block saves."""
+    return _products(model, setting) if recompute == "selective" else (block_input_bytes(model, setting),)
+
+
+def _products(model: ModelShape, setting: Setting) -> tuple[float, ...]:
+    """Selective: the block's input, and what products and attention make; compiled, of the last what a norm reads."""
     read, c = block_input_bytes(model, setting), setting.types.compute
-    if recompute == "full":
-        return (read,)
     last = setting.compiled and not ends_with_norm(model)
     outputs = [
         m.run * m.rows * c for m in model.matrices if not made_again(m) and not (last and m.reads == "mlp_product")
