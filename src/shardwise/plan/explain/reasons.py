@@ -11,7 +11,7 @@ from shardwise.plan.explain.compiling import why_compiled
 from shardwise.plan.explain.lengths import worth_parts
 from shardwise.plan.explain.strategies import what_it_does
 from shardwise.plan.memory import Work
-from shardwise.plan.search import BETTER, Search, ratio, tie_of, work_on
+from shardwise.plan.search import BETTER, Search, bytes_beyond_host, ratio, tie_of, work_on
 from shardwise.plan.time import masked_share
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
@@ -151,8 +151,11 @@ def _faster_from_host(search: Search, work: Work) -> str:
     ratio = search.forecasts.of(execution).time.step_seconds / search.forecasts.of(other).time.step_seconds
     if ratio < 1 + _MUCH_FASTER or not search.forecasts.fits(other):
         return ""
-    held = format_gib(search.forecasts.memory.bytes_on_host(other))
-    return f"; selective_offloaded would be {percent(ratio - 1)} faster, with {held} for each GPU in the host's memory"
+    held = search.forecasts.memory.bytes_on_host(other)
+    if bytes_beyond_host(search.question.cluster, other, of_rank=held) is not None:
+        return ""
+    gained = f"{percent(ratio - 1)} faster, with {format_gib(held)} for each GPU in the host's memory"
+    return f"; selective_offloaded would be {gained}"
 
 
 def _offload(

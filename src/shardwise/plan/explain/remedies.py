@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from shardwise.catalog.offers import has_fabric, machine_sizes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory import BFLOAT16_BYTES, take_inventory
-from shardwise.plan.search import Question, Search, offloads
+from shardwise.plan.search import Question, Search, bytes_beyond_host, offloads
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Checkpointing
@@ -31,11 +32,8 @@ def remedies(question: Question) -> Iterator[str]:
     if length is not None:
         shorter = replace(question, length=length)
         yield f"data.max_length {length} would fit{_by_offload(shorter)}"
-    for kind in _ON_HOST if question.cluster.gpu.kind != "cpu" else ():
-        offloaded = question.with_checkpointing(kind)
-        if question.job.train.gradient_checkpointing not in _ON_HOST and fits(offloaded):
-            yield f"train.gradient_checkpointing: {kind} would fit{_by_offload(offloaded)}"
-            break
+    if question.cluster.gpu.kind != "cpu" and question.job.train.gradient_checkpointing not in _ON_HOST:
+        yield from islice(_with_saved_on_host(question), 1)
     lora = _with_adapters(question)
     if lora is not None and fits(lora):
         yield f"method: lora would fit{_by_offload(lora)}"
@@ -45,6 +43,22 @@ def remedies(question: Question) -> Iterator[str]:
     host = _with_more_host_memory(question)
     if host is not None:
         yield host
+
+
+def _with_saved_on_host(question: Question) -> Iterator[str]:
+    """Checkpointing under which what blocks save waits in the host's memory, where that has room; the fastest first."""
+    tried = (
+        Search(question.with_checkpointing(kind).with_offload(offload))
+        for kind in _ON_HOST
+        for offload in offloads(question.job, question.cluster)
+    )
+    for search in tried:
+        for one in search.leanest() if search.has_room else ():
+            held = search.forecasts.memory.bytes_on_host(one)
+            if search.forecasts.fits(one) and bytes_beyond_host(question.cluster, one, of_rank=held) is None:
+                offload = "" if one.offload == "none" else f"offload: {one.offload} and "
+                change = f"train.gradient_checkpointing: {one.gradient_checkpointing}"
+                yield f"{change} would fit, with {offload}{format_gib(held)} for each GPU in the host's memory"
 
 
 def _with_adapters(question: Question) -> Question | None:

@@ -3,7 +3,7 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.search.executions import RECOMPUTE_ORDER, considered, offloads, sized, sizes_on, why_eager
-from shardwise.plan.search.forecasts import Forecasts, hardware_json, model_json
+from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, hardware_json, model_json
 from shardwise.plan.search.goals import BETTER, best_first, ratio, simplicity_of, tie_of
 from shardwise.plan.search.gpu_counts import best_part
 from shardwise.plan.search.layouts import Choice
