@@ -36,8 +36,9 @@ import pyarrow.parquet as pq
 print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).to_pylist()}))
 """
 
-#: Addresses at which no hub answers -> what is said: no server, no such host, no address at all.
-UNREACHABLE = {"http://127.0.0.1:9": "refused", "http://hub.invalid": "hub.invalid|[Nn]ame|resol", "hub": "protocol"}
+#: Addresses at which no hub answers -> what is said: no address at all; no server, and no such host, which `datasets`
+#: asks for half a minute.
+UNREACHABLE = {"hub": "protocol", "http://127.0.0.1:9": "refused", "http://hub.invalid": "hub.invalid|[Nn]ame|resol"}
 
 
 def run(code: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
