@@ -186,6 +186,24 @@ def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_
     assert all(saved.moved is None for saved in all_saved)
 
 
+def test_what_comes_for_a_block_that_trains_nothing_stays_until_its_copy_is_waited_for(monkeypatch) -> None:
+    """Of the blocks below the first that trains, the last is fetched, and never asked for."""
+    blocks = [Recomputed().requires_grad_(index > 2) for index in range(6)]
+    monkeypatch.setattr(saved_on_host, "torch", Streams())
+    all_saved, kept = list[saved_on_host._Saved](), list[SavedOnHost]()
+    _note(monkeypatch, "_fetch", all_saved, [])
+    monkeypatch.setattr(saved_on_host, "SavedOnHost", lambda device: kept.append(SavedOnHost(device)) or kept[0])
+    saved_on_host.keep_saved_on_host(blocks, torch.device("cuda"))
+    for _ in range(2):
+        hidden = torch.randn(3, 4)
+        for block in blocks:
+            hidden = block(hidden)
+        hidden.sum().backward()
+        assert [saved for saved in all_saved if saved.moved is not None] == [kept[0]._coming]
+    kept[0].begin(hidden, set(), is_first=True)
+    assert all(saved.moved is None for saved in all_saved)
+
+
 def _note(monkeypatch: pytest.MonkeyPatch, name: str, all_saved: list[saved_on_host._Saved], here: list[int]) -> None:
     """Notes, behind each call, of how many blocks something is on the device."""
     whole = getattr(SavedOnHost, name)

@@ -64,23 +64,25 @@ class SavedOnHost:
         self._back = torch.cuda.Stream(device) if on_gpu else None
         self._now = _Saved(None)
         self._leaving: _Saved | None = None
+        self._coming: _Saved | None = None
         self._last: _Saved | None = None
         self._shared: set[int] = set()
         self._tokens = 0
 
     def begin(self, hidden: torch.Tensor, shared: set[int], *, is_first: bool) -> None:
         """Says what the next block is called with, and where the data of what it shares with others lies."""
-        self._now = _Saved(None if is_first else self._last)
+        self._drop_unused()
+        self._last = None if is_first else self._last
+        self._now = _Saved(self._last)
         self._shared, self._tokens = shared, hidden.shape[:-1].numel()
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | tuple[_Saved, int]:
         of_tokens = tensor.is_floating_point() and tensor.numel() >= self._tokens  # not the state of a generator
         if isinstance(tensor, nn.Parameter) or not of_tokens or tensor.data_ptr() in self._shared:
             return tensor
-        host = torch.empty_like(tensor, device="cpu", pin_memory=self._out is not None)
-        if host.stride() != tensor.stride():
+        if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
             return tensor  # a part of something larger
-        self._leave(tensor.detach(), host)
+        self._leave(tensor.detach(), torch.empty_like(tensor, device="cpu", pin_memory=self._out is not None))
         return self._now, len(self._now.host) - 1
 
     def _leave(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
@@ -115,8 +117,16 @@ class SavedOnHost:
             self._last = None
         tensor = self._arrived(saved, index)
         if before is not None:
+            self._drop_unused()
+            self._coming = before
             self._fetch(before)
         return tensor
+
+    def _drop_unused(self) -> None:
+        """Lets go of what came and was not asked for, as of a block that trains nothing, once its copies are done."""
+        if self._coming is not None:
+            self._wait(self._coming)
+        self._coming = None
 
     def _arrived(self, saved: _Saved, index: int) -> torch.Tensor:
         """A tensor on the device, where it will be when what is computed next begins."""
@@ -124,6 +134,8 @@ class SavedOnHost:
             return saved.host[index]
         if self._leaving is saved:
             self._leaving = None
+        if self._coming is saved:
+            self._coming = None
         here = saved.here[index]
         if here is None:
             self._fetch(saved)

@@ -67,14 +67,14 @@ def test_more_stages_than_blocks_is_refused_with_the_most_there_can_be() -> None
 
 def test_a_cut_backward_does_not_go_with_recompute_or_streamed_parameters() -> None:
     layout = Layout(pp=2, schedule="zero_bubble")
-    for kind in ("selective", "full", "offloaded"):
+    for kind in ("selective", "full", "offloaded", "selective_offloaded"):
         said = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}; use none, or schedule: 1f1b"
         assert reasons(layout, gradient_checkpointing=kind) == [said]
     assert reasons(layout, gradient_checkpointing="none") == []
 
 
 def test_eager_blocks_do_not_hand_over_what_selective_recompute_saves() -> None:
-    said = "gradient_checkpointing selective_offloaded moves what compiled blocks save; use compile: true, or offloaded"
+    said = "gradient_checkpointing selective_offloaded needs compile: true; use offloaded"
     assert reasons(Layout(), gradient_checkpointing="selective_offloaded") == [said]
     assert reasons(Layout(), gradient_checkpointing="selective_offloaded", compile=True) == []
 

@@ -134,8 +134,9 @@ def _recompute(search: Search, work: Work) -> str | None:
         asked = f"gradient_checkpointing is {execution.gradient_checkpointing} as asked"
         if not work.saves_on_host:
             return asked
-        held = search.forecasts.memory.bytes_on_host(execution)
-        return f"{asked}: what blocks save waits in the host's memory, which holds {format_gib(held)} for each GPU"
+        held, ranks = search.forecasts.memory.bytes_on_host(execution), _on_one_machine(work)
+        where = f"what blocks save waits in the host's memory, which holds {format_gib(held)} for each GPU"
+        return f"{asked}: {where}" + (f", {format_gib(ranks * held)} on one machine" if ranks > 1 else "")
     high = search.forecasts.memory.high_bytes(replace(execution, gradient_checkpointing="none"))
     kept = f"; without it this micro-batch needs {format_gib(high)}"
     said = f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
@@ -148,26 +149,34 @@ def _faster_from_host(search: Search, work: Work) -> str:
     other = replace(execution, gradient_checkpointing="selective_offloaded")
     if execution.recompute != "full" or not work.setting.cuda or not_trained_under(other):
         return ""
-    ratio = search.forecasts.of(execution).time.step_seconds / search.forecasts.of(other).time.step_seconds
-    if ratio < 1 + _MUCH_FASTER or not search.forecasts.fits(other):
-        return ""
+    without = replace(other, offload="none")
+    other = without if search.question.tries_offload and search.forecasts.fits(without) else other
+    faster = search.forecasts.of(execution).time.step_seconds / search.forecasts.of(other).time.step_seconds - 1
     held = search.forecasts.memory.bytes_on_host(other)
-    if bytes_beyond_host(search.question.cluster, other, of_rank=held) is not None:
+    has_room = bytes_beyond_host(search.question.cluster, other, of_rank=held) is None
+    if faster < _MUCH_FASTER or not has_room or not search.forecasts.fits(other):
         return ""
-    gained = f"{percent(ratio - 1)} faster, with {format_gib(held)} for each GPU in the host's memory"
-    return f"; selective_offloaded would be {gained}"
+    needs = f"with {format_gib(held)} for each GPU in the host's memory"
+    if other.offload != execution.offload:
+        needs = f"without offload, {needs}"
+    return f"; selective_offloaded at this micro-batch would be {percent(faster)} faster, {needs}"
+
+
+def _on_one_machine(work: Work) -> int:
+    """GPUs of the layout that share a host."""
+    return min(work.cluster.node.num_gpus, work.execution.layout.world_size)
 
 
 def _offload(
     search: Search, work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool
 ) -> str | None:
     """What lies in the host's memory, why, and how much of that a machine must have."""
-    offload, node = work.execution.offload, work.cluster.node
+    offload = work.execution.offload
     if offload == "none" or not work.setting.cuda:
         return None
     held = search.forecasts.memory.bytes_on_host(work.execution)
     why = "as asked" if asked else _why_offload(chosen, without, goal=goal)
-    machine = held * min(node.num_gpus, work.execution.layout.world_size)
+    machine = held * _on_one_machine(work)
     return (
         f"offload is {offload} {why}: {format_gib(held)} for each GPU lie in the host's memory, {format_gib(machine)} "
         "on one machine; every step waits for the host"

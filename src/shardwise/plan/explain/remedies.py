@@ -58,7 +58,7 @@ def _with_saved_on_host(question: Question) -> Iterator[str]:
             if search.forecasts.fits(one) and bytes_beyond_host(question.cluster, one, of_rank=held) is None:
                 offload = "" if one.offload == "none" else f"offload: {one.offload} and "
                 change = f"train.gradient_checkpointing: {one.gradient_checkpointing}"
-                yield f"{change} would fit, with {offload}{format_gib(held)} for each GPU in the host's memory"
+                yield f"{change} would fit, with {offload}at least {format_gib(held)} for each GPU in the host's memory"
 
 
 def _with_adapters(question: Question) -> Question | None:

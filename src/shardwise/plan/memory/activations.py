@@ -257,7 +257,8 @@ def _products(model: ModelShape, setting: Setting) -> tuple[float, ...]:
         m.run * m.rows * c for m in model.matrices if not made_again(m) and not (last and m.reads == "mlp_product")
     ]
     adapters = [_rank(m.name, setting) * c for m in model.matrices if m.name in setting.inventory.adapted]
-    attention = [_attention_output(model, setting)] if setting.attention in KEPT_BY_SELECTIVE else []
+    attended = (_output_width(model) * c, model.num_attention_heads * FLOAT32_BYTES)
+    attention = attended if setting.attention in KEPT_BY_SELECTIVE else ()
     # What was summed over slices stands beside the summands.
     summed = [read, read] if setting.tp > 1 else []
     return (read, *outputs, *adapters, *attention, *summed)

@@ -72,10 +72,17 @@ def left_by_cut_backward(scene: Scene) -> float:
 def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     """What so many blocks keep; the model's first may keep less where the embedding is frozen (`skips`)."""
     work = scene.work
-    saved = (min(blocks, SAVED_ON_GPU) if work.saves_on_host else blocks) * work.saved
+    saved = (_on_gpu(scene, blocks) if work.saves_on_host else blocks) * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
     return work.tokens * saved + (blocks * (work.remade_by_mean + work.causal_masks) if work.keeps_remade else 0.0)
+
+
+def _on_gpu(scene: Scene, blocks: int) -> int:
+    """Blocks whose saved tensors are on the GPU at a time, where they wait in the host's memory: with others in flight,
+    also the last of each stage's newest micro-batch, which has not left while the backward of an older one runs."""
+    newest = stages_per_rank(scene.work.execution.layout.schedule) if scene.flight.pairs > 1 else 0
+    return min(blocks, SAVED_ON_GPU) + newest
 
 
 def saved_on_host(work: Work, holding: Holding) -> int:

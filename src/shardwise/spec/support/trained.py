@@ -260,8 +260,8 @@ def not_trained_under(execution: Execution) -> list[str]:
     recompute = f"gradient_checkpointing {execution.gradient_checkpointing}"
     if execution.layout.ep > 1 and execution.recompute == "selective":
         reasons.append(f"{recompute} is not trained with ep; use full or none")
-    if execution.gradient_checkpointing == "selective_offloaded" and not execution.compile:
-        reasons.append(f"{recompute} moves what compiled blocks save; use compile: true, or offloaded")
+    elif execution.gradient_checkpointing == "selective_offloaded" and not (execution.compile or cut):
+        reasons.append(f"{recompute} needs compile: true; use offloaded")
     if cut and execution.gradient_checkpointing != "none":
         # It would compute a block again for each of its weights' gradients, which it asks for one by one.
         asked = f"gradient_checkpointing: {execution.gradient_checkpointing}"

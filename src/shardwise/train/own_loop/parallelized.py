@@ -62,7 +62,7 @@ def parallelize(
             afterwards: each rank keeps its part of the weights. Where ranks have different values, rank 0's are taken.
         layout: a strategy (`single`, `ddp`, `fsdp`, ...), or a product such as `{"dp_shard": 2, "tp": 2}`.
         precision: `mixed`, `bf16` or `fp32`; None for that of the weights as they are.
-        gradient_checkpointing: `none`, `selective` or `full`.
+        gradient_checkpointing: `none`, `selective`, `full` or `offloaded`.
         micro_batch_size: rows of one forward of one rank; None for its share of the batch, under a pipeline for a
             quarter of that with two ranks, a sixth with three, and so on.
         seed: of dropout.
