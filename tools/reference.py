@@ -69,7 +69,7 @@ MEANINGS = {
     "micro_batch_size": "sequences of one forward on one GPU",
     "gradient_checkpointing": (
         "which activations are computed again in the backward; `offloaded` and `selective_offloaded`: as `full` and "
-        "`selective`, with what blocks save in host memory meanwhile; the latter needs `compile: true`"
+        "`selective`, with what blocks save in host memory meanwhile; the latter needs compiled blocks"
     ),
     "offload": "what lies in host memory",
     "loss": "`full` computes all logits at once; `chunked`, which `auto` is, of as many positions as fill 512 MiB",

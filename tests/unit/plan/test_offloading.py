@@ -54,7 +54,7 @@ def test_the_fewest_gpus_may_need_the_hosts_memory_and_the_plan_says_how_many_do
     assert "without offload the fewest GPUs are 2; to have those, state train.offload: none" in fewest.reasons
     without = plan("llama-3.1-8b", "8x H100-SXM", text.replace("train: {", "train: {offload: none, ")).best
     assert without.execution.layout.world_size == 2
-    assert fewest.time.step_seconds > 2.5 * without.time.step_seconds
+    assert fewest.time.step_seconds > 2.9 * without.time.step_seconds
     few = plan("qwen3-8b", "4x RTX-4090", text).best
     assert few.execution.layout.world_size == 3
     note = "with no more than offload optimizer the fewest GPUs are 4; to have those, state train.offload: optimizer"

@@ -70,4 +70,4 @@ def test_inputs_on_the_host_are_advised_where_only_these_are_too_much():
     assert plan("llama-3.1-8b", "1x RTX-4090", text % f", {stated}").chosen is not None
     longer = plan("llama-3.1-8b", "1x RTX-4090", text.replace("16384", "65536") % "")
     assert longer.advice
-    assert not any(stated in advice for advice in longer.advice)
+    assert not any("offloaded" in advice for advice in longer.advice)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 from shardwise.catalog.offers import has_fabric, machine_sizes
 from shardwise.errors import UnsupportedError
@@ -33,7 +32,9 @@ def remedies(question: Question) -> Iterator[str]:
         shorter = replace(question, length=length)
         yield f"data.max_length {length} would fit{_by_offload(shorter)}"
     if question.cluster.gpu.kind != "cpu" and question.job.train.gradient_checkpointing not in _ON_HOST:
-        yield from islice(_with_saved_on_host(question), 1)
+        on_host = _with_saved_on_host(question)
+        if on_host is not None:
+            yield on_host
     lora = _with_adapters(question)
     if lora is not None and fits(lora):
         yield f"method: lora would fit{_by_offload(lora)}"
@@ -45,7 +46,7 @@ def remedies(question: Question) -> Iterator[str]:
         yield host
 
 
-def _with_saved_on_host(question: Question) -> Iterator[str]:
+def _with_saved_on_host(question: Question) -> str | None:
     """Checkpointing under which what blocks save waits in the host's memory, where that has room; the fastest first."""
     tried = (
         Search(question.with_checkpointing(kind).with_offload(offload))
@@ -58,7 +59,10 @@ def _with_saved_on_host(question: Question) -> Iterator[str]:
             if search.forecasts.fits(one) and bytes_beyond_host(question.cluster, one, of_rank=held) is None:
                 offload = "" if one.offload == "none" else f"offload: {one.offload} and "
                 change = f"train.gradient_checkpointing: {one.gradient_checkpointing}"
-                yield f"{change} would fit, with {offload}at least {format_gib(held)} for each GPU in the host's memory"
+                return (
+                    f"{change} would fit, with {offload}at least {format_gib(held)} for each GPU in the host's memory"
+                )
+    return None
 
 
 def _with_adapters(question: Question) -> Question | None:

@@ -25,7 +25,7 @@ from shardwise.spec.support.trained import impossibilities, not_compiled, not_tr
 #: What `auto` looks at; not at what takes memory and bandwidth of the host.
 _OF_AUTO: tuple[Checkpointing, ...] = ("none", "selective", "full")
 #: By the time that they cost.
-RECOMPUTE_ORDER: tuple[Checkpointing, ...] = (*_OF_AUTO, "offloaded", "selective_offloaded")
+RECOMPUTE_ORDER: tuple[Checkpointing, ...] = ("none", "selective", "selective_offloaded", "full", "offloaded")
 
 #: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
 _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
