@@ -203,6 +203,7 @@ def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]
         "path": source.label,
         "format": facts["format"],
         "num_rows": facts["num_rows"],
+        "notes": facts["notes"],
         "weight": source.weight,
         "files": [{"label": file.label, **asdict(state)} for file, state in zip(source.files, states, strict=True)],
     }
@@ -216,6 +217,8 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
         if facts["num_dropped"]:
             some = "all its" if facts["num_dropped"] == facts["num_rows"] else f"{facts['num_dropped']:,}"
             say(f"  {some} rows dropped{why}")
+        for note, rows in sorted(facts["notes"].items()):
+            say(f"  {rows:,} rows: {note}")
         if facts["ignored_columns"]:
             say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
         if source.num_ignored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -168,7 +169,7 @@ def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: 
 
 
 #: The reply about a chunk that no worker is left for; another's problem is reported then.
-_NO_ROWS: Reply = {"num_rows": 0, "num_dropped": 0, "num_problems": 0, "problems": []}
+_NO_ROWS: Reply = {"num_rows": 0, "num_dropped": 0, "num_problems": 0, "problems": [], "notes": {}}
 
 
 def _failed(chunk: Chunk, error: str) -> Reply:
@@ -278,6 +279,7 @@ def _describe(
                 + (", a document a line" if lines else ""),
                 "num_rows": sum(reply["num_rows"] for reply in of_it),
                 "num_dropped": sum(reply["num_dropped"] for reply in of_it),
+                "notes": sum((Counter(reply["notes"]) for reply in of_it), Counter[str]()),
                 "ignored_columns": list(dict.fromkeys(column for file in own for column in file.ignored)),
             }
         )

@@ -17,11 +17,13 @@ class Conversation:
     Attributes:
         messages: each with `role` and `content`, and what else the template may read (`tool_calls`, `name` ...).
         learns: for each message, whether it may be trained; only ever true for the assistant's.
+        notes: what was done with the row that its reader would not guess, each as a sentence without figures.
     """
 
     messages: list[dict[str, Any]]
     learns: tuple[bool, ...]
     tools: list[dict[str, Any]] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

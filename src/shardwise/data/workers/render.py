@@ -52,12 +52,14 @@ class Rendered:
     Attributes:
         spans: character ranges that are trained; None is all of the text.
         special_tokens: whether the tokenizer adds its own around the text (a template has written them already).
+        notes: what was done with the row that its reader would not guess, each as a sentence without figures.
     """
 
     text: str
     spans: tuple[Span, ...] | None
     special_tokens: bool
     ends: bool
+    notes: tuple[str, ...] = ()
 
 
 class TemplateMemoryError(Exception):
@@ -118,7 +120,7 @@ class Renderer:
         if self.train_on == "all":
             text, _ = self._apply(template, chat)
             self._refuse_unread(template, chat, text)
-            return Rendered(text=text, spans=None, special_tokens=False, ends=False)
+            return Rendered(text=text, spans=None, special_tokens=False, ends=False, notes=chat.notes)
         turns = [index for index, message in enumerate(chat.messages) if message["role"] == "assistant"]
         if _GENERATION.search(template):
             text, spans = self._apply(template, chat, generation=True)
@@ -130,7 +132,7 @@ class Renderer:
         kept = [span for span, turn in zip(spans, turns, strict=True) if chat.learns[turn]]
         if self.train_on == "completion":
             kept = kept[-1:]
-        return Rendered(text=text, spans=tuple(kept), special_tokens=False, ends=False)
+        return Rendered(text=text, spans=tuple(kept), special_tokens=False, ends=False, notes=chat.notes)
 
     def _refuse_unread(self, template: str, chat: Conversation, text: str) -> None:
         """Raises RowError where a row says something that the template writes nothing about."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -37,18 +37,25 @@ MAX_MESSAGE = 600
 
 @dataclass(kw_only=True)
 class Tally:
-    """What became of a chunk's rows; the first problems are kept, all are counted."""
+    """What became of a chunk's rows; the first problems are kept, all are counted. `notes`: what was done that
+    a reader of the rows would not guess, by sentence, with the number of rows."""
 
     num_rows: int = 0
     num_dropped: int = 0
     num_problems: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
+    notes: dict[str, int] = field(default_factory=dict)
 
     def problem(self, line: int, message: str) -> None:
         """Notes a bad row."""
         self.num_problems += 1
         if len(self.problems) < MAX_PROBLEMS_LISTED:
             self.problems.append((line, message[:MAX_MESSAGE]))
+
+    def note(self, notes: Sequence[str]) -> None:
+        """Counts a row's notes."""
+        for note in dict.fromkeys(notes):
+            self.notes[note] = self.notes.get(note, 0) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +99,12 @@ class Worker:
             tally.problem(row.line, row.message)
             return None
         try:
-            return self.renderer.render(read_row(form, renamed(row.value, self.rules.columns)))
+            rendered = self.renderer.render(read_row(form, renamed(row.value, self.rules.columns)))
         except RowError as error:
             tally.problem(row.line, str(error))
             return None
+        tally.note(rendered.notes)
+        return rendered
 
     def _keep(self, batch: list[tuple[int, Rendered]], tally: Tally) -> Iterator[tuple[int, Tokens]]:
         encoded = self.tokenizer.encode([rendered for _, rendered in batch])
