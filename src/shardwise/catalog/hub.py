@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -16,8 +17,8 @@ _TIMEOUT_SECONDS = 10
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
 
 _MEANING = {
-    401: "needs a login; set HF_TOKEN to a token that may read it",
-    403: "is gated; accept its licence on the hub and set HF_TOKEN",
+    401: "needs a login; run `hf auth login`, or set HF_TOKEN to a token that may read it",
+    403: "is gated; accept its licence on the hub, and log in by `hf auth login` or set HF_TOKEN",
     404: "is not on the hub, or has no config.json; check the id, or name a folder",
 }
 
@@ -36,22 +37,42 @@ def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
 
 def repository_folder(hub_id: str) -> Path:
     """The folder of the Hugging Face cache that holds a model."""
+    return _place("HF_HUB_CACHE", "hub") / f"models--{hub_id.replace('/', '--')}"
+
+
+def _place(variable: str, name: str) -> Path:
+    """A file or folder that huggingface_hub keeps in its home, unless a variable names another."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     home = Path(os.environ.get("HF_HOME") or base)
-    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{hub_id.replace('/', '--')}"
+    return Path(os.path.expandvars(os.environ.get(variable) or home / name)).expanduser()
+
+
+def _token() -> str | None:
+    """The user's token, where huggingface_hub finds it: in the environment, or as its login has stored it."""
+    if _is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        return None
+    token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    with suppress(OSError, UnicodeDecodeError):
+        token = token or _place("HF_TOKEN_PATH", "token").read_text(encoding="utf-8")
+    # A line break inside would be an error whose message has the token.
+    return "".join((token or "").splitlines()).strip() or None
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
 
 
 def download_config(hub_id: str) -> tuple[str, bytes]:
     """Fetches config.json: its address, and at most one byte more than a configuration may have. Raises ModelError:
     HF_HUB_OFFLINE is set, or the hub did not answer, or refused."""
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+    if _is_on("HF_HUB_OFFLINE"):
         raise ModelError.at(hub_id, "is not in the local cache, and HF_HUB_OFFLINE is set")
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not endpoint.startswith(("https://", "http://")):
         raise ModelError(f"HF_ENDPOINT is {endpoint!r}; expected an address that begins with https://")
     url = f"{endpoint}/{hub_id}/resolve/main/config.json"
     request = Request(url, headers={"User-Agent": "shardwise"})  # noqa: S310 - the scheme is checked above
-    if token := os.environ.get("HF_TOKEN"):
+    if token := _token():
         # Unredirected: a redirect to a file host must not carry the user's token along.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:

@@ -56,6 +56,9 @@ def read_sources(run: RunDirectory) -> Sources:
     metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run))
     events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
     starts = _starts(gaps, run)
+    if not run.logs.is_dir():
+        lost = "how the run ended, its phases and what its ranks wrote are not known"
+        gaps.append(Gap(file=f"{run.logs.name}/", reason=f"is missing; {lost}"))
     failures = [read for path in sorted(run.logs.glob("rank_*.failure.json")) if (read := _json([], path))]
     outcome = _json([], run.outcome)
     if text(outcome, "outcome") == "finished":
@@ -139,11 +142,12 @@ def _records(gaps: list[Gap], run: RunDirectory) -> list[dict[str, Any]]:
     """Records with an integer step, in order; the last one of each step. Other lines are a gap."""
     records = [record for record in read_lines(run.metrics) if whole(record, "step") is not None]
     with run.metrics.open("rb") as file:
-        num_lines = sum(1 for line in file if line.endswith(b"\n") and line.strip())
-    unread = num_lines - len(records)
+        lines = [line for line in file if line.strip()]
+    num_lines, unread = len(lines), len(lines) - len(records)
     if unread:
         lost = "the figures of their steps are not shown" if records else LOST[run.metrics.name]
-        gaps.append(Gap(file=run.metrics.name, reason=f"{unread} of its {num_lines} lines cannot be read; {lost}"))
+        cut = "" if lines[-1].endswith(b"\n") else " (the last is cut off)"
+        gaps.append(Gap(file=run.metrics.name, reason=f"{unread} of its {num_lines} lines cannot be read{cut}; {lost}"))
     steps = {record["step"]: record for record in records}
     return [steps[step] for step in sorted(steps)]
 

@@ -64,8 +64,12 @@ def hub(tmp_path, monkeypatch):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             seen.append((self.path, self.headers.get("Authorization")))
-            found = self.path == "/org/there/resolve/main/config.json"
-            self.send_response(200 if found else 401)
+            found = self.path.endswith("/org/there/resolve/main/config.json")
+            moved = self.path == "/org/moved/resolve/main/config.json"
+            self.send_response(307 if moved else 200 if found else 401)
+            if moved:  # to another host, by its name
+                port = self.server.server_port
+                self.send_header("Location", f"http://localhost:{port}/elsewhere/org/there/resolve/main/config.json")
             self.end_headers()
             self.wfile.write(json.dumps(CONFIG).encode() if found else b"")
 
@@ -78,6 +82,8 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}/")
+    for variable in ("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     yield seen
@@ -91,8 +97,55 @@ def test_a_hub_id_is_asked_from_the_endpoint_with_the_token(hub):
     assert hub == [("/org/there/resolve/main/config.json", "Bearer secret")]
 
 
+def stored(path, text="stored\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_token_of_a_login_is_found_where_huggingface_hub_finds_it(hub, tmp_path, monkeypatch):
+    def sent():
+        hub.clear()
+        find_model("org/there")
+        return hub[0][1]
+
+    stored(tmp_path / "token")
+    assert sent() == "Bearer secret"  # the environment comes first
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "older")
+    assert sent() == "Bearer older"
+    monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN")
+    assert sent() == "Bearer stored"  # $HF_HOME/token, without its line break
+    monkeypatch.setenv("HF_TOKEN_PATH", stored(tmp_path / "elsewhere" / "key", "named"))
+    assert sent() == "Bearer named"
+    monkeypatch.delenv("HF_TOKEN_PATH")
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    stored(tmp_path / "xdg" / "huggingface" / "token", "of xdg")
+    assert sent() == "Bearer of xdg"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert sent() is None
+    stored(tmp_path / "home" / ".cache" / "huggingface" / "token", "of home")
+    assert sent() == "Bearer of home"
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    assert sent() is None
+
+
+def test_no_other_host_gets_the_token(hub):
+    assert find_model("org/moved").vocab_size == 99
+    assert [token for _, token in hub] == ["Bearer secret", None]
+
+
+def test_a_token_that_cannot_be_sent_is_not_printed(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "sec\nret")
+    with pytest.raises(ModelError) as caught:
+        find_model("org/gated")
+    assert "ret" not in str(caught.value).replace("HF_TOKEN", "")
+
+
 def test_a_gated_model_says_what_to_do(hub):
-    with pytest.raises(ModelError, match="HF_TOKEN"):
+    with pytest.raises(ModelError, match="run `hf auth login`, or set HF_TOKEN"):
         find_model("org/gated")
 
 

@@ -245,6 +245,16 @@ def test_a_finished_run_whose_result_is_damaged_says_so(tmp_path) -> None:
         assert words in report_html(report)
 
 
+def test_a_run_without_its_logs_says_what_is_lost_with_them(tmp_path) -> None:
+    run = finished_run(tmp_path / "run")
+    shutil.rmtree(run.logs)
+    report = collect(run)
+    (gap,) = report.gaps
+    lost = "how the run ended, its phases and what its ranks wrote are not known"
+    assert (gap.file, gap.reason) == ("logs/", f"is missing; {lost}")
+    assert lost in report_html(report)
+
+
 @pytest.mark.parametrize("name", [file for file in FILES if file != "metrics.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\x00", b"[1]\n"])
 def test_a_damaged_file_is_named_and_the_rest_is_reported(tmp_path, name, damage) -> None:
@@ -263,7 +273,14 @@ def test_lines_of_metrics_that_are_no_records_are_counted_and_left_out(tmp_path)
     report = collect(run)
     assert report.outcome.step == 50
     (gap,) = report.gaps
-    assert gap.reason == "2 of its 52 lines cannot be read; the figures of their steps are not shown"
+    lost = "the figures of their steps are not shown"
+    assert gap.reason == f"3 of its 53 lines cannot be read (the last is cut off); {lost}"
+    run.metrics.write_bytes(whole[:-9])
+    report = collect(run)
+    assert report.outcome.step == 49
+    assert report.gaps[0].reason == f"1 of its 50 lines cannot be read (the last is cut off); {lost}"
+    run.metrics.write_bytes(whole + b"{\n[1]\n\n")
+    assert collect(run).gaps[0].reason == f"2 of its 52 lines cannot be read; {lost}"
     run.metrics.write_bytes(b"garbage\n" * 12)
     (gap,) = collect(run).gaps
     assert gap.reason == "12 of its 12 lines cannot be read; no optimizer step is recorded"
