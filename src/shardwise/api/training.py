@@ -17,6 +17,7 @@ from shardwise.errors import DoesNotFitError, InputError, Problem, ShardwiseErro
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step, tell
 from shardwise.launch.lock import locked, take
+from shardwise.launch.nodes.peers import stop_if_asked
 from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.processes.data_preparation import prepare_data
 from shardwise.launch.processes.stop_requests import StopRequests
@@ -185,7 +186,7 @@ def _join(
 ) -> TrainResult:
     """Is one of the ranks that something else started; only rank 0 returns, the others become workers."""
     if place.rank > 0:
-        run, kind = _follow_first(job, overrides, place=place)
+        run, kind = _follow_first(job, overrides, place=place, on_update=on_update)
         become_worker(run, place, kind=kind, module=programs.worker)
     request, run = asked(job, overrides)
     # A goal that would choose fewer ranks than were started has no say.
@@ -205,18 +206,24 @@ def _join(
         chosen, kind = found_before(run, chosen), cluster.gpu.kind
         with ExitStack() as held:
             with taken_back_on_error(run, before):
+                with StopRequests() as requests:
+                    await_others(run, place, requests=requests, say=lambda text: tell([Notice(text=text)], on_update))
+                    stop_if_asked(requests, "stopped before all ranks came")
                 write_first(request, chosen, run=run, on_update=on_update)
                 first = held.enter_context(first_rank(run, place, kind=kind, lock=lock, module=programs.worker))
                 prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
             write_begin(run, place, kind=kind)
             requests = held.enter_context(StopRequests())
-            await_others(run, place, requests=requests)
             follow_ranks(run, first, processes=place.size, requests=requests, on_update=on_update)
     return result(run, outcome="finished")
 
 
 def _follow_first(
-    job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place
+    job: Job | str | Path,
+    overrides: Sequence[str | Override],
+    *,
+    place: Place,
+    on_update: Callable[[Update], None] | None,
 ) -> tuple[RunDirectory, DeviceKind]:
     """All ranks read the same job and find the same mistakes in it; it is enough that rank 0 prints them. A rank that
     exits makes torchrun stop the others, rank 0 among them, so this one waits meanwhile. If nothing stops it, the
@@ -226,7 +233,7 @@ def _follow_first(
     except ShardwiseError:
         wait_to_be_stopped()
         raise
-    return run, wait_for_rank_0(run, place)
+    return run, wait_for_rank_0(run, place, say=lambda text: tell([Notice(text=text)], on_update))
 
 
 def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from shardwise.errors import InputError
-from shardwise.parallel.network import choose_interface
+from shardwise.parallel.network import check_named, choose_interface, met
 from shardwise.spec.begin import LISTENING, NOT_HERE
 from shardwise.spec.layout.axes import AXES, EXPERT_AXES, Layout
 
@@ -239,17 +240,22 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
     # Without `device_id`: with it torch splits groups off the world's communicator, and the messages of a group share
     # one stream, where those of different neighbours wait for each other.
     backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
+    check_named(gpus=device.type == "cuda")
     if size == 1 and "MASTER_ADDR" not in os.environ:
         # One process needs no rendezvous and opens no port.
-        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
-    elif LISTENING in os.environ or _is_one_machine():
-        _find_interface(size)
-        dist.init_process_group(
-            backend, store=_own_store(rank=rank, size=size), rank=rank, world_size=size, timeout=TIMEOUT
-        )
+        store: Store = HashStore()
     else:
         _find_interface(size)
-        dist.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+        own = LISTENING in os.environ or _is_one_machine()
+        store = met(
+            partial(_own_store if own else _torchs_store, rank=rank, size=size), rank=rank, size=size, timeout=TIMEOUT
+        )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+
+
+def _torchs_store(timeout: timedelta, *, rank: int, size: int) -> Store:
+    """That of torchrun's agent, or one that rank 0 opens."""
+    return next(dist.rendezvous("env://", rank, size, timeout=timeout))[0]
 
 
 def _find_interface(size: int) -> None:
@@ -264,7 +270,7 @@ def _is_one_machine() -> bool:
     return os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and not agent
 
 
-def _own_store(*, rank: int, size: int) -> Store:
+def _own_store(timeout: timedelta, *, rank: int, size: int) -> Store:
     """A store that listens where our launcher does, or on loopback only; torch's own listens on every interface,
     whatever the address says."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -274,4 +280,4 @@ def _own_store(*, rank: int, size: int) -> Store:
         listening = int(os.environ.pop(LISTENING, NOT_HERE))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = listening if listening != NOT_HERE else socket.create_server((host, port), family=family).detach()
-    return TCPStore(host, port, size, is_master=rank == 0, timeout=TIMEOUT, master_listen_fd=listening)
+    return TCPStore(host, port, size, is_master=rank == 0, timeout=timeout, master_listen_fd=listening)

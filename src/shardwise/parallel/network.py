@@ -1,4 +1,4 @@
-"""The network interface over which machines reach each other.
+"""The network interface over which machines reach each other, and the meeting of all ranks at MASTER_ADDR.
 
 Gloo takes the one that this machine's own name leads to, and on Debian's and Ubuntu's images that is loopback. With
 several machines it is told to take the one of the route to MASTER_ADDR instead.
@@ -8,18 +8,75 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from ipaddress import ip_address
 
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
 from shardwise.errors import InputError
+from shardwise.spec.begin import MEETING_SECONDS, SAID_AFTER_SECONDS, left_over
 
 #: Where the user names the interface; NCCL finds one itself.
 VARIABLE = "GLOO_SOCKET_IFNAME"
+#: NCCL's own: beginnings of names, or after `=` whole ones, and after `^` what is left out.
+OF_NCCL = "NCCL_SOCKET_IFNAME"
 
 #: An address for documentation (RFC 5737), on no network: the way to it is the default route.
 _ANYWHERE = "192.0.2.1"
 
 Interfaces = Mapping[str, tuple[str, ...]]
+
+
+def check_named(*, gpus: bool) -> None:
+    """Raises InputError: a variable names an interface that this machine does not have. `gpus`: NCCL is used too."""
+    stated = {variable: os.environ.get(variable, "") for variable in (VARIABLE, *([OF_NCCL] if gpus else []))}
+    for variable, value in stated.items():
+        here = _interfaces() if value and value[0] != "^" else {}
+        names = value.removeprefix("=").split(",")
+        begins = variable == OF_NCCL and value[:1] != "="
+        found = [any(one.startswith(name) if begins else one == name for one in here) for name in names]
+        if here and not (any(found) if variable == OF_NCCL else all(found)):
+            raise InputError(
+                f"{variable} is {value}, and {socket.gethostname()} has {', '.join(here)}; set it to one of these, or "
+                f"unset it (env -u {variable})"
+            )
+
+
+def met(open_store: Callable[[timedelta], Store], *, rank: int, size: int, timeout: timedelta) -> Store:
+    """The store at MASTER_ADDR, once all ranks are there; `open_store` is given how long it may wait. On one machine
+    that is `MEETING_SECONDS`, elsewhere `timeout`. Says on stderr, when it takes long, who is waited for. Raises
+    InputError: they do not come, or something else listens there."""
+    host, port = os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT", "")
+    whom = "rank 0" if rank else "the other rank" if size == 2 else f"the other {size - 1} ranks"
+    waits = f"rank {rank} of {size} on {socket.gethostname()} waits for {whom} at {host}:{port}"
+    remedy, patience = left_over(), min(timeout, timedelta(seconds=MEETING_SECONDS)) if is_here(host) else timeout
+    late = threading.Timer(SAID_AFTER_SECONDS, lambda: print(f"{waits}; {remedy}", file=sys.stderr, flush=True))
+    late.daemon = True
+    late.start()
+    try:
+        store = open_store(patience)
+    except (dist.DistError, OSError) as error:
+        if "EADDRINUSE" in str(error) or "in use" in str(error):
+            taken = f"port {port} of {host} is in use by another program; set MASTER_PORT to a free one"
+            raise InputError(f"rank {rank} of {size} cannot listen at MASTER_ADDR: {taken}") from None
+        raise InputError(f"{waits}, which nobody answered in {patience.seconds} s; {remedy}") from None
+    finally:
+        late.cancel()
+    store.set_timeout(timeout)
+    return store
+
+
+def is_here(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    try:
+        there = str(socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0][4][0])
+    except OSError:
+        return False
+    return _is_loopback(there) or _own_address(host) == there
 
 
 def choose_interface(master: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 #: Set in the environment of ranks that wait for the start signal on standard input.
 WAITS = "SHARDWISE_WAITS"
@@ -12,6 +13,12 @@ WAITS = "SHARDWISE_WAITS"
 #: a run on several machines have NOT_HERE.
 LISTENING = "SHARDWISE_LISTENING"
 NOT_HERE = -1
+
+#: What torchrun tells a process of its place, which it may find left over from another start.
+PLACED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+#: How long ranks on one machine wait for each other to be started, and from when on that is said.
+MEETING_SECONDS, SAID_AFTER_SECONDS = 300.0, 5.0
 
 START_SIGNAL = b"begin\n"
 
@@ -32,3 +39,12 @@ def wait_to_begin() -> None:
         if not more:
             sys.exit(1)
         received += more
+
+
+def left_over(environment: Mapping[str, str] = os.environ) -> str:
+    """What to do where nobody starts the ranks that this one waits for, as a clause."""
+    names = [name for name in PLACED if name in environment]
+    return (
+        f"start them together, by torchrun or srun; if {' and '.join(names[:2])} are left over from another start, put "
+        f"`env {' '.join(f'-u {name}' for name in names)}` before the command"
+    )

@@ -28,6 +28,26 @@ FIRST = Place(rank=0, size=2, local_size=2, launch="x")
 SECOND = replace(FIRST, rank=1)
 
 
+def silent(text: str) -> None:
+    raise AssertionError(text)
+
+
+@pytest.fixture
+def left_over(monkeypatch):
+    """What a shell has that torchrun once started a rank in."""
+    for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    found = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+
+
+REMEDY = (
+    "start them together, by torchrun or srun; if RANK and WORLD_SIZE are left over from another start, put `env -u "
+    "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
+)
+
+
 def test_without_a_launchers_variables_the_user_started_this_process() -> None:
     assert place_in_group({}) is None
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
@@ -50,7 +70,7 @@ def test_impossible_variables_are_refused(wrong) -> None:
 
 def test_the_other_ranks_wait_for_the_start_file(run) -> None:
     heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(wait_for_rank_0(run, SECOND)))
+    waiting = threading.Thread(target=lambda: heard.append(wait_for_rank_0(run, SECOND, say=silent)))
     waiting.start()
     time.sleep(0.5)
     assert heard == []
@@ -65,23 +85,27 @@ def test_the_other_ranks_exit_with_the_code_of_rank_0_and_quietly(run, capfd, mo
         write_exit(run, FIRST, exit_code=code)
         began = time.monotonic()
         with pytest.raises(SystemExit) as caught:
-            wait_for_rank_0(run, SECOND)
+            wait_for_rank_0(run, SECOND, say=silent)
         assert caught.value.code == code
         assert time.monotonic() - began >= at_least, "rank 0 has time to print the error"
         assert capfd.readouterr() == ("", "")
 
 
-def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_sign_of_it(run, monkeypatch) -> None:
-    monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_sign_of_it(
+    run, monkeypatch, left_over
+) -> None:
+    monkeypatch.setattr(joined, "SAID_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.5)
+    said: list[str] = []
     with pytest.raises(RunDirectoryError) as caught:
-        wait_for_rank_0(run, SECOND)
-    assert str(caught.value) == (
-        f"rank 1 on {socket.gethostname()} sees no sign of rank 0 in {run.logs} after 0.3 s; output_dir must lie on a "
-        "disk that all nodes share, at the same path"
-    )
+        wait_for_rank_0(run, SECOND, say=said.append)
+    waits = f"rank 1 of 2 on {socket.gethostname()} waits for rank 0 at 127.0.0.1:29500, and sees no sign of it in "
+    assert said == [f"{waits}{run.logs}; {REMEDY}"]
+    assert str(caught.value) == f"{waits}{run.logs} after 0.5 s; {REMEDY}"
+    with pytest.raises(RunDirectoryError, match="output_dir must lie on a disk that all nodes share, at the same path"):
+        wait_for_rank_0(run, replace(SECOND, local_size=1), say=said.append)
     write_preparing(run, FIRST)
-    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), daemon=True)
+    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
     waiting.start()
     waiting.join(timeout=1.0)
     assert waiting.is_alive()
@@ -90,26 +114,41 @@ def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_si
     assert not waiting.is_alive()
 
 
-def test_rank_0_waits_for_a_sign_of_each_rank_and_names_those_that_leave_none(run, monkeypatch) -> None:
-    monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    run.rank_pid(1).write_text("1\n")
+def test_rank_0_waits_for_a_sign_of_each_rank_and_names_those_that_leave_none(run, monkeypatch, left_over) -> None:
+    write_preparing(run, FIRST)
+    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
+    waiting.start()
     with StopRequests() as requests:
-        await_others(run, FIRST, requests=requests)
+        await_others(run, FIRST, requests=requests, say=silent)
+        write_begin(run, FIRST, kind="cpu")
+        waiting.join(timeout=5)
+        monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.3)
+        monkeypatch.setattr(joined, "SAID_AFTER_SECONDS", 0.1)
+        said: list[str] = []
         with pytest.raises(RunDirectoryError) as caught:
-            await_others(run, replace(FIRST, size=4), requests=requests)
-        assert str(caught.value) == (
-            f"ranks 2-3 leave no sign in {run.logs} within 0.3 s; output_dir must lie on a disk that all nodes share, "
-            "at the same path"
+            await_others(run, replace(FIRST, size=4), requests=requests, say=said.append)
+        waits = (
+            f"rank 0 of 4 on {socket.gethostname()} waits for ranks 2-3 at 127.0.0.1:29500, and sees no sign of them "
+            f"in {run.logs}"
         )
+        assert said == [f"{waits}; output_dir must lie on a disk that all nodes share, at the same path; {REMEDY}"]
+        assert f"{waits} after 0.3 s; output_dir must lie on a disk" in str(caught.value)
         monkeypatch.setattr(joined, "PATIENCE_SECONDS", 60.0)
         signal.raise_signal(signal.SIGTERM)
-        await_others(run, replace(FIRST, size=4), requests=requests)
+        await_others(run, replace(FIRST, size=4), requests=requests, say=silent)
+    with exit_written_on_error(run, FIRST):
+        pass
+    assert not list(run.logs.glob("here-*"))
+
+
+def test_ranks_on_one_machine_wait_for_five_minutes_at_most(monkeypatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert (FIRST.patience, replace(FIRST, local_size=1).patience) == (300, 600)
 
 
 def test_the_start_file_of_another_launch_is_not_read(run) -> None:
     write_begin(run, replace(FIRST, launch="another"), kind="cpu")
-    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), daemon=True)
+    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
     waiting.start()
     waiting.join(timeout=0.6)
     assert waiting.is_alive()
@@ -125,7 +164,7 @@ def test_a_start_over_several_machines_leaves_nothing_that_the_next_of_its_name_
 
     def follow() -> None:
         with pytest.raises(SystemExit) as caught:
-            wait_for_rank_0(run, second)
+            wait_for_rank_0(run, second, say=silent)
         codes.append(caught.value.code)
 
     waiting = threading.Thread(target=follow)

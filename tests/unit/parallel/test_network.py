@@ -7,7 +7,10 @@ import socket
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.parallel.network import VARIABLE, choose_interface, interface_of
+from shardwise.parallel import network
+from shardwise.parallel.mesh import join_world
+from shardwise.parallel.network import OF_NCCL, VARIABLE, check_named, choose_interface, interface_of, is_here
+from shardwise.spec.layout.axes import Layout
 
 TWO = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.1.0.5", "fe80::1"), "ib0": ("10.2.0.5",)}
 ONE = {"lo": ("127.0.0.1",), "eth0": ("10.1.0.5",)}
@@ -42,3 +45,83 @@ def test_a_master_that_cannot_be_reached_is_said(monkeypatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(InputError, match=r"MASTER_ADDR is nowhere.invalid, which this machine .* has no route to"):
         choose_interface("nowhere.invalid")
+
+
+@pytest.fixture
+def left_over(monkeypatch):
+    """What a shell has that torchrun once started a rank in; returns the port, where nobody listens."""
+    for name in ("LOCAL_WORLD_SIZE", "TORCHELASTIC_USE_AGENT_STORE", VARIABLE, OF_NCCL):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(network, "SAID_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(network, "MEETING_SECONDS", 2.0)
+    return port
+
+
+REMEDY = (
+    "start them together, by torchrun or srun; if RANK and WORLD_SIZE are left over from another start, put `env -u "
+    "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
+)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "whom"), [(0, 2, "the other rank"), (0, 4, "the other 3 ranks"), (1, 2, "rank 0")]
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", socket.gethostname()])
+def test_a_rank_says_within_seconds_for_whom_it_waits_and_on_one_machine_not_for_an_hour(
+    rank, size, whom, host, left_over, monkeypatch, capfd
+) -> None:
+    for name, value in (("RANK", str(rank)), ("WORLD_SIZE", str(size)), ("MASTER_ADDR", host)):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError) as caught:
+        join_world(Layout(dp_shard=size))
+    waits = f"rank {rank} of {size} on {socket.gethostname()} waits for {whom} at {host}:{left_over}"
+    assert f"{waits}; {REMEDY}\n" in capfd.readouterr().err
+    assert str(caught.value) == f"{waits}, which nobody answered in 2 s; {REMEDY}"
+
+
+def test_a_port_that_another_program_holds_is_named(left_over) -> None:
+    with socket.create_server(("127.0.0.1", left_over)), pytest.raises(InputError) as caught:
+        join_world(Layout(dp_shard=2))
+    assert str(caught.value) == (
+        f"rank 0 of 2 cannot listen at MASTER_ADDR: port {left_over} of 127.0.0.1 is in use by another program; set "
+        "MASTER_PORT to a free one"
+    )
+
+
+def test_an_interface_that_is_not_there_is_named_with_its_variable_before_anyone_waits(left_over, monkeypatch) -> None:
+    here = ", ".join(network._interfaces())
+    monkeypatch.setenv(VARIABLE, "eth9")
+    with pytest.raises(InputError) as caught:
+        join_world(Layout(dp_shard=2))
+    assert str(caught.value) == (
+        f"GLOO_SOCKET_IFNAME is eth9, and {socket.gethostname()} has {here}; set it to one of these, or unset it "
+        "(env -u GLOO_SOCKET_IFNAME)"
+    )
+    monkeypatch.setenv(VARIABLE, "lo,eth9")
+    with pytest.raises(InputError, match="GLOO_SOCKET_IFNAME is lo,eth9"):
+        check_named(gpus=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_known"),
+    [("lo", True), ("l,eth9", True), ("=lo", True), ("=l", False), ("eth9", False), ("^lo", True), ("", True)],
+)
+def test_nccls_variable_is_read_as_nccl_reads_it_where_there_are_gpus(value, is_known, monkeypatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv(OF_NCCL, value)
+    check_named(gpus=False)
+    if is_known:
+        return check_named(gpus=True)
+    with pytest.raises(InputError, match=f"NCCL_SOCKET_IFNAME is {value}, and .* has lo"):
+        check_named(gpus=True)
+
+
+def test_an_address_is_here_where_it_is_this_machines_own() -> None:
+    own = network._own_address("192.0.2.1")
+    assert all(map(is_here, ("localhost", "127.0.0.1", "::1", socket.gethostname(), *([own] if own else []))))
+    assert not any(map(is_here, ("192.0.2.1", "nowhere.invalid")))

@@ -1,7 +1,8 @@
 """When torchrun, Slurm or Kubernetes has started the ranks already: one of them prepares, then all begin together.
 
-Rank 0 prepares the run directory, then writes the start file, which carries the name of this launch; the other ranks
-wait for it. So the ranks need a shared file system, which checkpoints need anyway, and no process group.
+Rank 0 waits for a sign of each other rank, prepares the run directory, and writes the start file, which carries the
+name of this launch; the other ranks wait for it. So the ranks need a shared file system, which checkpoints need anyway,
+and no process group.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from shardwise.errors import InputError, RunDirectoryError, ShardwiseError
 from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, visible_devices
 from shardwise.launch.processes.rank import rank_argv
 from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.spec.begin import MEETING_SECONDS, SAID_AFTER_SECONDS, left_over
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import CONSOLE, RunDirectory, read_json, write_json, write_text
 from shardwise.units import format_ranks
@@ -46,6 +48,27 @@ class Place:
     size: int
     local_size: int
     launch: str
+
+    @property
+    def is_alone(self) -> bool:
+        """All ranks are on one machine."""
+        return self.local_size == self.size
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a rank looks for a sign of the others."""
+        patience = TORCHRUNS_PATIENCE_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else PATIENCE_SECONDS
+        return min(patience, MEETING_SECONDS) if self.is_alone else patience
+
+    def waits_for(self, whom: str) -> str:
+        """The beginning of a sentence."""
+        where = ":".join(filter(None, map(os.environ.get, ("MASTER_ADDR", "MASTER_PORT"))))
+        return f"rank {self.rank} of {self.size} on {socket.gethostname()} waits for {whom} at {where}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do where the others leave no sign."""
+        return left_over() if self.is_alone else f"{_SHARED}; {left_over()}"
 
 
 def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
@@ -103,7 +126,9 @@ def exit_written_on_error(run: RunDirectory, place: Place) -> Generator[None]:
             write_exit(run, place, exit_code=error.exit_code if isinstance(error, ShardwiseError) else 1)
         raise
     finally:
-        if place.local_size < place.size:
+        for sign in run.logs.glob(f"{_sign(place)}*"):
+            sign.unlink(missing_ok=True)
+        if not place.is_alone:
             if not _begun(file):
                 time.sleep(READ_WITHIN_SECONDS)
             with suppress(OSError):
@@ -121,8 +146,9 @@ def write_preparing(run: RunDirectory, place: Place) -> None:
         write_json(_start_file(run, place), {"preparing": True})
 
 
-def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
-    """The other ranks: wait for the start file.
+def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], None]) -> DeviceKind:
+    """The other ranks: wait for the start file, and leave a sign where rank 0 is there. `say`: is told, once, who is
+    waited for.
 
     Returns:
         Which devices the ranks use.
@@ -131,13 +157,21 @@ def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
         SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has said why.
         RunDirectoryError: rank 0 leaves no sign.
     """
-    patience, began = _patience(), time.monotonic()
+    began, said, answered = time.monotonic(), False, False
     while "begin" not in (start := read_json(_start_file(run, place)) or {}):
         time.sleep(POLL_SECONDS)
-        if not start and time.monotonic() - began > patience:
+        waited = time.monotonic() - began
+        if start and not answered:
+            answered = True
+            with suppress(OSError):
+                write_text(run.logs / f"{_sign(place)}{place.rank}", "")
+        if not start and not said and waited > SAID_AFTER_SECONDS:
+            said = True
+            say(f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs}; {place.remedy}")
+        if not start and waited > place.patience:
             raise RunDirectoryError(
-                f"rank {place.rank} on {socket.gethostname()} sees no sign of rank 0 in {run.logs} after {patience:g} "
-                f"s; {_SHARED}"
+                f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs} after {place.patience:g} s; "
+                f"{place.remedy}"
             )
     if not start["begin"]:
         if start["exit_code"]:
@@ -146,24 +180,22 @@ def wait_for_rank_0(run: RunDirectory, place: Place) -> DeviceKind:
     return "cuda" if start["kind"] == "cuda" else "cpu"
 
 
-def await_others(run: RunDirectory, place: Place, *, requests: StopRequests) -> None:
-    """Rank 0, when all may begin: waits for a sign of each rank on several machines, or for a signal. Raises
-    RunDirectoryError: some leave none."""
-    if place.local_size == place.size:
-        return
-    patience, began = _patience(), time.monotonic()
+def await_others(run: RunDirectory, place: Place, *, requests: StopRequests, say: Callable[[str], None]) -> None:
+    """Rank 0, before it prepares: waits for a sign of each rank, or for a signal. Raises RunDirectoryError: some leave
+    none."""
+    began, said = time.monotonic(), False
     while requests.first is None:
-        missing = [rank for rank in range(1, place.size) if not run.rank_pid(rank).exists()]
+        missing = [rank for rank in range(1, place.size) if not (run.logs / f"{_sign(place)}{rank}").exists()]
         if not missing:
             return
-        if time.monotonic() - began > patience:
-            who = f"{format_ranks(missing)} {'leave' if len(missing) > 1 else 'leaves'}"
-            raise RunDirectoryError(f"{who} no sign in {run.logs} within {patience:g} s; {_SHARED}")
-        requests.wait(POLL_SECONDS)
-
-
-def _patience() -> float:
-    return TORCHRUNS_PATIENCE_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else PATIENCE_SECONDS
+        waited = time.monotonic() - began
+        waits = f"{place.waits_for(format_ranks(missing))}, and sees no sign of {'them' if missing[1:] else 'it'}"
+        if not said and waited > SAID_AFTER_SECONDS:
+            said = True
+            say(f"{waits} in {run.logs}; {place.remedy}")
+        if waited > place.patience:
+            raise RunDirectoryError(f"{waits} in {run.logs} after {place.patience:g} s; {place.remedy}")
+        requests.wait(POLL_SECONDS / 4)
 
 
 def wait_to_be_stopped() -> None:
@@ -172,15 +204,13 @@ def wait_to_be_stopped() -> None:
 
 
 def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
-    """Replaces this process by the worker, whose output goes where other runs have it; leaves a sign for rank 0. The
-    first rank of another node keeps this terminal, to say there why it fails."""
-    with suppress(OSError):
-        write_text(run.rank_pid(place.rank), f"{os.getpid()}\n")
+    """Replaces this process by the worker, whose output goes where other runs have it. The first
+    rank of another node keeps this terminal, to say there why it fails."""
     argv = rank_argv(run, module=module)
     sys.stdout.flush()
     sys.stderr.flush()
     environment = joined_environment(kind)
-    if place.local_size < place.size and environment.get("LOCAL_RANK") == "0":
+    if not place.is_alone and environment.get("LOCAL_RANK") == "0":
         console = os.dup(2)
         os.set_inheritable(console, True)
         environment[CONSOLE] = str(console)
@@ -190,6 +220,11 @@ def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: 
 def joined_environment(kind: DeviceKind) -> dict[str, str]:
     """What a worker finds in its environment: what the launcher and the user have set stays as it is."""
     return {**QUIET, **allocator_settings(os.environ, kind), **os.environ, **visible_devices(kind)}
+
+
+def _sign(place: Place) -> str:
+    """What the name of a rank's sign begins with."""
+    return f"here-{place.launch}-"
 
 
 def _start_file(run: RunDirectory, place: Place) -> Path:
