@@ -14,6 +14,7 @@ from shardwise.api.planning import plan_for
 from shardwise.api.reporting import report_at_the_end
 from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, InputError, Problem, ShardwiseError, UnsupportedError
+from shardwise.launch.disk import check_disk
 from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, Phase, Step, tell
 from shardwise.launch.lock import locked, take
@@ -295,7 +296,8 @@ def say_if_replanned(
 def write_first(
     request: Request, chosen: Plan, *, run: RunDirectory, on_update: Callable[[Update], None] | None
 ) -> None:
-    """Says what is going to run, and leaves it in the run directory."""
+    """Says what is going to run, and leaves it in the run directory. Raises InputError: its disk is too small."""
+    check_disk(request, run, chosen)
     tell([Planned(plan=chosen, run=run)], on_update)
     write_start(run, request, plan=chosen)
 
@@ -316,6 +318,9 @@ def prepare(
     if known_data(run) != known_before:
         # Only now is it known how many steps there are and how long the sequences are, which rarely reach max_length.
         chosen = plan_for(request, cluster=cluster, known=known_data(run))
+        check_disk(request, run, chosen)
         write_start(run, request, plan=chosen)
         tell([Planned(plan=chosen, run=run)], on_update)
+    if scarce := check_disk(request, run, chosen):
+        tell([Notice(text=scarce)], on_update)
     return chosen

@@ -11,10 +11,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
 from shardwise.spec.plan.offers import Offers
 from shardwise.spec.plan.sentences import cost_text, named, verdict
-from shardwise.units import format_bytes, format_count, format_seconds
+from shardwise.units import GIB, format_bytes, format_count, format_seconds
 
 MAX_CANDIDATES = 10
 #: From the widest to the narrowest: the columns that are left out, and the length of the bars.
@@ -102,8 +103,14 @@ def why(plan: Plan) -> list[str]:
     price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
     packed = "; each row counts as one sequence, and packing makes fewer" if plan.job["data"].get("packing") else ""
     whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
+    disk = [] if plan.disk is None or plan.disk.total_bytes < GIB else [_disk_line(plan.disk)]
     warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]
-    return [*warnings, *plan.best.reasons, *whole]
+    return [*warnings, *plan.best.reasons, *whole, *disk]
+
+
+def _disk_line(disk: Disk) -> str:
+    merged = f"; merged/ takes {format_bytes(disk.merged_bytes)} more" if disk.merged_bytes else ""
+    return f"output_dir holds {format_bytes(disk.total_bytes)} at most: {disk.parts}{merged}"
 
 
 def what_next(plan: Plan) -> str:

@@ -14,7 +14,8 @@ from shardwise.errors import JobError, Problem, RunDirectoryError
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
 from shardwise.spec.job.places import write_places
-from shardwise.spec.layout.execution import Execution, Precision
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.disk import saved_type
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Lengths, Plan
 from shardwise.spec.request import Request, restricted_to
@@ -108,17 +109,9 @@ def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
     if plan.best is None:
         return asked
     chosen = restricted_to(asked, plan.best.execution)
-    train = {**chosen["train"], "save_dtype": _save_dtype(job, plan, precision=plan.best.execution.precision)}
+    saved = saved_type(job, storage=plan.model["storage_dtype"], precision=plan.best.execution.precision)
+    train = {**chosen["train"], "save_dtype": saved}
     return {**chosen, "train": train, "hardware": job.hardware or plan.hardware.get("name")}
-
-
-def _save_dtype(job: Job, plan: Plan, *, precision: Precision) -> Any:
-    """As stated; else a model's is its source's, and an adapter's the one it is trained in."""
-    if job.train.save_dtype != "auto":
-        return job.train.save_dtype
-    if job.adapters is None:
-        return plan.model["storage_dtype"]
-    return "bfloat16" if precision == "bf16" else "float32"
 
 
 def held_to(run: RunDirectory, request: Request) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from shardwise.plan.disk import disk_of
 from shardwise.plan.explain import left_wide, remedies, too_short, why, why_faster, why_not, why_slower
 from shardwise.plan.search import (
     Question,
@@ -75,6 +76,7 @@ def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, a
     taken = {one.execution.layout.strategy for one in fitting}
     lacking = [one for one in _lacking(search) if one.execution.layout.strategy not in taken]
     slower = (_rejection(one) for one in fitting[1:])
+    best = fitting[0] if fitting else None
     left_out = (one for one in _left_out(search) if one.strategy not in taken)
     return Plan(
         job=question.asked,
@@ -87,6 +89,7 @@ def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, a
             *sorted([*map(_rejection, lacking), *left_out], key=lambda one: simplicity_of(one.strategy)),
         ),
         advice=advice,
+        disk=best and disk_of(question, best.execution),
     )
 
 

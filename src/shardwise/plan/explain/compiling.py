@@ -26,7 +26,7 @@ def _cost_and_saved(search: Search, work: Work) -> tuple[float, float]:
 
 def too_short(search: Search, work: Work) -> str | None:
     """Why `compile: auto` does not compile a run: it ends before that pays; None where it pays, or may."""
-    steps = num_steps(work, num_rows=search.question.num_rows)
+    steps = num_steps(work.job.train, num_rows=search.question.num_rows)
     if search.question.job.train.compile != "auto" or not work.execution.compile or steps is None:
         return None
     cost, saved = _cost_and_saved(search, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwise.plan.memory import Work
 from shardwise.plan.time.pieces import Pieces, device_of
 from shardwise.plan.time.step import step_of
+from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.plan.forecast import TimeForecast
 
@@ -20,7 +21,7 @@ def forecast_time(
     job, gpus = work.job, work.execution.layout.world_size
     tokens = filled * job.train.global_batch_size * job.data.max_length
     flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
-    steps = num_steps(work, num_rows=num_rows)
+    steps = num_steps(job.train, num_rows=num_rows)
     return TimeForecast(
         step_seconds=step.seconds,
         tokens_per_second=tokens / step.seconds,
@@ -31,9 +32,8 @@ def forecast_time(
     )
 
 
-def num_steps(work: Work, *, num_rows: int | None) -> int | None:
+def num_steps(train: TrainSpec, *, num_rows: int | None) -> int | None:
     """Optimizer steps of the whole run: `max_steps`, or the epochs over the rows; None where neither is known."""
-    train = work.job.train
     if train.max_steps is None and num_rows is None:
         return None
     return train.num_steps(-(-(num_rows or 0) // train.global_batch_size))

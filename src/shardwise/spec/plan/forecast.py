@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 from shardwise.spec.job.strict import OPEN, from_plain
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.found import FoundBatch
 from shardwise.spec.plan.offers import Offers
 from shardwise.spec.plan.solved import Solved
@@ -138,6 +139,7 @@ class Plan:
         advice: what to do, where none fits.
         solved: the key that the job was solved for, with the value that this is the plan of.
         offers: what else was compared, where the job left its hardware open; this is the plan of the first of them.
+        disk: what a run of the chosen candidate writes; None where none fits.
         found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or not.
     """
 
@@ -151,6 +153,7 @@ class Plan:
     solved: Solved | None = None
     offers: Offers | None = None
     found_batch: FoundBatch | None = None
+    disk: Disk | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -171,6 +174,7 @@ class Plan:
         solved = {} if self.solved is None else {"solved": asdict(self.solved)}
         offers = {} if self.offers is None else self.offers.to_json()
         found = {} if self.found_batch is None else {"found_batch": asdict(self.found_batch)}
+        disk = {} if self.disk is None else {"disk": asdict(self.disk)}
         return {
             "version": VERSION,
             "job": self.job,
@@ -183,6 +187,7 @@ class Plan:
             **solved,
             **offers,
             **found,
+            **disk,
         }
 
     @classmethod

@@ -13,6 +13,7 @@ from shardwise.spec.job.keys import LayoutKeys
 from shardwise.spec.job.strict import Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, OptimizerName, Precision
+from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.forecast import Cost, MemoryForecast, TimeForecast
 from shardwise.spec.plan.found import FoundBatch
 from shardwise.spec.plan.offers import Offer
@@ -88,5 +89,6 @@ class PlanKeys(_Open):
     advice: list[str] = Field(default_factory=list[str])
     solved: Solved | None = None
     found_batch: FoundBatch | None = None
+    disk: Disk | None = None
     hardware_options: list[Offer] = Field(default_factory=list[Offer])
     prices: _Prices | None = None

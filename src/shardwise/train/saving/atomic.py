@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -15,26 +16,41 @@ from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import sync_folder
 from shardwise.train.guards.checks import gather
+from shardwise.units import format_bytes
 
 T = TypeVar("T")
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SaveError(ShardwiseError):
     """A file action failed on some rank; every rank raises this with the same message."""
 
 
-def together(world: World, action: Callable[[], T], *, what: str) -> T:
-    """Runs a file action on this rank; SaveError on every rank if it failed on one."""
+def together(world: World, action: Callable[[], T], *, what: str, into: Path | None = None, size: int = 0) -> T:
+    """Runs a file action on this rank; SaveError on every rank if it failed on one. `into`, `size`: the folder that it
+    writes to, and how many bytes, for the message where there is no room."""
     result: Any = None
     failure: str | None = None
     try:
         result = action()
     except Exception as error:  # noqa: BLE001  # raised again on every rank
         failure = f"{type(error).__name__}: {error}"
+        if into is not None and isinstance(error, OSError) and error.errno in _NO_ROOM:
+            failure = f"{error.strerror}: {no_room(into, size=size)}"
     for rank, reason in enumerate(gather(world, failure)):
         if reason is not None:
             raise SaveError(f"{what} failed on rank {rank}: {reason}")
     return result
+
+
+def no_room(folder: Path, *, size: int) -> str:
+    """What a disk has, and what was to be written into a new folder there, whose files will be removed."""
+    has = shutil.disk_usage(folder).free + sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return (
+        f"{format_bytes(size)} were to be written, and the disk of {folder.parent} had {format_bytes(has)} free; free some, "
+        "or lower train.save_total_limit"
+    )
 
 
 @contextmanager

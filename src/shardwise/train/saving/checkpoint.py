@@ -38,12 +38,14 @@ from shardwise.train.watching.journal import Journal
 
 @dataclass(frozen=True, kw_only=True)
 class _Writing:
-    """A checkpoint that this rank is writing: its temporary folder, its pieces, the file's future size and sha256."""
+    """A checkpoint that this rank is writing: its temporary folder, its pieces, bytes to write, and what the
+    written file has."""
 
     step: int
     folder: Path
     pieces: list[dict[str, Any]]
     scale: dict[str, float]
+    size: int
     file: Future[dict[str, Any]]
 
 
@@ -98,6 +100,7 @@ class Checkpoints:
             folder=folder,
             pieces=[_describe(p) for p in pieces],
             scale=self.scale.to_json(),
+            size=sum(tensor.nbytes for tensor in tensors.values()),
             file=in_background(lambda: write_tensors(path, tensors)),
         )
         self._writing.append(writing)
@@ -132,7 +135,8 @@ class Checkpoints:
 
     def _write_manifest(self, writing: _Writing) -> None:
         name, first = _file_of(self.world.rank), self.world.is_first
-        record = together(self.world, writing.file.result, what="writing a checkpoint")
+        size = sum(gather(self.world, writing.size))
+        record = together(self.world, writing.file.result, what="writing a checkpoint", into=writing.folder, size=size)
         written = gather(self.world, {"file": name, **record, "pieces": writing.pieces})
         manifest = self._manifest(writing, written)
         manifest["sha256"] = digest(manifest)
@@ -147,7 +151,9 @@ class Checkpoints:
                     )
             write_json(writing.folder / MANIFEST, manifest)
 
-        together(self.world, lambda: complete() if first else None, what="writing a manifest")
+        together(
+            self.world, lambda: complete() if first else None, what="writing a manifest", into=writing.folder, size=size
+        )
 
     def _manifest(self, writing: _Writing, written: list[dict[str, Any]]) -> dict[str, Any]:
         tensors: dict[str, Any] = {}

@@ -78,6 +78,11 @@ class Files:
         self._open: TensorFile | None = None
         self._records: dict[str, dict[str, Any]] = {}
 
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
+
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Writes the next tensor, which is on the CPU, in the saved dtype."""
         shape = tuple(whole.shape)
@@ -92,9 +97,8 @@ class Files:
         """Closes the last file and writes the index; size and sha256 of each file by its name."""
         self._close()
         if len(self._shards) > 1:
-            total = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
             weight_map = {key: file for file, entries in self._shards.items() for key in entries}
-            write_json(self._folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+            write_json(self._folder / INDEX, {"metadata": {"total_size": self.size}, "weight_map": weight_map})
         return self._records
 
     def abandon(self) -> None:

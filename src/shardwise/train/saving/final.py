@@ -52,7 +52,9 @@ def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], No
             files = {name: records[name] if name in records else seal(folder / name) for name in names}
             write_json(folder / "manifest.json", {"files": files, "source": model.content})
 
-        together(world, lambda: complete() if world.is_first else None, what=f"writing {target.name}/")
+        size = sum(record["size"] for record in records.values())
+        what = f"writing {target.name}/"
+        together(world, lambda: complete() if world.is_first else None, what=what, into=folder, size=size)
         verifying()
         return check_folder(model, folder)
 
@@ -90,7 +92,7 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
         if failures:
             raise failures[0]
 
-    together(world, report, what="writing final/")
+    together(world, report, what="writing final/", into=folder, size=files.size)
     return records or {}
 
 

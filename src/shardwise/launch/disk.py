@@ -1,0 +1,63 @@
+"""Whether the disk of output_dir has room for what a run writes there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shardwise.errors import InputError, Problem
+from shardwise.spec.plan.disk import Disk
+from shardwise.spec.plan.forecast import Plan, TimeForecast
+from shardwise.spec.request import Request
+from shardwise.spec.run import RunDirectory
+from shardwise.units import MIB, format_bytes
+
+#: Said where less is left: logs, metrics, reports and the tokenizer's files want some of it.
+_LITTLE_BYTES, _LITTLE_SHARE, _LITTLE_FILES = 64 * MIB, 0.05, 100
+
+
+def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
+    """A sentence where a run hardly fits its disk, or `merged/` will not. What checkpoints hold already is counted, and
+    as long as the number of steps is not known, only what is written in any case. Raises InputError: it does not fit."""
+    folder = next(path for path in (run.root.absolute(), *run.root.absolute().parents) if path.exists())
+    found, disk = os.statvfs(folder), plan.disk
+    if not found.f_blocks or disk is None or plan.best is None:
+        return None  # a file system that does not say
+    free = found.f_bavail * found.f_frsize
+    here = f"its disk (that of {folder}) has"
+    if found.f_files and found.f_favail < _LITTLE_FILES:
+        message = f"output_dir {run.root}: {here} room for {found.f_favail} more files; remove some, or name another"
+        raise InputError(Problem(where=request.where("output_dir"), message=message))
+    needed = _still_written(run, disk, plan.best.time)
+    writes = f"output_dir {run.root} is to hold {disk.parts}"
+    has = f"and {here} {format_bytes(free)} free"
+    if needed > free:
+        limit, less = request.job.train.save_total_limit, ""
+        if disk.checkpoints_bytes > disk.checkpoint_bytes:
+            less = f", or lower train.save_total_limit, now {limit or 'null'} (one more is held while it is written)"
+        message = (
+            f"{writes}, of which {format_bytes(needed)} are not there yet, {has}; free {format_bytes(needed - free)} of "
+            f"it, name another output_dir{less}"
+        )
+        raise InputError(Problem(where=request.where("output_dir"), message=message))
+    left = free - needed
+    if left < max(_LITTLE_BYTES, _LITTLE_SHARE * needed):
+        return f"{writes}, {has}: {format_bytes(left)} will be left for logs and all else; free some before it is full"
+    if left < disk.merged_bytes:
+        return f"{writes}, {has}: `shardwise merge` would not find the {format_bytes(disk.merged_bytes)} that it writes"
+    return None
+
+
+def _still_written(run: RunDirectory, disk: Disk, time: TimeForecast) -> int:
+    """Bytes that are not there yet, at the most at once."""
+    if time.total_seconds is None:
+        return disk.final_bytes
+    saved, steps = run.checkpoints(), round(time.total_seconds / time.step_seconds)
+    if not disk.checkpoints_bytes or max((step for step, _ in saved), default=0) >= steps:
+        return disk.final_bytes
+    held = sum(_bytes_in(folder) for _, folder in saved)
+    return max(disk.total_bytes - held, disk.checkpoint_bytes, disk.final_bytes)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
