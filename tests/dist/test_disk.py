@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from shardwise import api
 from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
+from shardwise.spec.run import RunDirectory
+from shardwise.train.saving.atomic import SaveError
+from shardwise.train.saving.checkpoint import create_states
+from shardwise.train.saving.final import save_final
+from shardwise.units import KIB, format_bytes
+from tests.dist.cells import composed, prepare_cell, spread
+from tests.dist.worlds import run_world, said_by
+from tests.unit.disks import small_disk
 
 
 def bytes_of(folder: Path, pattern: str = "*") -> int:
@@ -53,3 +69,52 @@ def test_a_checkpoint_and_the_result_take_the_bytes_that_are_forecast(
     if method == "lora":
         merged = api.merge(run.root)
         assert disk.merged_bytes == pytest.approx(bytes_of(run.merged, "*.safetensors"), rel=0.03), merged
+
+
+def _fill_up(run: RunDirectory, chosen: Execution) -> list[object]:
+    """Saves a checkpoint, then another when the disk is nearly full, and then the result."""
+    built = composed(run, chosen)
+    create_states(built.optimizer)
+    saved = [built.checkpoints.save(1)]
+    dist.barrier()
+    if built.world.is_first:
+        (run.root / "of others").write_bytes(bytes(shutil.disk_usage(run.root).free - 200 * KIB))
+    dist.barrier()
+    saved.append(built.checkpoints.save(2))
+    return [*saved, said_by(SaveError, save_final, built.model, run=run, journal=built.checkpoints.journal)]
+
+
+def test_a_save_without_room_says_what_it_needed_and_what_was_free(make_job, tmp_path) -> None:
+    prepared = prepare_cell(make_job("wide"), tmp_path / "prepared")
+    with small_disk(tmp_path / "disk", kib=20_000) as disk:
+        run = RunDirectory(Path(shutil.copytree(prepared.root, disk / "run")))
+        (found, _) = run_world(2, _fill_up, run, spread(Layout(dp_shard=2)))
+        assert found[:2] == [True, False]
+        size = format_bytes(bytes_of(run.checkpoint(1), "*.safetensors"))[:-6]  # without its headers
+        had = (
+            rf"were to be written, and the disk of {run.root} had (20|19)\d KiB free; free some, or lower train\.save_"
+        )
+        said = run.notices.read_text()
+        assert "checkpoint-2 was not saved: writing a checkpoint failed on rank " in said
+        assert f": No space left on device: {size}" in said
+        assert re.search(had, said)
+        assert str(found[2]).startswith("writing final/ failed on rank 0: No space left on device: ")
+        assert re.search(had, str(found[2]))
+        assert [folder.name for _, folder in run.checkpoints()] == ["checkpoint-1"]
+        assert not list(run.root.glob(".checkpoint*"))
+        assert not list(run.root.glob(".final*"))
+
+
+def test_the_program_stops_before_the_first_step_where_six_saves_do_not_fit(make_job, tmp_path) -> None:
+    with small_disk(tmp_path / "disk", kib=60 * 1024) as disk:
+        saving = {"max_steps": 12, "save_steps": 2, "save_total_limit": None, "warmup_steps": 0}
+        job = make_job("of whole blocks", train=saving, output_dir=str(disk / "run"), hardware="cpu:1")
+        path = tmp_path / "job.yaml"
+        path.write_text(json.dumps(job.to_json()))
+        argv = [sys.executable, "-m", "shardwise", "train", str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "1000"})
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "is to hold 6 checkpoints of " in done.stderr
+        assert f"and its disk ({disk}) has 60.0 MiB free" in done.stderr
+        assert "name another output_dir, or set train.save_total_limit" in done.stderr
+        assert list(disk.iterdir()) == []

@@ -19,12 +19,12 @@ _LITTLE_BYTES, _LITTLE_SHARE, _LITTLE_FILES = 64 * MIB, 0.05, 100
 def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
     """A sentence where a run hardly fits its disk, or `merged/` will not. What checkpoints hold already is counted, and
     as long as the number of steps is not known, only what is written in any case. Raises InputError: it does not fit."""
-    folder = next(path for path in (run.root.absolute(), *run.root.absolute().parents) if path.exists())
-    found, disk = os.statvfs(folder), plan.disk
+    above = [path for path in (run.root.resolve(), *run.root.resolve().parents) if path.exists()]
+    found, disk = os.statvfs(above[0]), plan.disk
     if not found.f_blocks or disk is None or plan.best is None:
         return None  # a file system that does not say
     free = found.f_bavail * found.f_frsize
-    here = f"its disk (that of {folder}) has"
+    here = f"its disk ({next(path for path in above if path.is_mount())}) has"
     if found.f_files and found.f_favail < _LITTLE_FILES:
         message = f"output_dir {run.root}: {here} room for {found.f_favail} more files; remove some, or name another"
         raise InputError(Problem(where=request.where("output_dir"), message=message))
@@ -34,7 +34,8 @@ def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
     if needed > free:
         limit, less = request.job.train.save_total_limit, ""
         if disk.checkpoints_bytes > disk.checkpoint_bytes:
-            less = f", or lower train.save_total_limit, now {limit or 'null'} (one more is held while it is written)"
+            lower = f"lower train.save_total_limit, now {limit} (one more is held while it is written)"
+            less = f", or {lower if limit else 'set train.save_total_limit'}"
         message = (
             f"{writes}, of which {format_bytes(needed)} are not there yet, {has}; free {format_bytes(needed - free)} of "
             f"it, name another output_dir{less}"

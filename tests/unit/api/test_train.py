@@ -7,6 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -155,11 +158,15 @@ def test_a_goal_that_leaves_gpus_alone_starts_no_processes_for_them(make, job, m
 
 
 @pytest.mark.parametrize("goal", ["fewest-gpus", "cheapest"])
-def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, monkeypatch) -> None:
+def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(probe, "visible_gpus", lambda: GPUS)
     place = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
+    for rank in (1, 2, 3):  # which would become workers
+        other = joined.place_in_group({**place, "RANK": str(rank)})
+        waiting = partial(joined.wait_for_rank_0, RunDirectory(tmp_path / "run"), other, say=print)
+        threading.Thread(target=waiting, daemon=True).start()
     result = api.train(job(f"goal: {goal}", hardware="4x H100-SXM"), programs=FAKE)
     assert read_plan(result.run.plan).best.execution.layout.world_size == 4
     assert read_job(result.run.job).goal == goal, "the job is written down as it was asked"
@@ -328,6 +335,25 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), str(job), preparation]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(("rank", "whom"), [(0, "rank 1"), (1, "rank 0")])
+def test_a_rank_whose_variables_are_left_over_says_within_seconds_for_whom_it_waits(rank, whom, make, job) -> None:
+    left_over = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost"}
+    environment = {**os.environ, **left_over, "MASTER_PORT": "29511", "COLUMNS": "1000"}
+    argv = [sys.executable, "-m", "shardwise", "train", str(job())]
+    began = time.monotonic()
+    started = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said = next(line for line in started.stdout if "waits for" in line)
+        assert time.monotonic() - began < 60, "on a busy machine; the wait itself is 5 s"
+        assert f"rank {rank} of 2 on " in said
+        assert f" waits for {whom} at localhost:29511, and sees no sign of it in " in said
+        assert "if RANK and WORLD_SIZE are left over from another start, put `env -u RANK -u WORLD_SIZE " in said
+    finally:
+        started.terminate()
+        assert started.wait(20) != 0
+        started.stdout.close()
 
 
 @pytest.mark.slow

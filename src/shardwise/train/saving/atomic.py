@@ -47,10 +47,8 @@ def together(world: World, action: Callable[[], T], *, what: str, into: Path | N
 def no_room(folder: Path, *, size: int) -> str:
     """What a disk has, and what was to be written into a new folder there, whose files will be removed."""
     has = shutil.disk_usage(folder).free + sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return (
-        f"{format_bytes(size)} were to be written, and the disk of {folder.parent} had {format_bytes(has)} free; free some, "
-        "or lower train.save_total_limit"
-    )
+    written = f"{format_bytes(size)} were to be written, and the disk of {folder.parent} had {format_bytes(has)} free"
+    return f"{written}; free some, or lower train.save_total_limit"
 
 
 @contextmanager
