@@ -17,8 +17,8 @@ _LITTLE_BYTES, _LITTLE_SHARE, _LITTLE_FILES = 64 * MIB, 0.05, 100
 
 
 def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
-    """A sentence where a run hardly fits its disk, or `merged/` will not. What checkpoints hold already is counted, and
-    as long as the number of steps is not known, only what is written in any case. Raises InputError: it does not fit."""
+    """A sentence where a run hardly fits its disk, or `merged/` will not. Checkpoints that are there are counted; as
+    long as the number of steps is not known, only what is written in any case. Raises InputError: it does not fit."""
     above = [path for path in (run.root.resolve(), *run.root.resolve().parents) if path.exists()]
     found, disk = os.statvfs(above[0]), plan.disk
     if not found.f_blocks or disk is None or plan.best is None:
@@ -37,8 +37,8 @@ def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
             lower = f"lower train.save_total_limit, now {limit} (one more is held while it is written)"
             less = f", or {lower if limit else 'set train.save_total_limit'}"
         message = (
-            f"{writes}, of which {format_bytes(needed)} are not there yet, {has}; free {format_bytes(needed - free)} of "
-            f"it, name another output_dir{less}"
+            f"{writes}, of which {format_bytes(needed)} are not there yet, {has}; free {format_bytes(needed - free)} "
+            f"of it, name another output_dir{less}"
         )
         raise InputError(Problem(where=request.where("output_dir"), message=message))
     left = free - needed

@@ -40,9 +40,9 @@ def test_a_run_that_cannot_save_what_is_asked_stops_before_it_begins_and_leaves_
         one, final, total = map(format_bytes, (forecast.checkpoint_bytes, forecast.final_bytes, forecast.total_bytes))
         missing = format_bytes(forecast.total_bytes - 596 * 1024)  # a lock lies there
         assert str(caught.value) == (
-            f"{path}:3: output_dir {disk}/run is to hold 3 checkpoints of {one} and final/ of {final}, of which {total} "
-            f"are not there yet, and its disk ({disk}) has 596 KiB free; free {missing} of it, name another output_dir, or "
-            "lower train.save_total_limit, now 2 (one more is held while it is written)"
+            f"{path}:3: output_dir {disk}/run is to hold 3 checkpoints of {one} and final/ of {final}, of which "
+            f"{total} are not there yet, and its disk ({disk}) has 596 KiB free; free {missing} of it, name another "
+            "output_dir, or lower train.save_total_limit, now 2 (one more is held while it is written)"
         )
         assert not (disk / "run").exists()
 
