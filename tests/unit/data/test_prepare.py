@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shardwise.data.prepare.build import put
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import DataError
 from shardwise.spec.run import read_json
 from tests.unit.data.helpers import prepared, run_directory, write_jsonl
+from tests.unit.disks import small_disk
 
 QUESTIONS = [{"question": f"what is {number}?", "answer": f"it is {number}"} for number in range(50)]
 
@@ -221,6 +224,31 @@ def test_a_cache_that_cannot_be_written(tmp_path, plain_model, monkeypatch) -> N
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "file"))
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
     done = run_python(run.root, "-m", "shardwise.data.prepare.command")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "cannot write the data cache: Not a directory; set SHARDWISE_CACHE" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kib", [12, 40])
+def test_a_cache_whose_disk_is_too_small_is_said_before_and_no_row_is_lost_in_silence(
+    tmp_path, plain_model, monkeypatch, kib
+) -> None:
+    """Wherever it fills up: in a worker, or in what joins their parts."""
+    path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS * 80)
+    run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
+    with small_disk(tmp_path / "disk", kib=kib) as disk:
+        monkeypatch.setenv("SHARDWISE_CACHE", str(disk))
+        done = run_python(run.root, "-m", "shardwise.data.prepare.command")
+        assert done.returncode == 2, done.stderr
+        assert f"{disk}/data: prepared rows take about " in done.stderr
+        assert f"and this disk has {kib}.0 KiB free; set SHARDWISE_CACHE to another" in done.stderr
+        assert f"{disk}/data: cannot write the data cache: No space left on device (" in done.stderr
+        assert " KiB free); set SHARDWISE_CACHE to a folder with space" in done.stderr
+
+
+def test_an_array_is_whole_on_the_disk_or_an_error(tmp_path) -> None:
+    values = np.arange(100, dtype="<i4")
+    with small_disk(tmp_path / "disk", kib=8) as disk:
+        (disk / "other").write_bytes(bytes(8 * 1024))
+        with pytest.raises(OSError, match="No space left"), (disk / "values").open("wb") as file:
+            put(values, file)

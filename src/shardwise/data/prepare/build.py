@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,8 @@ def write_store(
         "sample_source": documents["source"][sample_docs[sample_offsets[:-1]]],
     }
     for name, values in arrays.items():
-        values.astype(DTYPES[name], copy=False).tofile(folder / f"{name}.bin")
+        with (folder / f"{name}.bin").open("wb") as file:
+            put(values.astype(DTYPES[name], copy=False), file)
     manifest = {
         "version": VERSION,
         "num_rows": len(documents),
@@ -122,7 +123,12 @@ def _samples(
 
 def _append(path: Path, values: npt.NDArray[Any]) -> None:
     with path.open("ab") as file:
-        values.tofile(file)
+        put(values, file)
+
+
+def put(values: npt.NDArray[Any], file: IO[bytes]) -> None:
+    """Writes an array. NumPy's `tofile` raises nothing where a full disk takes none of the last 4 KiB."""
+    file.write(np.ascontiguousarray(values).view(np.uint8).data)
 
 
 class ShardWriter:
@@ -135,10 +141,10 @@ class ShardWriter:
         """Rows as (line, tokens)."""
         tokens, trained, records = self._files
         for _, row in rows:
-            row.ids.astype("<i4", copy=False).tofile(tokens)
-            row.trained.tofile(trained)
+            put(row.ids.astype("<i4", copy=False), tokens)
+            put(row.trained, trained)
         facts = [(line, len(row.ids), row.num_trained, row.was_truncated) for line, row in rows]
-        np.array(facts, ROW).tofile(records)
+        put(np.array(facts, ROW), records)
 
     def __enter__(self) -> Self:
         return self

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,24 +27,28 @@ from shardwise.data.read.sources import Source, find_sources
 from shardwise.data.store import read_manifest
 from shardwise.data.workers.pool import Limits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
-from shardwise.errors import DataError, Problem, ShardwiseError
+from shardwise.errors import DataError, InputError, Problem, ShardwiseError
 from shardwise.spec.cache import cache_root
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places, read_places
 from shardwise.spec.run import RunDirectory, note_revision, read_json, revision_of, write_json
+from shardwise.units import format_bytes
 
 VERSION = 1
 MAX_TEMPLATE_BYTES = 1024 * 1024
 MAX_WEIGHT = 1000
+
+#: Bytes of prepared rows over those of the files: 5 a token, and a token is about 4 of text.
+_OVER_TEXT = 1.25
 
 _COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
 
 def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None) -> dict[str, Any]:
     """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises DataError: problems
-    of the data, the tokenizer or the template, all at once where they are of one kind; ShardwiseError: the cache cannot
-    be written."""
+    of the data, the tokenizer or the template, all at once where they are of one kind; InputError: the cache cannot be
+    written."""
     job = read_job(run.resolved)
     root = cache_root()
     places = read_places(run)
@@ -134,15 +140,33 @@ def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
         with one_at_a_time(entry):
             summary = _summary(entry)
             if summary is None:
+                _say_if_scarce(entry, read=sum(state.size for state in asked.states))
                 with new_entry(entry) as folder:
                     ingest(asked, into=folder)
                 summary = _summary(entry)
     except OSError as error:
-        message = f"cannot write the data cache: {error.strerror}; set SHARDWISE_CACHE to a folder with space"
-        raise ShardwiseError(f"{entry.parent}: {message}") from None
+        message = (
+            f"cannot write the data cache: {error.strerror}{_room(entry)}; set SHARDWISE_CACHE to a folder with space"
+        )
+        raise InputError(f"{entry.parent}: {message}") from None
     if summary is None:
         raise ShardwiseError(f"{entry}: was damaged or removed as soon as it was written; run again")
     return summary
+
+
+def _say_if_scarce(entry: Path, *, read: int) -> None:
+    """Prepared tokens take about as much as their text."""
+    free = shutil.disk_usage(entry.parent).free
+    if free < _OVER_TEXT * read:
+        about = f"prepared rows take about {format_bytes(_OVER_TEXT * read)}"
+        say(f"{entry.parent}: {about}, and this disk has {format_bytes(free)} free; set SHARDWISE_CACHE to another")
+
+
+def _room(entry: Path) -> str:
+    """What the disk has now that the unfinished entry is removed; empty where there is none."""
+    with suppress(OSError):
+        return f" ({format_bytes(shutil.disk_usage(entry.parent).free)} free)"
+    return ""
 
 
 def _summary(entry: Path) -> dict[str, Any] | None:

@@ -145,6 +145,8 @@ class Pool:
                 for key, _ in selector.select():
                     index = busy.pop(key.data)
                     reply = self._reply(self._workers[key.data])
+                    if "errno" in reply:  # the cache cannot be written
+                        raise OSError(reply["errno"], os.strerror(reply["errno"]))
                     if "error" in reply:
                         selector.unregister(key.fileobj)
                     else:

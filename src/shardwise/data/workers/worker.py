@@ -10,6 +10,7 @@ It alone parses rows and renders chat templates, both from strangers. It speaks 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -160,7 +161,9 @@ def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
         may_take = format_bytes(worker.limits.memory_bytes)
         return {"error": f"needs more than {may_take} of memory; shorten the rows or replace the chat template"}
     except Exception as error:  # noqa: BLE001 - it says what it met; the problems of other chunks are still found
-        return {"error": f"stopped a worker: {type(error).__name__}: {said(error)}"}
+        no_room = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        more = {"errno": error.errno} if no_room else {}
+        return {"error": f"stopped a worker: {type(error).__name__}: {said(error)}", **more}
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:
