@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from shardwise.errors import InputError
 from shardwise.parallel.network import check_named, choose_interface, met
-from shardwise.spec.begin import LISTENING, NOT_HERE
+from shardwise.spec.begin import LISTENING, NOT_HERE, left_over
 from shardwise.spec.layout.axes import AXES, EXPERT_AXES, Layout
 
 #: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
@@ -111,10 +111,17 @@ class World:
 
 def join_world(layout: Layout) -> World:
     """Initialises torch.distributed from the launcher's environment and lays the mesh. Raises InputError: the number of
-    started processes is not the layout's."""
+    started processes is not the layout's, or the environment does not say where they meet."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size != layout.world_size:
-        raise InputError(f"{size} processes were started; the layout {layout.strategy} needs {layout.world_size}")
+        alone = f"; {left_over()}" if size > 1 and not dist.is_initialized() else ""
+        said = f"{size} processes were started; the layout {layout.strategy} needs {layout.world_size}"
+        raise InputError(f"{said}{alone}")
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if size > 1 and name not in os.environ]
+    if missing and not dist.is_initialized():
+        raise InputError(
+            f"WORLD_SIZE is {size}, and {' and '.join(missing)} {'are' if missing[1:] else 'is'} not set; {left_over()}"
+        )
     device = own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -85,6 +85,20 @@ def test_a_rank_says_within_seconds_for_whom_it_waits_and_on_one_machine_not_for
     assert str(caught.value) == f"{waits}, which nobody answered in 1 s; {REMEDY}"
 
 
+def test_variables_that_do_not_say_where_ranks_meet_are_refused(left_over, monkeypatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR")
+    monkeypatch.delenv("RANK")
+    with pytest.raises(InputError) as caught:
+        join_world(Layout(dp_shard=2))
+    assert str(caught.value) == (
+        "WORLD_SIZE is 2, and RANK and MASTER_ADDR are not set; start them together, by torchrun or srun; if "
+        "WORLD_SIZE and LOCAL_RANK are left over from another start, put `env -u WORLD_SIZE -u LOCAL_RANK -u MASTER_PORT` before "
+        "the command"
+    )
+    with pytest.raises(InputError, match="2 processes were started; the layout single needs 1; start them together"):
+        join_world(Layout())
+
+
 def test_a_port_that_another_program_holds_is_named(left_over) -> None:
     with socket.create_server(("127.0.0.1", left_over)), pytest.raises(InputError) as caught:
         join_world(Layout(dp_shard=2))
@@ -117,7 +131,8 @@ def test_nccls_variable_is_read_as_nccl_reads_it_where_there_are_gpus(value, is_
     monkeypatch.setenv(OF_NCCL, value)
     check_named(gpus=False)
     if is_known:
-        return check_named(gpus=True)
+        check_named(gpus=True)
+        return
     with pytest.raises(InputError, match=f"NCCL_SOCKET_IFNAME is {value}, and .* has lo"):
         check_named(gpus=True)
 
