@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.rendezvous import rendezvous
 
 from shardwise.errors import InputError
 from shardwise.parallel.network import check_named, choose_interface, met
@@ -262,7 +263,7 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
 
 def _torchs_store(timeout: timedelta, *, rank: int, size: int) -> Store:
     """That of torchrun's agent, or one that rank 0 opens."""
-    return next(dist.rendezvous("env://", rank, size, timeout=timeout))[0]
+    return next(rendezvous("env://", rank, size, timeout=timeout))[0]
 
 
 def _find_interface(size: int) -> None:

@@ -39,7 +39,7 @@ def test_the_mesh_and_the_layout_agree_on_every_rank(layout: Layout) -> None:
 
 def test_a_world_of_another_size_is_refused() -> None:
     said = run_world(2, said_by, InputError, join_world, Layout(dp_replicate=4))[0]
-    assert said == "2 processes were started; the layout ddp needs 4"
+    assert said.startswith("2 processes were started; the layout ddp needs 4; start them together, by torchrun or srun")
 
 
 def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_it_sees() -> None:

@@ -92,8 +92,8 @@ def test_variables_that_do_not_say_where_ranks_meet_are_refused(left_over, monke
         join_world(Layout(dp_shard=2))
     assert str(caught.value) == (
         "WORLD_SIZE is 2, and RANK and MASTER_ADDR are not set; start them together, by torchrun or srun; if "
-        "WORLD_SIZE and LOCAL_RANK are left over from another start, put `env -u WORLD_SIZE -u LOCAL_RANK -u MASTER_PORT` before "
-        "the command"
+        "WORLD_SIZE and LOCAL_RANK are left over from another start, put `env -u WORLD_SIZE -u "
+        "LOCAL_RANK -u MASTER_PORT` before the command"
     )
     with pytest.raises(InputError, match="2 processes were started; the layout single needs 1; start them together"):
         join_world(Layout())

@@ -161,8 +161,8 @@ def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
         may_take = format_bytes(worker.limits.memory_bytes)
         return {"error": f"needs more than {may_take} of memory; shorten the rows or replace the chat template"}
     except Exception as error:  # noqa: BLE001 - it says what it met; the problems of other chunks are still found
-        no_room = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        more = {"errno": error.errno} if no_room else {}
+        number = error.errno if isinstance(error, OSError) else None
+        more = {"errno": number} if number in (errno.ENOSPC, errno.EDQUOT) else {}
         return {"error": f"stopped a worker: {type(error).__name__}: {said(error)}", **more}
 
 
