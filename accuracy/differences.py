@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack
-from shardwise.plan.memory.activations import made_again
 from shardwise.plan.memory.buffers import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
-from shardwise.plan.memory.persistent import Holding
-from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
-from shardwise.plan.memory.work import Flight, Scene, Work
+from shardwise.plan.work.activations import made_again
+from shardwise.plan.work.persistent import Holding
+from shardwise.plan.work.tensors import FLOAT32_BYTES, Types
+from shardwise.plan.work.work import Flight, Scene, Work
 
 Alive = dict[str, float]
 

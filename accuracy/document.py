@@ -53,8 +53,8 @@ whole number of tensors of known size (`accuracy/differences.py`), from what its
 
 So fms-acceleration is where two terms were found, and every other source is a check of them: the rows "without the
 stack's terms" are the forecast for our own trainer, unchanged. Of times, shares of peak of A100 and H100 are fitted to
-llm-foundry as a whole, and bytes around adapters and of 4-bit weights to fms-acceleration (`plan/time/kernels.py`); the
-row "all but these" has neither.
+llm-foundry as a whole, and bytes around adapters and of 4-bit weights to fms-acceleration (`plan/rates/kernels.py`);
+the row "all but these" has neither.
 """
 
 

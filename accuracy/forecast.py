@@ -9,9 +9,9 @@ from accuracy.differences import peak_of_stack
 from accuracy.rows import ACTIVE, ALLOCATED, DEVICE, RESERVED, UNSTATED
 from shardwise.errors import ShardwiseError
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.work import Work, work_of
 from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.work.inventory import take_inventory
+from shardwise.plan.work.work import Work, work_of
 
 
 @dataclass(frozen=True, kw_only=True)

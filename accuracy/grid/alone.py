@@ -29,7 +29,7 @@ from accuracy.grid.elsewhere import ALONE, FOLDER
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import ShardwiseError, said
-from shardwise.plan.memory import workspace_bytes
+from shardwise.plan.work.margins import workspace_bytes
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Lengths

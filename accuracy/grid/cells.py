@@ -10,8 +10,8 @@ from typing import Any
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import make_plan
-from shardwise.plan.memory.work import Work
 from shardwise.plan.search.question import ask, work_on
+from shardwise.plan.work.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job

@@ -32,7 +32,7 @@ from accuracy.rivals import RIVALS
 from shardwise.catalog.config import shape_from_data
 from shardwise.plan import forecast_seen
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.memory.work import Work
+from shardwise.plan.work.work import Work
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape

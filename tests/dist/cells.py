@@ -15,9 +15,9 @@ from shardwise.catalog.models import read_model
 from shardwise.data.prepare.command import prepare
 from shardwise.parallel.mesh import join_world
 from shardwise.plan.memory.forecast import holdings_of
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.persistent import Holding
-from shardwise.plan.memory.work import work_of
+from shardwise.plan.work.inventory import take_inventory
+from shardwise.plan.work.persistent import Holding
+from shardwise.plan.work.work import work_of
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout

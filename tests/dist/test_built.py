@@ -7,7 +7,7 @@ import pytest
 from shardwise.catalog.models import read_model
 from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.models.built.shape import shape_of
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import Split

@@ -20,7 +20,7 @@ from shardwise.data.seen import checksum
 from shardwise.errors import ModelError, UnsupportedError
 from shardwise.models.load import local_window
 from shardwise.parallel.mesh import join_world
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution

@@ -17,7 +17,7 @@ from shardwise.parallel import single_stage
 from shardwise.parallel.deferred_reduction import _groups, groups_of
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.answer import make_plan
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution

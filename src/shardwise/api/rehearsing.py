@@ -12,7 +12,7 @@ from shardwise.api.shapes import find_model
 from shardwise.catalog.models import config_of
 from shardwise.errors import DoesNotFitError, UnsupportedError
 from shardwise.launch.processes.torch_helpers import rehearsed
-from shardwise.plan.memory import workspace_bytes
+from shardwise.plan.work import workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job

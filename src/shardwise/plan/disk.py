@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardwise.plan.memory import TYPES, state_bytes
 from shardwise.plan.search import Question
 from shardwise.plan.time import num_steps
+from shardwise.plan.work import TYPES, state_bytes
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.disk import Disk, saved_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from shardwise.plan.memory import BFLOAT16_BYTES, FLOAT32_BYTES, TYPES, take_inventory
+from shardwise.plan.work import BFLOAT16_BYTES, FLOAT32_BYTES, TYPES, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape

@@ -9,8 +9,8 @@ from typing import Any
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import Problem, UnsupportedError
-from shardwise.plan.memory import take_inventory
 from shardwise.plan.search import Admits, Question, ask, every_layout, on_hardware
+from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape

@@ -14,78 +14,78 @@ from accuracy.grid.compare import CELLS, Compared, compared, read_cells
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.memory.work import Work
 from shardwise.plan.search.question import ask, work_on
+from shardwise.plan.work.work import Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.plan.forecast import MemoryForecast, Plan
 from tests.unit.house.tree import ROOT
 
-MEMORY = "shardwise.plan.memory"
+PLAN = "shardwise.plan"
 #: A forecast below a measured peak by more than this is a false "fits". Runs whose forecast is lower are left out.
 LOWEST = -0.01
 
-#: What is counted -> the function or property of `plan.memory` that counts it; measured runs show it.
+#: What is counted -> the function or property of the planner that counts it; measured runs show it.
 MEASURED: dict[str, str] = {
-    "weights": "persistent.Holding.stored",
-    "optimizer states": "persistent.state_bytes",
-    "gradients": "instants.gradient_bytes",
-    "gradients on their way through a reduction": "buffers.in_reduction",
-    "logits": "buffers.logits",
-    "gathered weights": "buffers.gathered",
-    "copies that gloo makes": "buffers._copied",
-    "ZeRO-1's message of new weights": "buffers.exchanged_rows",
-    "inputs of norms": "activations._norm",
-    "inputs of matrices": "activations._group",
-    "attention": "activations._attention",
-    "attention's output": "activations._attention_output",
-    "the MLP": "activations._mlp",
-    "products that selective recompute keeps": "activations._products",
-    "block inputs": "activations.block_input_bytes",
-    "gradients inside a block": "activations.backward_bytes",
-    "weights that PEFT makes anew": "activations._remade",
-    "what a norm at a block's end works in": "activations.norm_backward_bytes",
-    "the buffer of gradients that is summed over replicas": "buffers.flat_gradients",
-    "the last matrix's gradient, in the first micro-batch": "work.Work.last_matrix",
-    "copies of what experts hand back": "activations.routed_bytes",
-    "the head as it arrives": "buffers.arriving_head",
-    "gradients of an MLP's matrices": "backward._trained_of_mlp",
-    "an MLP's backward, at the matrix that was first": "activations.mlp_begin_bytes",
-    "messages that gloo keeps": "saved._under_way",
-    "messages that gloo keeps of interleaved stages": "saved._sent",
-    "what a backward of inputs leaves for that of weights": "saved.left_by_cut_backward",
-    "gradients that wait for the casts of a step": "buffers.waiting_for_casts",
-    "what a rank's later stage keeps more": "saved.of_a_later_stage",
-    "other micro-batches in flight": "saved.of_a_pair",
-    "whole gradients until the last micro-batch": "reduced_once.kept_gradients",
-    "what a block computed again holds at its last adapter": "activations.again_at_adapter_bytes",
+    "weights": "work.persistent.Holding.stored",
+    "optimizer states": "work.persistent.state_bytes",
+    "gradients": "memory.instants.gradient_bytes",
+    "gradients on their way through a reduction": "memory.buffers.in_reduction",
+    "logits": "memory.buffers.logits",
+    "gathered weights": "memory.buffers.gathered",
+    "copies that gloo makes": "memory.buffers._copied",
+    "ZeRO-1's message of new weights": "memory.buffers.exchanged_rows",
+    "inputs of norms": "work.activations._norm",
+    "inputs of matrices": "work.activations._group",
+    "attention": "work.activations._attention",
+    "attention's output": "work.activations._attention_output",
+    "the MLP": "work.activations._mlp",
+    "products that selective recompute keeps": "work.activations._products",
+    "block inputs": "work.activations.block_input_bytes",
+    "gradients inside a block": "work.activations.backward_bytes",
+    "weights that PEFT makes anew": "work.activations._remade",
+    "what a norm at a block's end works in": "work.activations.norm_backward_bytes",
+    "the buffer of gradients that is summed over replicas": "memory.buffers.flat_gradients",
+    "the last matrix's gradient, in the first micro-batch": "work.work.Work.last_matrix",
+    "copies of what experts hand back": "work.activations.routed_bytes",
+    "the head as it arrives": "memory.buffers.arriving_head",
+    "gradients of an MLP's matrices": "memory.backward._trained_of_mlp",
+    "an MLP's backward, at the matrix that was first": "work.activations.mlp_begin_bytes",
+    "messages that gloo keeps": "memory.saved._under_way",
+    "messages that gloo keeps of interleaved stages": "memory.saved._sent",
+    "what a backward of inputs leaves for that of weights": "memory.saved.left_by_cut_backward",
+    "gradients that wait for the casts of a step": "memory.buffers.waiting_for_casts",
+    "what a rank's later stage keeps more": "memory.saved.of_a_later_stage",
+    "other micro-batches in flight": "memory.saved.of_a_pair",
+    "whole gradients until the last micro-batch": "memory.reduced_once.kept_gradients",
+    "what a block computed again holds at its last adapter": "work.activations.again_at_adapter_bytes",
 }
 
 #: As above, where it is less than what measured forecasts may be off, or no such run was measured: golden plans show
 #: it. Temporaries of optimizers, casts for a whole step, rows of padding and DoRA's norms are compared with torch in
 #: `tests/unit/plan/test_against_torch.py`.
 GOLDEN: dict[str, str] = {
-    "the head's gradient, made in forward": "buffers.made_head_gradient",
-    "the head's gradient as it is reduced": "buffers.leaving_head",
-    "the head's gradient, stored": "buffers.head_gradient",
-    "the head's gradient, whole until its unit is reduced": "buffers.whole_head_gradient",
-    "a weight's gradient before it is added": "buffers.fresh_gradient",
-    "the embedding's gradient": "instants._backward_of_embedding",
-    "the head's copy in the compute type": "buffers._head_cast",
-    "casts of weights": "buffers._casts",
-    "casts until backward": "buffers.kept_casts",
-    "what adapters keep between their halves": "activations._rank",
-    "what the first block need not keep": "activations.unsaved_by_first_block",
-    "what the final norm and the loss keep": "saved._saved_by_head",
-    "what heads keep of other micro-batches in flight": "saved.of_a_head",
-    "the head's input": "saved.head_input",
-    "rotary tables and masks": "saved.shared",
-    "messages between stages": "saved._messages",
-    "messages that stages keep": "saved._kept_messages",
-    "inputs": "saved.inputs",
-    "dequantised weights": "work.Work.computed_weights",
-    "context": "margins.context_bytes",
-    "workspaces": "margins.workspace_bytes",
+    "the head's gradient, made in forward": "memory.buffers.made_head_gradient",
+    "the head's gradient as it is reduced": "memory.buffers.leaving_head",
+    "the head's gradient, stored": "memory.buffers.head_gradient",
+    "the head's gradient, whole until its unit is reduced": "memory.buffers.whole_head_gradient",
+    "a weight's gradient before it is added": "memory.buffers.fresh_gradient",
+    "the embedding's gradient": "memory.instants._backward_of_embedding",
+    "the head's copy in the compute type": "memory.buffers._head_cast",
+    "casts of weights": "memory.buffers._casts",
+    "casts until backward": "memory.buffers.kept_casts",
+    "what adapters keep between their halves": "work.activations._rank",
+    "what the first block need not keep": "work.activations.unsaved_by_first_block",
+    "what the final norm and the loss keep": "memory.saved._saved_by_head",
+    "what heads keep of other micro-batches in flight": "memory.saved.of_a_head",
+    "the head's input": "memory.saved.head_input",
+    "rotary tables and masks": "memory.saved.shared",
+    "messages between stages": "memory.saved._messages",
+    "messages that stages keep": "memory.saved._kept_messages",
+    "inputs": "memory.saved.inputs",
+    "dequantised weights": "work.work.Work.computed_weights",
+    "context": "work.margins.context_bytes",
+    "workspaces": "work.margins.workspace_bytes",
 }
 
 
@@ -152,21 +152,21 @@ def _zero(found: Any) -> Any:
 
 def _forget(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """From now on what is counted there is 0."""
-    module, *names = place.split(".")
-    owner: Any = sys.modules[f"{MEMORY}.{module}"]
+    room, module, *names = place.split(".")
+    owner: Any = sys.modules[f"{PLAN}.{room}.{module}"]
     if len(names) == 2:
         monkeypatch.setattr(getattr(owner, names[0]), names[1], property(lambda _: 0))
         return
     counts = getattr(owner, names[0])
     for name, used in list(sys.modules.items()):
-        if name.startswith(MEMORY) and getattr(used, names[0], None) is counts:
+        if name.startswith(PLAN) and getattr(used, names[0], None) is counts:
             monkeypatch.setattr(used, names[0], lambda *given, **keys: _zero(counts(*given, **keys)))
 
 
 @pytest.fixture(autouse=True)
 def _counted_anew() -> Iterator[None]:
     """Shares are remembered from one forecast to the next."""
-    cached = sys.modules[f"{MEMORY}.persistent"]._share
+    cached = sys.modules[f"{PLAN}.work.persistent"]._share
     cached.cache_clear()
     yield
     cached.cache_clear()

@@ -17,7 +17,7 @@ from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, w
 from shardwise.cli.main import main
 from shardwise.cli.probe import lines
 from shardwise.errors import HardwareError, InputError
-from shardwise.plan.time.links import Group, copy_seconds
+from shardwise.plan.rates.links import Group, copy_seconds
 from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
 from shardwise.spec.layout.axes import Layout

@@ -25,9 +25,9 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.models.varlen import register
 from shardwise.parallel import compiled
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.plan.memory.activations import Setting, everything_bytes, saved_bytes
-from shardwise.plan.memory.inventory import take_inventory
-from shardwise.plan.memory.tensors import TYPES
+from shardwise.plan.work.activations import Setting, everything_bytes, saved_bytes
+from shardwise.plan.work.inventory import take_inventory
+from shardwise.plan.work.tensors import TYPES
 from shardwise.spec.layout.axes import Layout
 from shardwise.train.loss import LossModule, Targets
 from shardwise.train.precision import TYPES as DTYPES

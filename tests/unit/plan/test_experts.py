@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from tests.unit.catalog.small import their_config
 from tests.unit.plan.asking import job, memory, shape
 from tests.unit.plan.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of

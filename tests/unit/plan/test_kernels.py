@@ -8,7 +8,7 @@ import pytest
 
 from shardwise import api
 from shardwise.catalog.gpus import find_gpu
-from shardwise.plan.time.kernels import Device
+from shardwise.plan.rates.kernels import Device
 
 
 def device(name: str) -> Device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.plan.time.links import START_SECONDS, Group, group_of
+from shardwise.plan.rates.links import START_SECONDS, Group, group_of
 from shardwise.spec.cluster import Link
 from shardwise.spec.layout.axes import AXES, Layout
 

@@ -6,10 +6,11 @@ from statistics import median
 
 import pytest
 
-from shardwise.plan.memory import activations, instants
-from shardwise.plan.memory.activations import Setting
+from shardwise.plan.memory import instants
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.time.step import step_of
+from shardwise.plan.work import activations
+from shardwise.plan.work.activations import Setting
 from shardwise.units import GIB
 from tests.unit.plan.asking import execution, job, shape, work
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise.catalog.models import find_model, known_models
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.units import GIB

@@ -8,7 +8,7 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters
 from shardwise.models.built.shape import built_shape
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.adapters.saved_names import saved_refusal
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config

@@ -6,7 +6,7 @@ Bytes per parameter and ZeRO: `test_memory_rules.py`; ratios of times: `test_tim
 import pytest
 
 from shardwise.catalog.models import find_model
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from tests.unit.plan.asking import held, job, plan, shape
 
 

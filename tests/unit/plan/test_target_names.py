@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.inventory import take_inventory
+from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.adapters.target_names import target_refusal
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config

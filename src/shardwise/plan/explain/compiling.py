@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.plan.memory import Work
 from shardwise.plan.search import Choice, Search, why_eager
 from shardwise.plan.time import num_steps
+from shardwise.plan.work import Work
 from shardwise.units import format_seconds
 
 #: Inductor's seconds for forward and backward of one graph: runs of an 8B model with adapters, which have two graphs

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import inf
 
 from shardwise.plan.explain.comparison import percent
-from shardwise.plan.memory import Work
 from shardwise.plan.search import Choice, Forecasts, Search, considered, sized
+from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import open_refusal

@@ -10,9 +10,9 @@ from shardwise.plan.explain.comparison import as_slow, named, percent, with_offl
 from shardwise.plan.explain.compiling import why_compiled
 from shardwise.plan.explain.lengths import worth_parts
 from shardwise.plan.explain.strategies import what_it_does
-from shardwise.plan.memory import Work
 from shardwise.plan.search import BETTER, Search, bytes_beyond_host, ratio, tie_of, work_on
 from shardwise.plan.time import masked_share
+from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
 from shardwise.spec.layout.axes import STRATEGIES

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from shardwise.catalog.offers import has_fabric, machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory import BFLOAT16_BYTES, take_inventory
 from shardwise.plan.search import Question, Search, bytes_beyond_host, offloads
+from shardwise.plan.work import BFLOAT16_BYTES, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Checkpointing

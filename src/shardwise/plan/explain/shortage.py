@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.plan.memory import Work, forecast_memory, work_of
+from shardwise.plan.memory import forecast_memory
 from shardwise.plan.search import Choice, considered, sized, sizes_on
+from shardwise.plan.work import Work, work_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import GIB, format_bytes, format_gib

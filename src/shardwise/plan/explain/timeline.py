@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.plan.memory import Work, take_inventory, work_of
 from shardwise.plan.time import (
     Ending,
     Piece,
@@ -18,6 +17,7 @@ from shardwise.plan.time import (
     step_of,
     walk,
 )
+from shardwise.plan.work import Work, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Coordinates, Layout

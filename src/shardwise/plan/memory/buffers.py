@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from shardwise.plan.memory.persistent import weight_degree
 from shardwise.plan.memory.reduced_once import adds_in_place, passes
-from shardwise.plan.memory.tensors import FLOAT32_BYTES, REDUCTION_BYTES
-from shardwise.plan.memory.work import Scene, Work
+from shardwise.plan.work import FLOAT32_BYTES, REDUCTION_BYTES, Scene, Work, weight_degree
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 

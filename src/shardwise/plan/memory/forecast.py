@@ -9,13 +9,24 @@ from math import inf
 from typing import Any, NamedTuple
 
 from shardwise.plan.memory.instants import instants
-from shardwise.plan.memory.inventory import Inventory
-from shardwise.plan.memory.margins import context_bytes, doubt_bytes, ends
-from shardwise.plan.memory.parts import Part, parts
-from shardwise.plan.memory.persistent import Holding, holdings, shard_degree, weight_degree
 from shardwise.plan.memory.reduced_once import turns
 from shardwise.plan.memory.saved import Alive, saved_on_host
-from shardwise.plan.memory.work import Scene, Work, flights, work_of
+from shardwise.plan.work import (
+    Holding,
+    Inventory,
+    Part,
+    Scene,
+    Work,
+    context_bytes,
+    doubt_bytes,
+    ends,
+    flights,
+    holdings,
+    parts,
+    shard_degree,
+    weight_degree,
+    work_of,
+)
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import stages_per_rank

@@ -29,7 +29,6 @@ from shardwise.plan.memory.buffers import (
     weight_casts,
     whole_head_gradient,
 )
-from shardwise.plan.memory.persistent import weight_degree
 from shardwise.plan.memory.reduced_once import adds_in_place, kept_gradients
 from shardwise.plan.memory.saved import (
     Alive,
@@ -48,8 +47,7 @@ from shardwise.plan.memory.saved import (
     saved_by_blocks,
     shared,
 )
-from shardwise.plan.memory.tensors import REDUCTION_BYTES
-from shardwise.plan.memory.work import Scene
+from shardwise.plan.work import REDUCTION_BYTES, Scene, weight_degree
 
 #: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
 #: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the

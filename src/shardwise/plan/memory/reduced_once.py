@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.plan.memory.tensors import REDUCTION_BYTES
-from shardwise.plan.memory.work import Scene
+from shardwise.plan.work import REDUCTION_BYTES, Scene
 from shardwise.spec.layout.axes import stages_per_rank
 
 

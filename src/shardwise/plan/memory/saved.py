@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from shardwise.plan.memory.buffers import kept_casts, made_head_gradient
-from shardwise.plan.memory.margins import workspace_bytes
-from shardwise.plan.memory.persistent import Holding, page_locked_bytes
-from shardwise.plan.memory.work import Scene, Work, flights, longest_round, sent_at_fullest
+from shardwise.plan.work import (
+    Holding,
+    Scene,
+    Work,
+    flights,
+    longest_round,
+    page_locked_bytes,
+    sent_at_fullest,
+    workspace_bytes,
+)
 from shardwise.spec.layout.axes import Layout, stages_per_rank
 from shardwise.spec.layout.execution import SAVED_ON_GPU
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from shardwise.plan.memory import Peaks, Work, forecast_memory, workspace_bytes
+from shardwise.plan.memory import Peaks, forecast_memory
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question
 from shardwise.plan.time import (
@@ -20,6 +20,7 @@ from shardwise.plan.time import (
     ran_by,
     step_of,
 )
+from shardwise.plan.work import Work, workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast

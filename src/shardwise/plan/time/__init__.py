@@ -1,4 +1,4 @@
-"""Time: seconds of kernels, messages, blocks, pipelines, and of a step."""
+"""Time: seconds of blocks, pipelines, and of a step."""
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 

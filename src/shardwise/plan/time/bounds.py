@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardwise.plan.memory import Work
 from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.pieces import Pieces
 from shardwise.plan.time.step import stages_of
+from shardwise.plan.work import Work
 
 #: Sums in another order may differ in their last digits.
 ROUNDED = 1 - 1e-9

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardwise.plan.memory import Work
 from shardwise.plan.time.pieces import Pieces, device_of
 from shardwise.plan.time.step import step_of
+from shardwise.plan.work import Work
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.plan.forecast import TimeForecast

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from shardwise.plan.memory import REDUCTION_BYTES, Inventory, Unit, Work, weight_degree
-from shardwise.plan.time.kernels import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT
-from shardwise.plan.time.links import Group, copy_seconds, group_of
+from shardwise.plan.rates import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT, Group, copy_seconds, group_of
 from shardwise.plan.time.pieces import Piece, Pieces, device_of
+from shardwise.plan.work import REDUCTION_BYTES, Inventory, Unit, Work, weight_degree
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from shardwise.plan.memory import FLOAT32_BYTES, Work
-from shardwise.plan.time.kernels import (
+from shardwise.plan.rates import (
     ATTENTION_BACKWARD,
     COMPILED_OPERATORS_SHARE,
     DISPATCH_OVER_OPERATOR,
     MASKED_ATTENTION,
     Device,
+    copy_seconds,
+    group_of,
 )
-from shardwise.plan.time.links import copy_seconds, group_of
 from shardwise.plan.time.products import fused_share, seconds_of_products
+from shardwise.plan.work import FLOAT32_BYTES, Work
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE, MASKED
 
 #: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.plan.memory import Work, made_again
-from shardwise.plan.time.kernels import COMPILED_PASSES_SHARE, Device
+from shardwise.plan.rates import COMPILED_PASSES_SHARE, Device
+from shardwise.plan.work import Work, made_again
 from shardwise.spec.adapters.targets import adapter_rank
 from shardwise.spec.model.shape import SLICED_BY, Matrix
 

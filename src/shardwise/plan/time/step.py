@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.memory import Work
+from shardwise.plan.rates import HOST_SECONDS_PER_STEP, group_of
 from shardwise.plan.time.endings import endings_of
-from shardwise.plan.time.kernels import HOST_SECONDS_PER_STEP
-from shardwise.plan.time.links import group_of
 from shardwise.plan.time.passes import (
     Messages,
     Stage,
@@ -22,6 +20,7 @@ from shardwise.plan.time.passes import (
 )
 from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
+from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import AXES
 
 #: Of a loss and of a norm.

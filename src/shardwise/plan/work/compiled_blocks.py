@@ -5,7 +5,7 @@ What it saves is in `activations.saved_bytes`.
 
 from __future__ import annotations
 
-from shardwise.plan.memory.activations import (
+from shardwise.plan.work.activations import (
     Setting,
     adapted_apart,
     attention_widths,

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from shardwise.plan.memory.inventory import Inventory
-from shardwise.plan.memory.tensors import FLOAT32_BYTES, Types
+from shardwise.plan.work.inventory import Inventory
+from shardwise.plan.work.tensors import FLOAT32_BYTES, Types
 from shardwise.spec.layout.execution import Attention, Recompute
 from shardwise.spec.model.shape import Matrix, ModelShape, Norm, Reads
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from shardwise.plan.memory.adapters import (
+from shardwise.plan.work.adapters import (
     COPY,
     adapter_tensors,
     adapters_outside,
@@ -16,7 +16,7 @@ from shardwise.plan.memory.adapters import (
     copies_outside,
     refuse_unforecast,
 )
-from shardwise.plan.memory.tensors import NF4_BYTES, Place, Tensor, Types
+from shardwise.plan.work.tensors import NF4_BYTES, Place, Tensor, Types
 from shardwise.spec.adapters.targets import Hold, hold_of
 from shardwise.spec.job.keys import Job, LoraSpec, Method
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape, Norm

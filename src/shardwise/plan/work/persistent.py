@@ -9,9 +9,9 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from shardwise.plan.memory.inventory import Unit
-from shardwise.plan.memory.parts import Part, bounds
-from shardwise.plan.memory.tensors import Tensor, Types, state_bytes
+from shardwise.plan.work.inventory import Unit
+from shardwise.plan.work.parts import Part, bounds
+from shardwise.plan.work.tensors import Tensor, Types, state_bytes
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution, OptimizerName
 

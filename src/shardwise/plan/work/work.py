@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from math import ceil
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from shardwise.plan.memory.activations import (
+from shardwise.plan.work.activations import (
     Setting,
     again_at_adapter_bytes,
     backward_bytes,
@@ -30,11 +30,11 @@ from shardwise.plan.memory.activations import (
     unasked_bytes,
     unsaved_by_first_block,
 )
-from shardwise.plan.memory.compiled_blocks import compiled_attention_bytes, compiled_end_bytes, fused_mlp_bytes
-from shardwise.plan.memory.inventory import Inventory
-from shardwise.plan.memory.parts import Part, sliced_shape
-from shardwise.plan.memory.persistent import Holding
-from shardwise.plan.memory.tensors import TYPES, Types
+from shardwise.plan.work.compiled_blocks import compiled_attention_bytes, compiled_end_bytes, fused_mlp_bytes
+from shardwise.plan.work.inventory import Inventory
+from shardwise.plan.work.parts import Part, sliced_shape
+from shardwise.plan.work.persistent import Holding
+from shardwise.plan.work.tensors import TYPES, Types
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout, Schedule, stages_per_rank

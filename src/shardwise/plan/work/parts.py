@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from shardwise.plan.memory.inventory import Inventory, Unit
-from shardwise.plan.memory.tensors import Place
+from shardwise.plan.work.inventory import Inventory, Unit
+from shardwise.plan.work.tensors import Place
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Matrix, ModelShape, OtherBlocks
 from shardwise.spec.model.stages import stage_blocks

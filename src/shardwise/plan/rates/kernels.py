@@ -1,10 +1,11 @@
 """Seconds of single pieces of work on one GPU: matrix products by shape, attention, memory-bound operators by bytes.
 
-The constants of all times stand here, in `pieces.py` and `products.py` (passes over memory) and in `links.py`; a probe
-replaces rates. Where they come from: shares of A100 and H100, for products and for attention, from the rows of
-llm-foundry (one source, all model sizes and lengths at once); bytes around adapters and of 4-bit weights from those of
-fms-acceleration. The other sources of `docs/accuracy.md` are the check, and no constant was fitted to a single row.
-Shares of other GPUs are those of their generation, lowered where the power limit is low for the peak.
+The constants of all times stand here, in `links.py`, and in `time/pieces.py` and `time/products.py`
+(passes over memory); a probe replaces rates. Where they come from: shares of A100 and H100, for
+products and for attention, from the rows of llm-foundry (one source, all model sizes and lengths at
+once); bytes around adapters and of 4-bit weights from those of fms-acceleration. The other sources
+of `docs/accuracy.md` are the check, and no constant was fitted to a single row. Shares of other GPUs
+are those of their generation, lowered where the power limit is low for the peak.
 
 The H20 is a Hopper with a seventh of its rate of products and all of its memory, so that little keeps these from their
 peak of 148 TFLOP/s: cuBLAS reaches 134 (github.com/nideyongbao/CUDA_GEMM, docs/README.md), attention 66 to 84 forward,

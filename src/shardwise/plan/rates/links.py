@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
-from shardwise.plan.time.kernels import read_between
+from shardwise.plan.rates.kernels import read_between
 from shardwise.spec.cluster import Cluster, Link
 from shardwise.spec.layout.axes import AXES, Layout
 

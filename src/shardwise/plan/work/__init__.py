@@ -1,0 +1,11 @@
+"""Work: the job as bytes, as every forecast reads it: tensors, who holds them, what blocks save, what is in flight."""
+# What other packages import from here:
+# pyright: reportUnusedImport=false
+
+from shardwise.plan.work.activations import made_again, score_bytes
+from shardwise.plan.work.inventory import Inventory, Unit, take_inventory
+from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends, workspace_bytes
+from shardwise.plan.work.parts import Part, parts
+from shardwise.plan.work.persistent import Holding, holdings, page_locked_bytes, shard_degree, weight_degree
+from shardwise.plan.work.tensors import BFLOAT16_BYTES, FLOAT32_BYTES, REDUCTION_BYTES, TYPES, state_bytes
+from shardwise.plan.work.work import Scene, Work, flights, longest_round, sent_at_fullest, work_of
