@@ -13,9 +13,10 @@ from accuracy.stacks import Stack
 from shardwise.plan.memory.buffers import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.work.activations import made_again
+from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.plan.work.persistent import Holding
 from shardwise.plan.work.tensors import FLOAT32_BYTES, Types
-from shardwise.plan.work.work import Flight, Scene, Work
+from shardwise.plan.work.work import Work
 
 Alive = dict[str, float]
 

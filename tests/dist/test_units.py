@@ -16,8 +16,9 @@ from shardwise.catalog.models import read_model
 from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.plan.memory.buffers import gathered
 from shardwise.plan.memory.forecast import holdings_of
+from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.plan.work.work import Flight, Scene, work_of
+from shardwise.plan.work.work import work_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from shardwise.plan.memory import Alive, holdings_of, moments
+from shardwise.plan.memory import holdings_of, moments
 from shardwise.plan.search import ask, work_on
-from shardwise.plan.work import Holding, Work
+from shardwise.plan.work import Alive, Holding, Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution

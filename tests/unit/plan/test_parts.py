@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.plan.work.in_flight import flights, pairs_in_flight
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.plan.work.work import flights, pairs_in_flight
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.schedule import actions
 from tests.unit.plan.asking import elements, held, job, memory, shape

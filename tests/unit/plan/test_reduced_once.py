@@ -4,8 +4,8 @@ import pytest
 
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.memory.reduced_once import passes, turns
+from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.plan.work.tensors import TYPES
-from shardwise.plan.work.work import Flight, Scene
 from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, job, memory, shape, work
 

@@ -3,4 +3,3 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.memory.forecast import Peaks, forecast_memory, holdings_of, moments
-from shardwise.plan.memory.saved import Alive

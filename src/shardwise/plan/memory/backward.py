@@ -5,16 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.plan.memory.buffers import (
-    arriving,
-    fresh_gradient,
-    in_reduction,
-    leaving,
-    let_go,
-    weight_casts,
-)
-from shardwise.plan.memory.saved import Alive, keys_of_others, of_one_block, shared
-from shardwise.plan.work import Scene, Work, score_bytes
+from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, let_go, weight_casts
+from shardwise.plan.memory.saved import keys_of_others, of_one_block, shared
+from shardwise.plan.work import Alive, Scene, Work, score_bytes
 
 
 def backward_of_block(scene: Scene, *, behind: int, comes: bool, stays: float = 0) -> Alive:

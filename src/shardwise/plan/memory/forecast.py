@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from shardwise.plan.memory.instants import instants
 from shardwise.plan.memory.reduced_once import turns
-from shardwise.plan.memory.saved import Alive, saved_on_host
+from shardwise.plan.memory.saved import saved_on_host
 from shardwise.plan.work import (
+    Alive,
     Holding,
     Inventory,
     Part,

@@ -31,7 +31,6 @@ from shardwise.plan.memory.buffers import (
 )
 from shardwise.plan.memory.reduced_once import adds_in_place, kept_gradients
 from shardwise.plan.memory.saved import (
-    Alive,
     arrived_gradient,
     at_work,
     came_gradient,
@@ -47,7 +46,7 @@ from shardwise.plan.memory.saved import (
     saved_by_blocks,
     shared,
 )
-from shardwise.plan.work import REDUCTION_BYTES, Scene, weight_degree
+from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree
 
 #: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
 #: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwise.plan.memory.buffers import kept_casts, made_head_gradient
 from shardwise.plan.work import (
+    Alive,
     Holding,
     Scene,
     Work,
@@ -15,8 +16,6 @@ from shardwise.plan.work import (
 )
 from shardwise.spec.layout.axes import Layout, stages_per_rank
 from shardwise.spec.layout.execution import SAVED_ON_GPU
-
-Alive = dict[str, float]
 
 #: Of a token: its id, label, position and two indices of trained positions, each an int64.
 INPUT_BYTES = 5 * 8

@@ -9,18 +9,8 @@ from typing import Any
 from shardwise.plan.memory import Peaks, forecast_memory
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question
-from shardwise.plan.time import (
-    ROUNDED,
-    Pieces,
-    blocks_of_stages,
-    endings_of,
-    forecast_time,
-    least_seconds_of,
-    pieces_of,
-    ran_by,
-    step_of,
-)
-from shardwise.plan.work import Work, workspace_bytes
+from shardwise.plan.time import ROUNDED, Pieces, endings_of, forecast_time, least_seconds_of, pieces_of, ran_by, step_of
+from shardwise.plan.work import Work, blocks_of_stages, workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.plan.rates import CPU_OPTIMIZER_BYTES_PER_SECOND, Group, copy_seconds, group_of
-from shardwise.plan.time.passes import NO_TIME, blocks_of_stages, mean, outer_of_stage, shard_group
+from shardwise.plan.time.passes import NO_TIME, shard_group
 from shardwise.plan.time.pieces import Piece, device_of
-from shardwise.plan.work import REDUCTION_BYTES, Work, shard_degree, weight_degree
+from shardwise.plan.work import (
+    REDUCTION_BYTES,
+    Work,
+    blocks_of_stages,
+    mean,
+    outer_of_stage,
+    shard_degree,
+    weight_degree,
+)
 
 #: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
 _OPTIMIZER_PASSES, _CLIPPING_PASSES = 2.0, 2.0

@@ -7,18 +7,14 @@ beside anything: gloo moves and sums bytes on the core that computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from shardwise.plan.rates import CONTENTION, COPY_PASSES, HOST_SECONDS_PER_UNIT, Group, copy_seconds, group_of
 from shardwise.plan.time.pieces import Piece, Pieces, device_of
-from shardwise.plan.work import REDUCTION_BYTES, Inventory, Unit, Work, weight_degree
+from shardwise.plan.work import REDUCTION_BYTES, Unit, Work, ends_of, mean, weight_degree
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.model.stages import stage_sizes
 
 NO_TIME = Piece(0.0, 0.0)
 
@@ -144,7 +140,7 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool
     """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
     reduced in float32; `outer` is what the stage holds beside its blocks. Some are sent in the `last` alone."""
     layout, execution = work.execution.layout, work.execution
-    embedding, head, rest = _ends_of(work.inventory, outer)
+    embedding, head, rest = ends_of(work.inventory, outer)
     if not _fetches_ahead(work):
         head, rest = _NOTHING, outer
     shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
@@ -175,14 +171,6 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool
         head_gather=gather(head, 1) + _fetch_seconds(work, head),
         head_reduce=reduce(head, 1),
     )
-
-
-@lru_cache(maxsize=256)
-def _ends_of(inventory: Inventory, outer: Unit) -> tuple[Unit, Unit, Unit]:
-    """Of what a stage holds beside its blocks: the embedding, the final norm with the head, and all but these last."""
-    embedding, head = ([t for t in outer.tensors if t in end.tensors] for end in inventory.ends)
-    rest = [tensor for tensor in outer.tensors if tensor not in head]
-    return Unit(tensors=tuple(embedding)), Unit(tensors=tuple(head)), Unit(tensors=tuple(rest))
 
 
 def shard_group(cluster: Cluster, layout: Layout) -> Group:
@@ -218,38 +206,9 @@ def reduced_messages(work: Work, *, outer: Unit) -> Messages:
     """What DDP sends in the last micro-batch's backward: a bucket for each block, in the gradients' own type."""
     width = work.types.trainable
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
-    _, head, rest = _ends_of(work.inventory, outer)
+    _, head, rest = ends_of(work.inventory, outer)
     return Messages(
         reduce=group.all_reduce(mean(work, lambda unit: unit.trained_elements) * width),
         outer_reduce=group.all_reduce(rest.trained_elements * width),
         head_reduce=group.all_reduce(head.trained_elements * width),
     )
-
-
-def mean(work: Work, of: Callable[[Unit], float]) -> float:
-    """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
-    return work.inventory.over_blocks(of) / work.model.num_layers
-
-
-def blocks_of_stages(model: ModelShape, layout: Layout) -> tuple[int, ...]:
-    """How many blocks each stage has; one stage has all where there is no pipeline."""
-    if layout.num_stages == 1:
-        return (model.num_layers,)
-    return stage_sizes(model, num_stages=layout.num_stages)
-
-
-def outer_of_stage(work: Work, stage: int) -> Unit:
-    """What a stage holds beside its blocks: the embedding in the first, norm and head in the last."""
-    return _outer(work.inventory, stage == 0, stage == work.execution.layout.num_stages - 1)
-
-
-@lru_cache(maxsize=256)
-def _outer(inventory: Inventory, is_first: bool, is_last: bool) -> Unit:
-    if is_first and is_last:
-        return inventory.root
-    first = tuple(tensor for tensor in inventory.root.tensors if is_first and tensor.place == "front")
-    if not is_last:
-        return Unit(tensors=first)
-    # A tied head is a copy of the embedding there.
-    tied = (tensor for tensor in inventory.root.tensors if inventory.tied and tensor.name == "embedding")
-    return Unit(tensors=(*(tensor for tensor in inventory.root.tensors if tensor.place == "back"), *tied))

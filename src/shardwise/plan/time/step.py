@@ -10,17 +10,15 @@ from shardwise.plan.time.endings import endings_of
 from shardwise.plan.time.passes import (
     Messages,
     Stage,
-    blocks_of_stages,
     gathered_once,
     num_units,
-    outer_of_stage,
     reduced_messages,
     sharded_messages,
     stage_of,
 )
 from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
-from shardwise.plan.work import Work
+from shardwise.plan.work import Work, blocks_of_stages, outer_of_stage
 from shardwise.spec.layout.axes import AXES
 
 #: Of a loss and of a norm.

@@ -3,9 +3,11 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.work.activations import made_again, score_bytes
+from shardwise.plan.work.in_flight import Alive, Scene, flights, longest_round, sent_at_fullest
 from shardwise.plan.work.inventory import Inventory, Unit, take_inventory
 from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends, workspace_bytes
 from shardwise.plan.work.parts import Part, parts
 from shardwise.plan.work.persistent import Holding, holdings, page_locked_bytes, shard_degree, weight_degree
+from shardwise.plan.work.stages import blocks_of_stages, ends_of, mean, outer_of_stage
 from shardwise.plan.work.tensors import BFLOAT16_BYTES, FLOAT32_BYTES, REDUCTION_BYTES, TYPES, state_bytes
-from shardwise.plan.work.work import Scene, Work, flights, longest_round, sent_at_fullest, work_of
+from shardwise.plan.work.work import Work, work_of

@@ -1,0 +1,116 @@
+"""The micro-batches that a rank has in flight at the fullest moments of its schedule, and one of them at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from shardwise.plan.work.parts import Part
+from shardwise.plan.work.persistent import Holding
+from shardwise.plan.work.work import Work
+from shardwise.spec.layout.axes import Layout, Schedule, stages_per_rank
+from shardwise.spec.layout.schedule import order_of
+
+#: Bytes that are alive at an instant, by part (`spec.plan.forecast.PARTS`).
+Alive = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flight:
+    """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the last stage, and
+    whether all gradients exist already, from an earlier one; `forwards`: one of them may be in its forward, whose order
+    FSDP2 gathers ahead by, until a backward is done. `cut`: pairs of which only the gradients of inputs are made."""
+
+    pairs: int = 1
+    heads: int = 1
+    gradients: bool = False
+    forwards: bool = True
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for. `beside`: the
+    work of those others, where their rows have another length. `turn`: whose gradients these are, where only those of
+    the last micro-batch of a step are reduced (`reduced_once`); None where all are."""
+
+    work: Work
+    holding: Holding
+    flight: Flight
+    beside: Work | None = None
+    turn: Literal["first", "between", "last"] | None = None
+
+    @property
+    def part(self) -> Part:
+        """What of the model is here."""
+        return self.holding.part
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all gradients exist already."""
+        return self.work.replicated or self.flight.gradients
+
+
+def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
+    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it,
+    where the first gradients stand beside another backward: all forwards are done by then."""
+    most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
+    heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
+    again = most < num_micro_batches * len(layout.stages_of(pp))
+    cut = min(num_micro_batches, pp + 1) if layout.schedule == "zero_bubble" and pp else 0
+    yield Flight(pairs=most, heads=heads, gradients=again, cut=cut)
+    if not again and most > 1:
+        yield Flight(pairs=most - 1, heads=max(1, heads - 1), gradients=True, forwards=False, cut=cut)
+
+
+def _heads(schedule: Schedule, micros: int, ranks: int) -> int:
+    """Micro-batches of the last stage alive at once; zero_bubble keeps them until weight gradients are done."""
+    if schedule == "interleaved":
+        return max(1, longest_round(micros, ranks) - ranks + 1)
+    return {"gpipe": micros, "zero_bubble": min(micros, ranks)}.get(schedule, 1)
+
+
+def longest_round(micros: int, ranks: int) -> int:
+    """Micro-batches go through an interleaved rank's stages in rounds of about as many as there are ranks."""
+    return -(-micros // max(1, micros // ranks))
+
+
+@lru_cache(maxsize=65536)
+def pairs_in_flight(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> int:
+    """The most (stage, micro-batch) pairs of a rank whose saved activations are alive at once, as in the order of its
+    schedule."""
+    micros = num_micro_batches
+    if num_ranks == 1:
+        return 1
+    match schedule:
+        case "sequential":
+            return 1
+        case "gpipe":
+            return micros
+        case "1f1b":
+            return min(micros, num_ranks - rank)
+        case "zero_bubble":
+            # Of the weights' gradients, as many wait as there are ranks before this one.
+            return min(micros, num_ranks)
+        case "interleaved":
+            return min(2 * micros, 2 * (num_ranks - rank - 1) + longest_round(micros, num_ranks) + 1)
+
+
+@lru_cache(maxsize=65536)
+def sent_at_fullest(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> int:
+    """Messages that a rank has sent when as many of its pairs as ever are alive for the last time; but for the last
+    rank without results of pairs that are alive themselves."""
+    most = pairs_in_flight(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
+    alive = sent = until = 0
+    last = num_ranks * stages_per_rank(schedule) - 1
+    for kind, stage, _ in order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches):
+        alive += kind == "forward"
+        if alive >= most:
+            until = sent
+        done = kind in ("backward", "backward_weight")
+        sent += stage < last and (kind == "forward" if rank == num_ranks - 1 else done)
+        sent += stage > 0 and kind in ("backward", "backward_input")
+        alive -= done
+    return until
