@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from accuracy.rows import Published
 from accuracy.stacks import Stack
-from shardwise.plan.memory.buffers import in_loss
+from shardwise.plan.costs.loss import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.work.activations import made_again
 from shardwise.plan.work.in_flight import Flight, Scene

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.parallel.deferred_reduction import groups_of
-from shardwise.plan.memory.buffers import gathered
+from shardwise.plan.costs.fsdp import gathered
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.plan.work.inventory import take_inventory

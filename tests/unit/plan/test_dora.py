@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from shardwise.plan.costs.products import norm_bytes
 from shardwise.plan.time.pieces import pieces_of
-from shardwise.plan.time.products import norm_bytes
 from tests.unit.plan.asking import execution, job, shape, work
 
 ROWS, COLUMNS, RANK = 96, 64, 4

@@ -6,8 +6,8 @@ import pytest
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
+from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory.forecast import forecast_memory, holdings_of
-from shardwise.plan.memory.saved import saved_on_host
 from shardwise.plan.rates import links
 from shardwise.plan.time.forecast import forecast_time
 from shardwise.spec.layout.axes import Layout

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.plan.time.pieces import multiplications, pieces_of
+from shardwise.plan.costs.attention import multiplications
+from shardwise.plan.time.pieces import pieces_of
 from tests.unit.plan.asking import execution, job, memory, plan, shape, work
 
 LENGTH, WINDOW = 48, 10

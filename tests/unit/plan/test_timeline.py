@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.plan.costs.collectives import Messages
+from shardwise.plan.costs.piece import Piece
 from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
 from shardwise.plan.time.forecast import forecast_time
-from shardwise.plan.time.passes import Messages, Stage
-from shardwise.plan.time.pieces import Piece
+from shardwise.plan.time.passes import Stage
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape

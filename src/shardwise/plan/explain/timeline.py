@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from shardwise.plan.costs.piece import Piece
+from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.time import (
     Ending,
-    Piece,
     Stage,
     endings_of,
     host_seconds,
     pieces_of,
-    send_seconds,
     stage_seconds,
     stages_of,
     step_of,

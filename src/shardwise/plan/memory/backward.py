@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.plan.memory.buffers import arriving, fresh_gradient, in_reduction, leaving, let_go, weight_casts
-from shardwise.plan.memory.saved import keys_of_others, of_one_block, shared
+from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
+from shardwise.plan.costs.block import of_one_block, shared
+from shardwise.plan.costs.context import keys_of_others
+from shardwise.plan.costs.fsdp import arriving, in_reduction, leaving, let_go
 from shardwise.plan.work import Alive, Scene, Work, score_bytes
 
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from math import inf
 from typing import Any, NamedTuple
 
+from shardwise.plan.costs.deferred_reduction import turns
+from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory.instants import instants
-from shardwise.plan.memory.reduced_once import turns
-from shardwise.plan.memory.saved import saved_on_host
 from shardwise.plan.work import (
     Alive,
     Holding,

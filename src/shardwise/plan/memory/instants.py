@@ -9,49 +9,42 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from shardwise.plan.memory.backward import backward_of_block
-from shardwise.plan.memory.buffers import (
-    arriving,
-    arriving_head,
-    exchanged_rows,
-    flat_gradients,
-    gathered,
-    head_cast,
+from shardwise.plan.costs.autocast import head_cast, kept_casts, step_casts, waiting_for_casts, weight_casts
+from shardwise.plan.costs.block import saved_by_blocks, shared
+from shardwise.plan.costs.ddp import bucket_bytes
+from shardwise.plan.costs.deferred_reduction import adds_in_place, kept_gradients
+from shardwise.plan.costs.fsdp import arriving, arriving_head, gathered, leaving_head, leaving_root
+from shardwise.plan.costs.gradients import flat_gradients
+from shardwise.plan.costs.loss import (
     head_gradient,
+    head_input,
     in_loss,
-    kept_casts,
-    leaving_head,
-    leaving_root,
     made_head_gradient,
-    step_casts,
-    step_temporaries,
-    waiting_for_casts,
-    weight_casts,
+    saved_by_head,
     whole_head_gradient,
 )
-from shardwise.plan.memory.reduced_once import adds_in_place, kept_gradients
-from shardwise.plan.memory.saved import (
+from shardwise.plan.costs.optimizer import step_temporaries
+from shardwise.plan.costs.pipeline import (
     arrived_gradient,
-    at_work,
     came_gradient,
-    head_input,
-    inputs,
     left_by_cut_backward,
+    messages,
     of_a_cut_backward,
     of_a_head,
     of_a_later_stage,
     of_a_pair,
     pairs_of_later_stages,
-    saved_by_all,
-    saved_by_blocks,
-    shared,
 )
-from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree
+from shardwise.plan.costs.zero1 import exchanged_rows
+from shardwise.plan.memory.backward import backward_of_block
+from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree, workspace_bytes
 
 #: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
 #: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the
 #: buckets of data parallelism, which stay between steps. Up to "last" they are told apart where whole ones are kept.
 Gradients = Literal["earlier", "head", "last", "later", "every", "all", "buckets"]
+#: Of a token: its id, label, position and two indices of trained positions, each an int64.
+INPUT_BYTES = 5 * 8
 
 
 def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
@@ -94,7 +87,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     """Bytes of the gradients that exist; whole ones in the type in which they are reduced."""
     work, holding = scene.work, scene.holding
     if which == "buckets":
-        return holding.gradients if work.replicated else 0
+        return bucket_bytes(scene)
     if which != "all" and scene.turn is not None:
         return kept_gradients(scene, passed=_passed(scene, which))
     if which != "all" and (work.execution.postpones_reduction or work.execution.reduce_once):
@@ -154,6 +147,21 @@ def _during(scene: Scene) -> Alive:
             for part, kept in of_one(others).items():
                 alive[part] = alive.get(part, 0) + count * kept
     return alive
+
+
+def at_work(scene: Scene) -> Alive:
+    """While a micro-batch is at work, wherever in it: its inputs, and messages between ranks."""
+    return {**inputs(scene), "communication": messages(scene)}
+
+
+def inputs(scene: Scene) -> Alive:
+    """The micro-batch itself, and the libraries' workspaces, which stay."""
+    return {"temporary": scene.work.tokens * INPUT_BYTES + workspace_bytes(scene.work.cluster.gpu)}
+
+
+def saved_by_all(scene: Scene) -> float:
+    """Blocks, final norm, and the gradient of what it gives."""
+    return saved_by_blocks(scene, len(scene.part.span)) + shared(scene) + saved_by_head(scene)
 
 
 def _forward_of_last_block(scene: Scene) -> Alive:

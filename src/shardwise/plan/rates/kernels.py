@@ -1,7 +1,7 @@
 """Seconds of single pieces of work on one GPU: matrix products by shape, attention, memory-bound operators by bytes.
 
-The constants of all times stand here, in `links.py`, and in `time/pieces.py` and `time/products.py`
-(passes over memory); a probe replaces rates. Where they come from: shares of A100 and H100, for
+The rates stand here and in `links.py`, and a probe replaces them; passes over memory stand with what
+makes them, in `plan/costs` and `time/pieces.py`. Where they come from: shares of A100 and H100, for
 products and for attention, from the rows of llm-foundry (one source, all model sizes and lengths at
 once); bytes around adapters and of 4-bit weights from those of fms-acceleration. The other sources
 of `docs/accuracy.md` are the check, and no constant was fitted to a single row. Shares of other GPUs
@@ -62,10 +62,8 @@ _ATTENTION_SHARES = {
 #: Attention's backward has five products for two in forward, at a rate somewhat below.
 ATTENTION_BACKWARD = 3.0
 _BANDWIDTH_SHARE = 0.8
-#: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
-#: buffer, or its gradients into the one to be reduced.
-HOST_SECONDS_PER_UNIT = 250e-6
-COPY_PASSES = 2
+
+
 #: A collective takes multiprocessors and bandwidth from what computes beside it: this share of its own time.
 CONTENTION = 0.1
 #: The host's time to launch one operator of eager PyTorch, through autograd and Python; compiled, most are fused and
@@ -75,16 +73,6 @@ COMPILED_OPERATORS_SHARE = 0.25
 #: An operator of a model takes the host so many times what the probe's chain of products with a number does: modules,
 #: arguments and views are Python.
 OPERATOR_OVER_MEASURED = 2.0
-#: Times as long the host takes for an operator that eager selective recompute hands to Python, in forward and again:
-#: blocks of a 4B model took 14.8 ms, and 6 ms otherwise, on a host three times slower than the above.
-DISPATCH_OVER_OPERATOR = 4.0
-#: Compiled, operators between the products are fused: this share of their passes over memory is left.
-COMPILED_PASSES_SHARE = 0.4
-#: The host's time around a step: the batch, the loss read back, the records.
-HOST_SECONDS_PER_STEP = 5e-3
-#: What AdamW on the host walks over for each GPU. Two sockets with eight channels of DDR4-3200 have 410 GB/s, of which
-#: simple loops reach about half, and eight GPUs share it. This version has not measured it.
-CPU_OPTIMIZER_BYTES_PER_SECOND = 20e9
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ from math import ceil
 from typing import Any
 
 from shardwise.errors import UnsupportedError
+from shardwise.plan.costs.piece import Ran
 from shardwise.plan.memory import Peaks
 from shardwise.plan.search.layouts import Choice, layouts
-from shardwise.plan.time import Pieces, Ran
+from shardwise.plan.time import Pieces
 from shardwise.plan.work import Inventory, Work, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job

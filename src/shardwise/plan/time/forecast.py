@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shardwise.plan.time.pieces import Pieces, device_of
+from shardwise.plan.costs.piece import device_of
+from shardwise.plan.time.pieces import Pieces
 from shardwise.plan.time.step import step_of
 from shardwise.plan.work import Work
 from shardwise.spec.job.keys import TrainSpec

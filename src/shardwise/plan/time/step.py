@@ -5,24 +5,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.rates import HOST_SECONDS_PER_STEP, group_of
+from shardwise.plan.costs.collectives import Messages
+from shardwise.plan.costs.ddp import reduced_messages
+from shardwise.plan.costs.deferred_reduction import gathered_once
+from shardwise.plan.costs.fsdp import num_units, sharded_messages
+from shardwise.plan.costs.piece import Piece
+from shardwise.plan.costs.pipeline import send_seconds
+from shardwise.plan.rates import group_of
 from shardwise.plan.time.endings import endings_of
-from shardwise.plan.time.passes import (
-    Messages,
-    Stage,
-    gathered_once,
-    num_units,
-    reduced_messages,
-    sharded_messages,
-    stage_of,
-)
-from shardwise.plan.time.pieces import Piece, Pieces, pieces_of
+from shardwise.plan.time.passes import Stage, stage_of
+from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
 from shardwise.plan.work import Work, blocks_of_stages, outer_of_stage
 from shardwise.spec.layout.axes import AXES
 
 #: Of a loss and of a norm.
 FLOAT64_BYTES = 8
+#: The host's time around a step: the batch, the loss read back, the records.
+HOST_SECONDS_PER_STEP = 5e-3
 
 
 class Step(NamedTuple):
@@ -93,13 +93,6 @@ def stage_seconds(stages: tuple[Stage, ...], passes: dict[Stage, tuple[Piece, Pi
     """Stages as the pipeline sees them; `passes` of each, forward and backward."""
     ran = ((stage, *passes[stage]) for stage in stages)
     return tuple(StageSeconds(ahead.seconds, back.seconds, one.blocks * one.weights) for one, ahead, back in ran)
-
-
-def send_seconds(work: Work) -> float:
-    """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all of it."""
-    layout = work.execution.layout
-    tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp
-    return group_of(work.cluster, layout, "pp").message(tokens * work.model.hidden_size * work.types.compute)
 
 
 def host_seconds(work: Work) -> float:

@@ -3,7 +3,7 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.work.activations import made_again, score_bytes
-from shardwise.plan.work.in_flight import Alive, Scene, flights, longest_round, sent_at_fullest
+from shardwise.plan.work.in_flight import Alive, Scene, flights, longest_round, pairs_in_flight
 from shardwise.plan.work.inventory import Inventory, Unit, take_inventory
 from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends, workspace_bytes
 from shardwise.plan.work.parts import Part, parts

@@ -10,8 +10,7 @@ from typing import Literal
 from shardwise.plan.work.parts import Part
 from shardwise.plan.work.persistent import Holding
 from shardwise.plan.work.work import Work
-from shardwise.spec.layout.axes import Layout, Schedule, stages_per_rank
-from shardwise.spec.layout.schedule import order_of
+from shardwise.spec.layout.axes import Layout, Schedule
 
 #: Bytes that are alive at an instant, by part (`spec.plan.forecast.PARTS`).
 Alive = dict[str, float]
@@ -34,7 +33,7 @@ class Flight:
 class Scene:
     """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for. `beside`: the
     work of those others, where their rows have another length. `turn`: whose gradients these are, where only those of
-    the last micro-batch of a step are reduced (`reduced_once`); None where all are."""
+    the last micro-batch of a step are reduced (`costs/deferred_reduction.py`); None where all are."""
 
     work: Work
     holding: Holding
@@ -96,21 +95,3 @@ def pairs_in_flight(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_
             return min(micros, num_ranks)
         case "interleaved":
             return min(2 * micros, 2 * (num_ranks - rank - 1) + longest_round(micros, num_ranks) + 1)
-
-
-@lru_cache(maxsize=65536)
-def sent_at_fullest(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> int:
-    """Messages that a rank has sent when as many of its pairs as ever are alive for the last time; but for the last
-    rank without results of pairs that are alive themselves."""
-    most = pairs_in_flight(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches)
-    alive = sent = until = 0
-    last = num_ranks * stages_per_rank(schedule) - 1
-    for kind, stage, _ in order_of(schedule, num_ranks=num_ranks, rank=rank, num_micro_batches=num_micro_batches):
-        alive += kind == "forward"
-        if alive >= most:
-            until = sent
-        done = kind in ("backward", "backward_weight")
-        sent += stage < last and (kind == "forward" if rank == num_ranks - 1 else done)
-        sent += stage > 0 and kind in ("backward", "backward_input")
-        alive -= done
-    return until

@@ -12,6 +12,11 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_sizes
 
 
+def mean(work: Work, of: Callable[[Unit], float]) -> float:
+    """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
+    return work.inventory.over_blocks(of) / work.model.num_layers
+
+
 def blocks_of_stages(model: ModelShape, layout: Layout) -> tuple[int, ...]:
     """How many blocks each stage has; one stage has all where there is no pipeline."""
     if layout.num_stages == 1:
@@ -42,8 +47,3 @@ def ends_of(inventory: Inventory, outer: Unit) -> tuple[Unit, Unit, Unit]:
     embedding, head = ([t for t in outer.tensors if t in end.tensors] for end in inventory.ends)
     rest = [tensor for tensor in outer.tensors if tensor not in head]
     return Unit(tensors=tuple(embedding)), Unit(tensors=tuple(head)), Unit(tensors=tuple(rest))
-
-
-def mean(work: Work, of: Callable[[Unit], float]) -> float:
-    """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
-    return work.inventory.over_blocks(of) / work.model.num_layers

@@ -2,8 +2,8 @@
 
 import pytest
 
+from shardwise.plan.costs.deferred_reduction import passes, turns
 from shardwise.plan.memory.forecast import holdings_of, moments
-from shardwise.plan.memory.reduced_once import passes, turns
 from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.plan.work.tensors import TYPES
 from shardwise.spec.layout.axes import Layout

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.plan.rates import COMPILED_PASSES_SHARE, Device
+from shardwise.plan.costs.compiled import fused_share
+from shardwise.plan.rates import Device
 from shardwise.plan.work import Work, made_again
 from shardwise.spec.adapters.targets import adapter_rank
 from shardwise.spec.model.shape import SLICED_BY, Matrix
@@ -97,8 +98,3 @@ def norm_bytes(work: Work, *, rows: float, columns: float) -> float:
     cast = compute + wide if wide != compute else 0
     identity = wide + cast
     return identity * columns**2 + (_NORM_PASSES * wide + 2 * cast) * rows * columns
-
-
-def fused_share(work: Work) -> float:
-    """Share of the passes over memory between products that compilation leaves."""
-    return COMPILED_PASSES_SHARE if work.execution.compile else 1.0

@@ -1,0 +1,58 @@
+"""Attention's products and scores: how many multiplications, and their seconds."""
+
+from __future__ import annotations
+
+from shardwise.plan.rates import ATTENTION_BACKWARD, MASKED_ATTENTION, Device
+from shardwise.plan.work import FLOAT32_BYTES, Work
+from shardwise.spec.support.attention import MASKED
+
+#: Attention written out: the scores go through memory this often in forward (scaled, masked, softmax in float32, cast).
+_EAGER_SCORE_PASSES = 6
+
+
+def attention_seconds(work: Work, device: Device) -> tuple[float, float]:
+    """Seconds of attention in the mean block, forward and backward."""
+    execution = work.execution
+    forward, backward = (sum(ways) for ways in zip(*kernel_seconds(work, device), strict=True))
+    if execution.attn_implementation == "eager":
+        scores = execution.micro_batch_size * work.job.data.max_length**2 * work.model.num_attention_heads
+        moved = _EAGER_SCORE_PASSES * scores * FLOAT32_BYTES
+        walked = device.bytes_moved(moved / execution.layout.tp / execution.layout.cp)
+        forward, backward = forward + walked, backward + ATTENTION_BACKWARD * walked
+    return forward, backward
+
+
+def kernel_seconds(work: Work, device: Device) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Of attention's products in a block, forward and backward, on one rank: over scores without a mask, and with
+    one."""
+    execution = work.execution
+    ranks = execution.layout.tp * execution.layout.cp
+    plain, masked = (2.0 * execution.micro_batch_size * one / ranks for one in multiplications(work))
+    kind = execution.attn_implementation
+    return device.attention(plain, kind=kind), device.attention(masked, kind=MASKED_ATTENTION)
+
+
+def multiplications(work: Work) -> tuple[float, float]:
+    """Multiplications of attention in the mean block's forward of one sequence, on all its ranks: without a mask, and
+    with one. Causal attention counts half the scores, a window as many as it is long; `sdpa` with a mask (windows,
+    packed documents) and eager attention compute all. Other kernels compute documents one by one."""
+    model, row, kind = work.model, work.job.data.max_length, work.execution.attn_implementation
+    length = row if kind in MASKED or work.document is None else min(row, work.document)
+    seen = min(length, model.sliding_window or length)
+    windowed = 0 if seen == length else model.num_layers if model.windowed_layers is None else model.windowed_layers
+    share = windowed / model.num_layers
+    widths = row * model.num_attention_heads * (model.head_dim + (model.value_head_dim or model.head_dim))
+    whole, causal, behind = widths * length, widths * _mean_of(length, length), widths * _mean_of(seen, length)
+    if kind == "eager":
+        return whole, 0.0
+    if kind not in MASKED:
+        return causal + (behind - causal) * share, 0.0
+    masked, cp = 1.0 if work.job.data.packing else share, work.execution.layout.cp
+    # Parts of a sequence are compared with what lies before their ends.
+    before = whole if cp == 1 else whole * (2 * cp + 1) / (4 * cp)
+    return causal * (1 - masked), before * masked
+
+
+def _mean_of(seen: float, length: float) -> float:
+    """Keys that the mean token of a causal sequence sees, of the last so many."""
+    return seen - seen * (seen - 1) / (2 * length)

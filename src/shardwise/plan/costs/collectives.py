@@ -1,0 +1,38 @@
+"""Collectives among ranks that share weights or states: their group, seconds, and what gloo copies."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.plan.rates import Group, group_of
+from shardwise.plan.work import Scene
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.layout.axes import Layout
+
+
+class Messages(NamedTuple):
+    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; the same
+    of what a stage holds before its blocks and beside them (`outer_`); and of its final norm and head."""
+
+    gather: float = 0.0
+    again: float = 0.0
+    reduce: float = 0.0
+    outer_gather: float = 0.0
+    outer_reduce: float = 0.0
+    outer_again: float = 0.0
+    head_gather: float = 0.0
+    head_reduce: float = 0.0
+
+
+NO_MESSAGES = Messages()
+
+
+def shard_group(cluster: Cluster, layout: Layout) -> Group:
+    """The ranks among which weights, or states, are cut: see `persistent.shard_degree`."""
+    axes = ("dp_shard", "cp") if layout.dp_shard > 1 else ("dp_shard",)
+    return group_of(cluster, layout, *axes)
+
+
+def copied_by_gloo(scene: Scene, gathered_bytes: float) -> float:
+    """What gloo, which moves tensors between processors, makes a copy of while it gathers."""
+    return gathered_bytes if scene.work.cluster.gpu.kind == "cpu" else 0

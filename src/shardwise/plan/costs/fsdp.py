@@ -1,0 +1,184 @@
+"""FSDP2: weights that are gathered unit by unit, whole gradients that wait and leave, and the seconds of both."""
+
+from __future__ import annotations
+
+from shardwise.plan.costs.collectives import Messages, copied_by_gloo, shard_group
+from shardwise.plan.costs.deferred_reduction import adds_in_place, passes
+from shardwise.plan.costs.loss import whole_head_gradient
+from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus
+from shardwise.plan.costs.piece import device_of
+from shardwise.plan.rates import group_of
+from shardwise.plan.work import REDUCTION_BYTES, Scene, Unit, Work, ends_of, mean, weight_degree
+
+#: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
+#: buffer, or its gradients into the one to be reduced.
+HOST_SECONDS_PER_UNIT = 250e-6
+COPY_PASSES = 2
+_NOTHING = Unit(tensors=())
+
+
+def gathered(
+    scene: Scene, *, units: int, forward: bool = False, keeps: bool = True, before: bool = False, behind: int = 0
+) -> float:
+    """Whole weights under sharding: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
+
+    Args:
+        units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead of it.
+        forward: the buffer that the unit at work arrived in stays beside the weights copied out of it.
+        keeps: gathered blocks stay, where the layout keeps them, and the embedding.
+        before: the embedding is there in any case.
+        behind: as many copies of the head, which stays for other micro-batches in flight too.
+    """
+    work, inventory = scene.work, scene.part.inventory
+    if not work.sharded:
+        return 0
+    layout, most = work.execution.layout, max(1, scene.part.inventory.num_blocks)
+    root, block = inventory.root.gathered_bytes(work.types), inventory.block.gathered_bytes(work.types)
+    embedding, head = (end.gathered_bytes(work.types) for end in inventory.ends)
+    stays = keeps and not layout.reshard_after_forward
+    copies = max(behind, int(scene.flight.heads > 1 or work.execution.postpones_reduction))
+    root += (copies - 1) * head - (0 if before or stays else embedding)
+    if stays:
+        buffer = block * min(work.unit_blocks, most) if forward else 0
+        return root + buffer + inventory.over_blocks(lambda unit: unit.gathered_bytes(work.types))
+    ahead = units - 1 + layout.prefetch if units > 1 else units + forward
+    return root + block * min(ahead * work.unit_blocks, most)
+
+
+def let_go(scene: Scene) -> float:
+    """Whole weights of the unit at work, which FSDP2 frees before it reduces what they gave (`post_backward`)."""
+    work, inventory = scene.work, scene.part.inventory
+    if not work.sharded or work.execution.postpones_reduction:
+        return 0
+    return min(work.unit_blocks, max(1, inventory.num_blocks)) * inventory.block.gathered_bytes(work.types)
+
+
+def arriving(scene: Scene, *, forward: bool = False) -> float:
+    """What is copied of a unit while it is gathered from other ranks: all of it by gloo, and what a rank sends, where
+    that is cast. In backward nothing, where it stays from its forward on."""
+    work, inventory = scene.work, scene.part.inventory
+    layout = work.execution.layout
+    if layout.weight_shards == 1 or not (forward or layout.reshard_after_forward):
+        return 0
+    unit = min(work.unit_blocks, max(1, inventory.num_blocks))
+    copied = copied_by_gloo(scene, unit * inventory.block.gathered_bytes(work.types))
+    return copied + _sent(scene, unit * inventory.block.trained_elements)
+
+
+def arriving_head(scene: Scene) -> float:
+    """The same of the final norm and the head, where they are gathered behind the blocks."""
+    if scene.work.execution.layout.weight_shards == 1:
+        return 0
+    head = scene.part.inventory.ends[1]
+    return copied_by_gloo(scene, head.gathered_bytes(scene.work.types)) + _sent(scene, head.trained_elements)
+
+
+def _sent(scene: Scene, trained: int) -> float:
+    """What a rank sends of so many trained elements, where these are cast."""
+    types = scene.work.types
+    return trained * types.compute / scene.work.execution.layout.weight_shards if types.autocasts else 0
+
+
+def in_reduction(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> float:
+    """So many elements of whole gradients, which wait in the compute type until all of their unit are there, and the
+    float32 buffer of the unit behind it; `fresh`: those of them that have just been made."""
+    if not scene.work.sharded:
+        return 0
+    waiting = fresh if adds_in_place(scene) else whole
+    buffer = behind if scene.turn in (None, "last") else 0
+    return waiting * scene.work.types.compute + buffer * REDUCTION_BYTES
+
+
+def leaving(scene: Scene, whole: int) -> float:
+    """Elements of whole gradients as they are copied into the float32 buffer that is reduced, or while it is."""
+    if not scene.work.sharded:
+        return 0
+    buffer = whole * REDUCTION_BYTES
+    several = scene.work.execution.layout.weight_shards > 1
+    copied = copied_by_gloo(scene, buffer) if several else 0
+    if scene.turn is not None:
+        return passes(scene, whole, largest=scene.part.inventory.block.largest_trained, copied=copied)
+    shard = buffer / weight_degree(scene.work.execution.layout) if several else 0
+    return buffer + max(whole * scene.work.types.compute, copied + shard)
+
+
+def leaving_head(scene: Scene) -> float:
+    """As they leave, gradients of the final norm and the head: beside the buffer the one that the loss gave stays, and
+    this rank's part of the sum comes."""
+    work, unit = scene.work, scene.part.inventory.ends[1]
+    whole, given = unit.trained_elements, unit.trained_elements * work.types.compute
+    buffer, several = whole * REDUCTION_BYTES, work.execution.layout.weight_shards > 1
+    copied = copied_by_gloo(scene, buffer) if several else 0
+    if scene.turn is not None:
+        largest = unit.largest_trained  # the head's, which is the last
+        return max(given, passes(scene, whole, largest=largest, copied=copied, last=largest))
+    return given + buffer + (buffer / weight_degree(work.execution.layout) + copied if several else 0)
+
+
+def leaving_root(scene: Scene) -> float:
+    """As they leave, gradients of the embedding and what else lies before the blocks: whole ones in the compute type,
+    copied into the float32 buffer that is reduced; a tied head's wait to be added to them."""
+    work, root = scene.work, scene.part.inventory.root
+    whole = root.trained_elements - scene.part.inventory.ends[1].trained_elements
+    made = whole * work.types.compute
+    if not work.sharded or work.execution.postpones_reduction:
+        return made + whole * REDUCTION_BYTES
+    copied = copied_by_gloo(scene, whole * REDUCTION_BYTES) if work.execution.layout.weight_shards > 1 else 0
+    both = made + whole_head_gradient(scene) if scene.part.inventory.tied else made
+    largest = root.largest_trained
+    return max(both, passes(scene, whole, largest=largest, copied=copied, last=largest))
+
+
+def num_units(work: Work, blocks: int) -> int:
+    """Units that so many blocks of a stage are gathered in."""
+    return -(-blocks // work.unit_blocks)
+
+
+def copies_of_unit(work: Work) -> tuple[float, float, float]:
+    """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
+    device, tp = device_of(work), work.execution.layout.tp
+    whole, trained = (
+        mean(work, lambda unit: unit.gathered_bytes(work.types)),
+        mean(work, lambda unit: unit.trained_elements),
+    )
+    copy_out = device.bytes_moved(COPY_PASSES * whole / tp)
+    copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
+    gpu = work.cluster.gpu
+    return copy_out, copy_in, gpu.unit_seconds / 2 if gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
+
+
+def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool = True) -> Messages:
+    """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
+    reduced in float32; `outer` is what the stage holds beside its blocks. Some are sent in the `last` alone."""
+    layout, execution = work.execution.layout, work.execution
+    embedding, head, rest = ends_of(work.inventory, outer)
+    if not fetches_ahead(work):
+        head, rest = _NOTHING, outer
+    shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
+
+    def gather(unit: Unit, count: float = blocks) -> float:
+        return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)
+
+    def reduce(unit: Unit, count: float = blocks) -> float:
+        if execution.reduce_once and not last:
+            return 0.0
+        held = count * unit.trained_elements * REDUCTION_BYTES / layout.tp
+        return (
+            shard.scatter(held)
+            + (replicate.all_reduce(held / shard.size) if last or not execution.adds_replicas_once else 0.0)
+            + count * over_the_bus(work, unit.trained_elements * work.types.trainable)
+        )
+
+    ahead = mean(work, gather)
+    if fetches_ahead(work):
+        ahead += blocks * mean(work, lambda unit: fetch_seconds(work, unit))
+    return Messages(
+        gather=ahead,
+        again=ahead if layout.reshard_after_forward else 0.0,
+        reduce=mean(work, reduce),
+        outer_gather=gather(rest, 1) + fetch_seconds(work, rest),
+        outer_reduce=reduce(rest, 1),
+        outer_again=gather(embedding, 1) if embedding.trained_elements and layout.reshard_after_forward else 0.0,
+        head_gather=gather(head, 1) + fetch_seconds(work, head),
+        head_reduce=reduce(head, 1),
+    )

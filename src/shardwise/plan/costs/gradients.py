@@ -1,0 +1,50 @@
+"""Gradients that are summed after the last backward of a step, where neither DDP nor FSDP has done it on the way."""
+
+from __future__ import annotations
+
+from shardwise.plan.costs.collectives import shard_group
+from shardwise.plan.costs.piece import NO_TIME, Piece
+from shardwise.plan.rates import Group, group_of
+from shardwise.plan.work import REDUCTION_BYTES, Scene, Work, shard_degree, weight_degree
+from shardwise.spec.layout.execution import FLAT_BYTES
+
+
+def flat_gradients(scene: Scene) -> float:
+    """The buffer in which gradients are summed over replicas after the last backward, where DDP and FSDP do not."""
+    work = scene.work
+    layout = work.execution.layout
+    if work.sharded or work.replicated or layout.data_world_size * layout.cp * layout.tp == 1:
+        return 0
+    return min(scene.holding.gradients, max(FLAT_BYTES, scene.part.largest_trained * work.types.trainable))
+
+
+def late_reduction(work: Work, trained: float) -> Piece:
+    """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones; in a pipeline also
+    what stages' last backwards reduce."""
+    layout = work.execution.layout
+    held, whole = trained * work.types.trainable, trained * REDUCTION_BYTES
+    over_replicas = group_of(work.cluster, layout, "dp_replicate").all_reduce(whole / shard_degree(layout))
+    if work.execution.postpones_reduction or (work.execution.reduce_once and layout.pp > 1):
+        seconds = shard_group(work.cluster, layout).scatter(whole) + over_replicas
+    elif work.execution.adds_replicas_once and layout.pp > 1:
+        seconds = over_replicas
+    elif work.sharded:
+        # What is sharded is so over the ranks of a ring too.
+        seconds = 0.0 if layout.dp_shard > 1 else group_of(work.cluster, layout, "cp").all_reduce(held)
+    elif work.replicated:
+        seconds = 0.0
+    else:
+        seconds = group_of(work.cluster, layout, "dp_replicate", "dp_shard", "cp").all_reduce(held)
+    return Piece(seconds, 0.0, seconds)
+
+
+def sum_of_ends(work: Work) -> Piece:
+    """A tied weight that is trained lies at both ends of a pipeline, which add up what each has of its gradient."""
+    layout = work.execution.layout
+    if layout.pp == 1 or not work.inventory.tied:
+        return NO_TIME
+    trained = sum(t.elements for t in work.inventory.root.tensors if t.name == "embedding" and t.trained)
+    held = trained * work.types.trainable / layout.tp / weight_degree(layout)
+    pipe = group_of(work.cluster, layout, "pp")
+    seconds = Group(size=2, link=pipe.hop or pipe.link).all_reduce(held)
+    return Piece(seconds, 0.0, seconds)

@@ -1,0 +1,45 @@
+"""The optimizer's step: what it needs beside its states, and its seconds."""
+
+from __future__ import annotations
+
+from shardwise.plan.costs.offload import step_on_host
+from shardwise.plan.costs.piece import Piece, device_of
+from shardwise.plan.work import Scene, Work, shard_degree
+
+#: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
+_OPTIMIZER_PASSES, _CLIPPING_PASSES = 2.0, 2.0
+_OPTIMIZER_OPERATORS = 40
+
+
+def step_temporaries(scene: Scene) -> float:
+    """What an optimizer's step needs beside its states.
+
+    AdamW over lists (`foreach`) holds the roots of all second moments at once (`torch.optim.adamw`,
+    `_multi_tensor_adamw`). SGD adds weight decay to copies of the gradients, on a GPU of all of them. Adafactor makes
+    one tensor's update at a time.
+    """
+    work, held = scene.work, scene.holding.gradients
+    if work.execution.optimizer_on_host and work.setting.cuda:
+        return 0
+    largest = scene.part.largest_trained * work.types.trainable
+    match work.execution.optimizer:
+        case "adamw_foreach":
+            return held
+        case "sgd" if work.job.train.weight_decay:
+            return held if work.setting.cuda else min(held, largest)
+        case "adafactor":
+            return min(held, largest)
+        case _:
+            return 0
+
+
+def optimizer_step(work: Work, trained: float) -> Piece:
+    """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
+    device, share = device_of(work), trained / shard_degree(work.execution.layout)
+    states, width = (2 if work.execution.optimizer.startswith("adamw") else 1), work.types.trainable
+    passes = (2 + states) * _OPTIMIZER_PASSES
+    if work.execution.optimizer_on_host and work.setting.cuda:
+        return step_on_host(work, share * width, passes=passes, clipping=_CLIPPING_PASSES)
+    seconds = device.bytes_moved(share * width * (passes + _CLIPPING_PASSES))
+    host = _OPTIMIZER_OPERATORS * device.operator_seconds
+    return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)

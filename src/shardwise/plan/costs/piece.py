@@ -1,0 +1,59 @@
+"""Stretches of a rank's time: the device that they run on, and the host that launches them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.plan.rates import COMPILED_OPERATORS_SHARE, Device
+from shardwise.plan.work import Work
+
+
+class Piece(NamedTuple):
+    """One stretch of a rank's time, and the seconds of it in which a compute kernel, or nothing but a collective,
+    runs."""
+
+    seconds: float
+    computing: float
+    talking: float = 0.0
+
+    @property
+    def busy(self) -> float:
+        """Seconds in which any kernel runs."""
+        return self.computing + self.talking
+
+
+NO_TIME = Piece(0.0, 0.0)
+
+
+class Ran(NamedTuple):
+    """Seconds of the mean block's kernels: forward and backward; in backward, gradients of weights; in forward, what
+    selective recompute does again, what lies between products, and attention. Of messages in a pass: of slices, and of
+    keys and values; operators of a forward; and head and loss."""
+
+    forward: float
+    backward: float
+    weights: float
+    remade: float
+    between: float
+    attention: float
+    slices: float
+    keys: float
+    operators: float
+    loss: Piece
+
+
+def device_of(work: Work) -> Device:
+    """The rank's GPU, in the type that it computes in. CPU processes share all cores, however few they are."""
+    gpu, types = work.cluster.gpu, work.types
+    share = work.cluster.num_gpus / work.execution.layout.world_size if gpu.kind == "cpu" else 1.0
+    return Device(gpu=gpu, compute=types.compute_name, element_bytes=types.compute, share=share)
+
+
+def launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> Piece:
+    """A GPU waits where the host launches more slowly than it computes."""
+    host = operators * device_of(work).operator_seconds
+    if work.cluster.gpu.kind == "cpu":
+        return Piece(seconds + host + talking, seconds, talking)
+    if work.execution.compile:
+        host *= COMPILED_OPERATORS_SHARE
+    return Piece(max(seconds, host) + talking, seconds, talking)

@@ -1,0 +1,27 @@
+"""ZeRO-1: after a step every rank has its rows of all weights, and hands them to the others."""
+
+from __future__ import annotations
+
+from shardwise.plan.costs.collectives import copied_by_gloo, shard_group
+from shardwise.plan.costs.piece import NO_TIME, Piece
+from shardwise.plan.work import Scene, Work
+from shardwise.spec.layout.execution import FLAT_BYTES
+
+
+def exchanged_rows(scene: Scene) -> float:
+    """ZeRO-1's buffers for a message of new weights: everyone's rows, and this rank's own."""
+    layout, part = scene.work.execution.layout, scene.part
+    if not layout.shards_states_only:
+        return 0
+    whole = part.inventory.trained_elements * scene.work.types.trainable
+    message = min(FLAT_BYTES, whole)
+    return message * (1 + 1 / layout.dp_shard) + copied_by_gloo(scene, message)
+
+
+def late_gather(work: Work, trained: float) -> Piece:
+    """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
+    layout = work.execution.layout
+    if layout.dp_shard == 1 or work.sharded:
+        return NO_TIME
+    seconds = shard_group(work.cluster, work.execution.layout).exchange(trained * work.types.trainable)
+    return Piece(seconds, 0.0, seconds)
