@@ -32,3 +32,12 @@ def test_each_part_of_the_planner_is_imported_through_its_door():
     source = ROOT / "src/shardwise"
     found = {(file, part) for file in source.rglob("*.py") for part in past.findall(file.read_text())}
     assert [file for file, part in found if source / "plan" / part not in file.parents] == []
+
+
+def test_what_a_technique_costs_has_the_name_of_what_runs_it_or_stands_in_the_architecture():
+    source, planner = ROOT / "src/shardwise", (ROOT / "ARCHITECTURE.md").read_text().partition("**The planner**")[2]
+    ran = {path.stem for path in (source / "parallel").rglob("*")}
+    costs = {path.stem for path in (source / "plan/costs").glob("*.py")} - {"__init__"}
+    named = set(re.findall(r"`(\w+)`", planner.partition("\n\n")[0]))
+    assert sorted(costs - ran - named) == []
+    assert len(costs & ran) > len(costs) / 2
