@@ -46,26 +46,54 @@ MEANINGS = {
     "train": "keys below",
     "goal": "what the planner prefers among the candidates that fit",
     "output_dir": "the run directory",
-    "r": "rank of the adapters",
+    "r": "rank of the adapters; PEFT's own default is 8, with lora_alpha 8",
     "lora_alpha": "scale of the adapters, divided by r",
     "lora_dropout": "share of the adapters' inputs that is dropped",
-    "target_modules": "`all-linear`, or names of modules to adapt",
+    "target_modules": (
+        "`all-linear`, every linear layer but the head, with experts and routers, as in PEFT; or names of modules to "
+        "adapt"
+    ),
     "use_rslora": "divide lora_alpha by the square root of r",
     "use_dora": "train magnitudes beside directions (DoRA)",
     "modules_to_save": "modules that are trained whole and saved with the adapter",
     "bias": "biases stay frozen",
-    "num_train_epochs": "passes over the rows, where max_steps is not set",
-    "max_steps": "optimizer steps in all",
-    "lr_scheduler_type": "how the learning rate changes after the warmup",
-    "warmup_ratio": "share of all steps with a rising learning rate",
+    "num_train_epochs": (
+        "passes over the rows, where max_steps is not set; a part of a step is a whole one, and the last step of each "
+        "pass has the rows that are left"
+    ),
+    "max_steps": "optimizer steps in all, those among them that `fp16` skips",
+    "lr_scheduler_type": (
+        "how the learning rate changes after the warmup, as in Transformers: to 0 at the end by a straight line or "
+        "half a cosine, or not at all; `constant` with a warmup is `constant_with_warmup`"
+    ),
+    "warmup_ratio": "share of all steps with a rising learning rate, rounded up; the rate of the first step is then 0",
     "warmup_steps": "or their number",
-    "max_grad_norm": "gradients are clipped to this norm; 0 leaves them",
-    "weight_decay": "AdamW's decoupled weight decay",
+    "max_grad_norm": "gradients are clipped to this norm of all of them, over all ranks; 0 leaves them",
+    "weight_decay": (
+        "of matrices and embeddings, not of norms, biases and DoRA's magnitudes (which Trainer decays). Decoupled "
+        "with AdamW and Adafactor: weights are multiplied by 1 - learning_rate x weight_decay. Coupled with `sgd`, as "
+        "in PyTorch: added to the clipped gradient, and so to the momentum"
+    ),
     "momentum": "of SGD",
-    "seed": "of the order of rows, of new weights and of dropout",
-    "report_to": "experiment trackers, beside metrics.jsonl",
-    "precision": "`mixed` keeps float32 weights and computes in bfloat16",
-    "optimizer": "which optimizer",
+    "seed": "of the order of rows, of which of them `eval_fraction` sets aside, of new weights and of dropout",
+    "report_to": "experiment trackers, beside metrics.jsonl, of every step",
+    "precision": (
+        "`mixed`, which `auto` is on GPUs, keeps trained weights, gradients and optimizer states in float32, frozen "
+        "weights in bfloat16, and computes in bfloat16; `bf16` keeps everything in bfloat16; `fp32`, which `auto` is "
+        "on CPU processes, in float32. `fp16` is `mixed` with float16 and a scale of the loss. Under `mixed` and "
+        "`fp16` embeddings, the residual stream and outputs of norms are in 16 bits too, where torch.autocast leaves "
+        "them in float32: float16 overflows sooner than there. A step whose gradients overflow is skipped and halves "
+        "the scale; it counts as a step, in `max_steps` and in the learning rate's schedule (`skipped_step` in "
+        "[metrics.jsonl](run.md#metricsjsonl))"
+    ),
+    "optimizer": (
+        "`adamw`, which `auto` is, and `adamw_foreach` are PyTorch's, fused and not. `adamw_8bit` is bitsandbytes' "
+        "with moments in blocks of 256 neighbouring elements of a row: matrices of fewer than 4096 elements or whose "
+        "rows are no multiple of 256 keep moments of 32 bits, and the plan says how much that is; embeddings, which "
+        "Trainer keeps in 32 bits, are treated as other matrices. `sgd` is PyTorch's. `adafactor` is PyTorch's too, "
+        "and not the one that Trainer calls so: a step is `learning_rate` (at most 1 / sqrt(step)) times the root "
+        "mean square of the tensor's elements (at least 0.001), where Trainer's takes the rate as it is"
+    ),
     "micro_batch_size": "sequences of one forward on one GPU",
     "gradient_checkpointing": (
         "which activations are computed again in the backward; `offloaded` and `selective_offloaded`: as `full` and "
@@ -82,7 +110,7 @@ METRICS = {
     "step": ("count", "optimizer steps so far"),
     "epoch": ("number", "passes over the rows so far"),
     "loss": ("nats per token", "sum of token losses of the global batch over its number of trained tokens"),
-    "grad_norm": ("number", "2-norm of all gradients, before clipping"),
+    "grad_norm": ("number", "2-norm of all gradients, before clipping; null for a skipped step"),
     "learning_rate": ("number", "the learning rate of this step"),
     "tokens": ("count", "tokens of the global batch, without padding"),
     "trained_tokens": ("count", "tokens that count in the loss"),
@@ -96,6 +124,11 @@ METRICS = {
     "phase_peak_bytes": (
         "lists of bytes by phase",
         "peak of each rank in `forward_backward` and `optimizer_step`; on GPUs `loading`, `evaluation`, `saving` too",
+    ),
+    "loss_scale": ("number", "by what the loss of this step was multiplied"),
+    "skipped_step": (
+        "true or false",
+        "gradients overflowed: nothing was updated, and `grad_norm` is null; the step counts all the same",
     ),
 }
 
@@ -274,6 +307,11 @@ def run_page() -> Iterator[str]:
     yield "One JSON object for each optimizer step. `eval_loss` is added to the step after which an evaluation ran.\n"
     yield "| key | unit | meaning |\n|---|---|---|"
     for key in run.METRIC_KEYS:
+        unit, meaning = METRICS[key]
+        yield f"| `{key}` | {unit} | {meaning} |"
+    yield "\nWith `precision: fp16` each step has two more:\n"
+    yield "| key | unit | meaning |\n|---|---|---|"
+    for key in run.SCALED_KEYS:
         unit, meaning = METRICS[key]
         yield f"| `{key}` | {unit} | {meaning} |"
     yield ""

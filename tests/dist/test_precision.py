@@ -79,6 +79,7 @@ def _held(run: RunDirectory, chosen: Any) -> int:
     [
         *[("adafactor", "untied", cell) for cell in CELLS],
         *[("adamw_8bit", "of whole blocks", cell) for cell in UNSLICED],
+        ("adamw_8bit", "untied", "fsdp, uneven"),
     ],
 )
 def test_states_are_what_was_forecast(optimizer, model, cell, make_job, tmp_path) -> None:
@@ -139,6 +140,8 @@ def test_float16_skips_the_same_steps_on_every_rank(cell, make_job, tmp_path) ->
     ranks = run_world(chosen.layout.world_size, _scaled, prepare_cell(job, tmp_path / "cell"), chosen, HUGE)
     skipped = [norm is None for norm in ranks[0][0].series("grad_norm")]
     assert 5 < sum(skipped) < 35
+    assert ranks[0][0].series("skipped_step") == skipped
+    assert ranks[0][0].series("loss_scale") == [HUGE / 2 ** sum(skipped[:step]) for step in range(40)]
     assert not any(skipped[-5:]), "the scale has become small enough"
     # A rank's part of a gradient overflows at twice the scale that the sum of two does.
     assert {scale for _, scale in ranks} == {HUGE / 2 ** sum(skipped)}

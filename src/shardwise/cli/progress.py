@@ -147,6 +147,7 @@ def figures(step: Step, state: State) -> list[tuple[str, str]]:
         ("loss", step.loss, "{:.4f}".format),
         ("eval loss", step.eval_loss, "{:.4f}".format),
         ("grad norm", step.grad_norm, "{:.3g}".format),
+        ("skipped at loss scale", step.loss_scale if step.skipped else None, "{:.10g}".format),
         ("lr", step.learning_rate, "{:.2e}".format),
         ("tokens/s", step.tokens_per_second, format_count),
         ("memory", step.peak_memory_bytes, format_bytes),

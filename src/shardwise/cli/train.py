@@ -93,6 +93,10 @@ def closing_lines(result: TrainResult) -> list[str]:
         f"  {'adapter' if adapter else 'model  '}  {run.final}",
         f"  report   {(lacks or [file])[0]}",
     ]
+    if result.report.skipped_steps:
+        lines.append(
+            f"  skipped  {result.report.skipped_steps} steps, whose gradients overflowed float16 (in the report)"
+        )
     lines += [f"  metrics  {run.metrics}", f"  logs     {run.logs}"]
     load = (
         f"PeftModel.from_pretrained(model, {str(run.final)!r})" if adapter else f"from_pretrained({str(run.final)!r})"

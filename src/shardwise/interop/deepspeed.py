@@ -85,10 +85,10 @@ def _zero(chosen: Chosen) -> dict[str, Any]:
 def _optimizer(chosen: Chosen) -> dict[str, Any]:
     """torch's own, so that nothing is compiled when a run starts; with states on the host DeepSpeed's."""
     train = chosen.job.train
+    params: dict[str, Any] = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
     if chosen.execution.optimizer == "sgd":
-        return {"type": "SGD", "params": {"lr": train.learning_rate, "momentum": train.momentum}}
-    params: dict[str, Any] = {"lr": train.learning_rate, "betas": [train.adam_beta1, train.adam_beta2]}
-    params |= {"eps": train.adam_epsilon, "weight_decay": train.weight_decay}
+        return {"type": "SGD", "params": {**params, "momentum": train.momentum}}
+    params |= {"betas": [train.adam_beta1, train.adam_beta2], "eps": train.adam_epsilon}
     if not chosen.execution.optimizer_on_host:
         params["torch_adam"] = True
     return {"type": "AdamW", "params": params}

@@ -106,19 +106,19 @@ def left_to_the_script(chosen: Chosen) -> list[str]:
 def optimizer_written(chosen: Chosen) -> str:
     """The optimizer as torch spells it."""
     train = chosen.job.train
-    if chosen.execution.optimizer == "sgd":
-        return f"SGD(lr={train.learning_rate!r}, momentum={train.momentum!r})"
-    betas = f"betas=({train.adam_beta1!r}, {train.adam_beta2!r}), eps={train.adam_epsilon!r}"
     decay = f"weight_decay={train.weight_decay!r}" + (
         " on matrices, 0 on norms and biases" if train.weight_decay else ""
     )
+    if chosen.execution.optimizer == "sgd":
+        return f"SGD(lr={train.learning_rate!r}, momentum={train.momentum!r}, {decay})"
+    betas = f"betas=({train.adam_beta1!r}, {train.adam_beta2!r}), eps={train.adam_epsilon!r}"
     return f"AdamW(lr={train.learning_rate!r}, {betas}, {decay})"
 
 
 def warmup_written(chosen: Chosen) -> str:
     """Steps, or a share of them."""
     train = chosen.job.train
-    return f"{train.warmup_ratio:.0%}" if train.warmup_ratio else f"{train.warmup_steps} steps"
+    return f"{100 * train.warmup_ratio:g} %" if train.warmup_ratio else f"{train.warmup_steps} steps"
 
 
 def lora_config(chosen: Chosen) -> str:

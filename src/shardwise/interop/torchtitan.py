@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from shardwise.catalog.models import hub_id
 from shardwise.interop.chosen import Chosen, Exported
@@ -95,7 +96,7 @@ def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:
     adam = f"lr={train.learning_rate!r}, betas=({train.adam_beta1!r}, {train.adam_beta2!r})"
     yield "optimizer", f"default_adamw({adam}, eps={train.adam_epsilon!r}, weight_decay={train.weight_decay!r})"
     kind = "linear" if train.lr_scheduler_type == "linear" else "cosine"
-    steps = train.warmup_steps or round(train.warmup_ratio * (train.max_steps or 0))
+    steps = train.warmup_steps or ceil(train.warmup_ratio * (train.max_steps or 0))
     constant = ", min_lr_factor=1.0" if train.lr_scheduler_type.startswith("constant") else ""
     yield "lr_scheduler", f"LRSchedulersContainer.Config(warmup_steps={steps}, decay_type={kind!r}{constant})"
     yield "activation_checkpoint", RECOMPUTES[execution.gradient_checkpointing]

@@ -25,7 +25,8 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: the largest rank's."""
+    """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: the largest rank's;
+    `skipped`: its gradients overflowed float16 at the `loss_scale`, and nothing was updated."""
 
     step: int
     epoch: float | None = None
@@ -36,6 +37,8 @@ class Step:
     tokens_per_second: float | None = None
     peak_memory_bytes: int | None = None
     eval_loss: float | None = None
+    loss_scale: float | None = None
+    skipped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,16 @@ class Notice:
 Update = Phase | Step | Notice
 Told = TypeVar("Told")
 
-_FIGURES = ("epoch", "loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "eval_loss")
+_FIGURES = (
+    "epoch",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "step_seconds",
+    "tokens_per_second",
+    "eval_loss",
+    "loss_scale",
+)
 
 
 def tell(updates: Sequence[Told], on_update: Callable[[Told], None] | None) -> None:
@@ -117,7 +129,8 @@ def _step(record: Record) -> Step | None:
     by_rank = (
         [int(peak) for peak in cast(list[Any], peaks) if _number(peak) is not None] if isinstance(peaks, list) else []
     )
-    return Step(step=step, peak_memory_bytes=max(by_rank, default=None), **figures)
+    skipped = record.get("skipped_step") is True
+    return Step(step=step, peak_memory_bytes=max(by_rank, default=None), skipped=skipped, **figures)
 
 
 def _number(value: Any) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.plan.disk import disk_of
-from shardwise.plan.explain import left_wide, remedies, too_short, why, why_faster, why_not, why_slower
+from shardwise.plan.explain import in_8_bits, left_wide, remedies, too_short, why, why_faster, why_not, why_slower
 from shardwise.plan.search import (
     Question,
     Search,
@@ -130,7 +130,8 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         best=first if fastest.execution == first.execution else whose.candidate(fastest.execution),
         without=None if without is None else searches[0].candidate(without[1].execution),
     )
-    asides = (left_wide(question.job, question.model), _read_off(question.model))
+    short = in_8_bits(question.job, question.model, first.execution)
+    asides = (left_wide(question.job, question.model), short, _read_off(question.model))
     return (*reasons, *filter(None, asides))
 
 

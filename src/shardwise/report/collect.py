@@ -74,7 +74,9 @@ def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
         gaps=sources.gaps,
         files=_files(run),
         resumed=was_resumed(sources),
-        notes=(*_notes(sources), *gap_notes(memory, candidate)),
+        notes=(*_notes(sources), *gap_notes(memory, candidate), *_skips(sources)),
+        skipped_steps=len(_skipped(sources)) if _scales(sources) else None,
+        loss_scale=next(reversed(_scales(sources)), None),
     )
 
 
@@ -86,6 +88,23 @@ def _notes(sources: Sources) -> Iterable[str]:
     if sources.plan and longest and limit and longest < limit:
         padded = padded_length(longest, max_length=limit)
         yield f"memory is forecast for rows of {padded:,} tokens: the longest has {longest:,}; max_length is {limit:,}"
+
+
+def _scales(sources: Sources) -> list[float]:
+    return [scale for record in sources.metrics if (scale := as_number(record.get("loss_scale"))) is not None]
+
+
+def _skipped(sources: Sources) -> list[int]:
+    return [record["step"] for record in sources.metrics if record.get("skipped_step") is True]
+
+
+def _skips(sources: Sources) -> Iterable[str]:
+    """What float16 left out."""
+    if scales := _scales(sources):
+        yield (
+            f"{len(_skipped(sources)):,} of {len(scales):,} steps were skipped, because their gradients overflowed "
+            f"float16; they count as steps. The loss scale of the last step is {scales[-1]:,.10g}"
+        )
 
 
 def _without_others_memory(sources: Sources, plan: Ran) -> Sources:

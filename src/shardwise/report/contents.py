@@ -228,7 +228,8 @@ class Report:
         dtypes: read from live tensors, except `CONFIGURED_TYPES`.
         tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
         comparisons: memory of the worst rank, part by part; then time.
-        notes: what to know when forecast and measurement are compared.
+        notes: what to know when forecast and measurement are compared, and of the run.
+        skipped_steps, loss_scale: of float16: how many recorded steps were left out, and the scale of the last.
     """
 
     name: str
@@ -255,6 +256,8 @@ class Report:
     files: tuple[FileEntry, ...] = ()
     resumed: bool = False
     notes: tuple[str, ...] = ()
+    skipped_steps: int | None = None
+    loss_scale: float | None = None
 
     def comparison(self, what: str) -> Comparison | None:
         """The comparison of that name."""

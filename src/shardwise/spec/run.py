@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+#: Keys of a step that every run has; with float16 and its loss scale, those of `SCALED_KEYS` too.
 METRIC_KEYS = (
     *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "trained_tokens", "step_seconds"),
     *("tokens_per_second", "mfu", "gpu_utilization", "gpu_utilization_by_rank", "peak_memory_bytes"),
     *("peak_reserved_bytes", "phase_peak_bytes"),
 )
+SCALED_KEYS = ("loss_scale", "skipped_step")
 
 #: The phases of a run whose peaks of memory are measured apart; on CPU processes those of a step.
 LOADING, FORWARD_BACKWARD, OPTIMIZER, EVALUATION, SAVING = PHASES = (

@@ -42,7 +42,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         with build.metrics.working(batch):
             update = launch(build, batch)
         sight, following = look(batch, build.data), next(upcoming, None)  # while the device works
-        skipped = not _check(build, batch, update)
+        skipped, scale = not _check(build, batch, update), build.step.scale.of_the_loss
         _follow(build, batch, skipped=skipped)
         build.metrics.stepped()
         journal.stepped(batch.step)
@@ -57,8 +57,9 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         if due and asked and build.evaluation is not None:
             journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
         loss, norm = update.figures
+        kept = None if skipped else norm
         build.metrics.record(
-            batch, loss=loss, norm=None if skipped else norm, learning_rate=rate, pulse=pulse, eval_loss=eval_loss
+            batch, loss=loss, norm=kept, learning_rate=rate, pulse=pulse, eval_loss=eval_loss, loss_scale=scale
         )
         ends = last or bool(asked)
         saving = _saves(build, batch.step, last=last, asked=bool(asked))

@@ -33,6 +33,11 @@ class LossScale:
         """What a precision begins with."""
         return cls(value=FIRST_SCALE, is_fixed=False) if precision == "fp16" else cls()
 
+    @property
+    def of_the_loss(self) -> float | None:
+        """The scale of the next step; None where nothing is scaled."""
+        return None if self.is_fixed else self.value
+
     def skips(self, *, loss: float, norm: float) -> bool:
         """Whether a step is left out: gradients overflowed, though the loss did not."""
         return not self.is_fixed and math.isfinite(loss) and not math.isfinite(norm)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None
         "step 20/25  loss 3.0000  grad norm 1.25  lr 2.00e-04  left 10 s",
         "step 25/25  loss 2.5000  grad norm 1.25  lr 2.00e-04  left 0.00 s",
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_step_that_float16_skipped_is_shown_with_its_scale(terminal) -> None:
+    made, file = console(terminal=terminal)
+    with Progress(made) as progress:
+        progress.show(Step(step=1, loss=5.0, loss_scale=65536.0, skipped=True))
+    assert "skipped at loss scale 65536" in re.sub(r"\x1b\[\d*m", "", file.getvalue())
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,10 +112,17 @@ def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
 
 
 def test_sgd_is_one_that_zero_has_to_be_told_of(make) -> None:
-    chosen = make(job={"train": {"optimizer": "sgd", "momentum": 0.9}}, optimizer="sgd")
+    chosen = make(job={"train": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1}}, optimizer="sgd")
     made = json.loads(export(chosen, "deepspeed").files["deepspeed.json"])
-    assert made["optimizer"] == {"type": "SGD", "params": {"lr": 2e-05, "momentum": 0.9}}
+    assert made["optimizer"] == {"type": "SGD", "params": {"lr": 2e-05, "weight_decay": 0.1, "momentum": 0.9}}
     assert made["zero_allow_untested_optimizer"] is True
+    said = "\n".join(export(chosen, "accelerate").files.values())
+    assert "SGD(lr=2e-05, momentum=0.9, weight_decay=0.1 on matrices, 0 on norms and biases)" in said
+
+
+def test_a_share_of_warmup_is_written_as_it_is(make) -> None:
+    said = "\n".join(export(make(job={"train": {"warmup_ratio": 0.015}}), "deepspeed").said)
+    assert "linear with 1.5 % of warmup" in said
 
 
 def keywords_of(text: str, name: str) -> dict[str, Any]:

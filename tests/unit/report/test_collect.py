@@ -366,3 +366,29 @@ def test_a_hundred_thousand_steps_are_reported_within_seconds_and_thinned(tmp_pa
     assert (len(loss.points), loss.num_recorded) == (MAX_POINTS, 100_000)
     assert (loss.points[0][0], loss.points[-1][0]) == (1, 100_000)
     assert maker.run.report_html.stat().st_size < 400_000
+
+
+@pytest.mark.parametrize(("skipped", "left"), [((1, 2, 3), "8,192"), ((), "65,536")])
+def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, left, tmp_path) -> None:
+    maker = RunMaker(root=tmp_path / "run", num_steps=8).planned().prepared().started()
+    for step in range(1, 9):
+        scale = 65536 / 2 ** sum(one < step for one in skipped)
+        scaled = {"loss_scale": scale, "skipped_step": step in skipped}
+        figures = {**record(step, job=maker.job), **scaled}
+        append_line(maker.run.metrics, figures | ({"grad_norm": None} if step in skipped else {}))
+    made = collect(maker.run)
+    said = f"{len(skipped)} of 8 steps were skipped, because their gradients overflowed float16; they count as steps. "
+    assert f"{said}The loss scale of the last step is {left}" in made.notes
+    assert (made.to_json()["skipped_steps"], made.to_json()["loss_scale"]) == (
+        len(skipped),
+        float(left.replace(",", "")),
+    )
+    assert said in report_html(made)
+    lines = closing_lines(TrainResult(run=maker.run, outcome="finished", step=8, report=made))
+    assert ("  skipped  3 steps, whose gradients overflowed float16 (in the report)" in lines) is bool(skipped)
+
+
+def test_a_run_without_a_loss_scale_says_nothing_of_it(tmp_path) -> None:
+    made = collect(finished_run(tmp_path / "run"))
+    assert (made.skipped_steps, made.loss_scale) == (None, None)
+    assert not any("float16" in note for note in made.notes)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from shardwise.catalog.offers import has_fabric, machine_sizes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.search import Question, Search, bytes_beyond_host, offloads
-from shardwise.plan.work import BFLOAT16_BYTES, take_inventory
+from shardwise.plan.work import BFLOAT16_BYTES, TYPES, state_bytes, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Checkpointing
+from shardwise.spec.layout.execution import Checkpointing, Execution, OptimizerName
 from shardwise.spec.model.shape import ModelShape
 from shardwise.units import format_gib
 
@@ -154,3 +154,21 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
         "qlora does not quantise experts that a block keeps in one tensor: "
         f"{format_gib(BFLOAT16_BYTES * elements)} of all weights stay in bfloat16"
     )
+
+
+def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
+    """A sentence on how much of 8-bit AdamW's moments is in 8 bits; None of other optimizers."""
+    if execution.optimizer != "adamw_8bit":
+        return None
+    inventory, types = take_inventory(job, model), TYPES[execution.precision]
+    units = (*inventory.blocks, (1, inventory.root))
+    trained = [(count * one.count, one) for count, unit in units for one in unit.tensors if one.trained]
+
+    def takes(optimizer: OptimizerName) -> float:
+        sizes = ((count, one, one.rows * one.columns) for count, one in trained)
+        return sum(n * state_bytes(optimizer, elements=e, factors=0, types=types, short=t.short) for n, t, e in sizes)
+
+    share = sum(count * t.rows * t.columns for count, t in trained if t.short) / inventory.trained_elements
+    rest = "; norms, biases and rows that are no multiple of 256 stay in 32 bits" if share < 1 else ""
+    sizes = f"{format_gib(takes('adamw_8bit'))} of states in all, where adamw has {format_gib(takes('adamw'))}"
+    return f"adamw_8bit keeps {100 * share:.3g} % of the moments in 8 bits, {sizes}{rest}"

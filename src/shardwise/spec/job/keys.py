@@ -63,9 +63,10 @@ class TrainSpec(Strict):
         global_batch_size: sequences per optimizer step over all GPUs.
         learning_rate: the highest; by default 2e-5 for full fine-tuning, 2e-4 for adapters.
         adam_beta1, adam_beta2, adam_epsilon: AdamW's constants.
-        save_steps: checkpoint every so many steps; 0 saves none but the final model.
-        save_total_limit: verified checkpoints to keep.
-        eval_steps: evaluate every so many steps; 0 at the end only, where there is evaluation data.
+        save_steps: checkpoint every so many steps; 0: none on the way. The last step of adapters is saved in any case,
+            and that at which a run is stopped.
+        save_total_limit: verified checkpoints to keep; null keeps all.
+        eval_steps: evaluate every so many steps, and at the end; 0 at the end only, where there is evaluation data.
         logging_steps: steps between plain progress lines; metrics.jsonl has every step.
         full_determinism: deterministic kernels, slower.
         disable_dropout: the model's own dropout is switched off, whatever its configuration says.

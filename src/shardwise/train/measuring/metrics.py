@@ -135,8 +135,9 @@ class Metrics:
         learning_rate: float,
         pulse: Pulse,
         eval_loss: float | None,
+        loss_scale: float | None,
     ) -> None:
-        """Writes one step; `norm` is None where it was skipped."""
+        """Writes one step; `norm` is None where it was skipped, `loss_scale` where nothing is scaled."""
         rate = batch.tokens / self._seconds
         figures: dict[str, Any] = {
             "step": batch.step,
@@ -155,6 +156,8 @@ class Metrics:
             "peak_reserved_bytes": pulse.peak_reserved_bytes if any(pulse.peak_reserved_bytes) else None,
             "phase_peak_bytes": pulse.phase_peak_bytes,
         }
+        if loss_scale is not None:
+            figures |= {"loss_scale": loss_scale, "skipped_step": norm is None}
         if eval_loss is not None:
             figures["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None  # JSON has no infinity and no NaN
         if self.world.is_first:
@@ -174,14 +177,16 @@ class Metrics:
         evaluated = f"  eval loss {figures['eval_loss']:.4f}" if figures.get("eval_loss") is not None else ""
         return (
             f"step {figures['step']}/{self.total_steps}  loss {figures['loss']:.4f}{evaluated}  "
-            f"{_norm(figures['grad_norm'])}  lr {figures['learning_rate']:.2e}  "
+            f"{_norm(figures)}  lr {figures['learning_rate']:.2e}  "
             f"{figures['tokens_per_second']:.0f} tokens/s  peak {format_bytes(max(figures['peak_memory_bytes']))}  "
             f"ETA {format_seconds(left)}"
         )
 
 
-def _norm(norm: float | None) -> str:
-    return "skipped: gradients overflowed" if norm is None else f"grad norm {norm:.3f}"
+def _norm(figures: dict[str, Any]) -> str:
+    if figures["grad_norm"] is None:
+        return f"skipped: gradients overflowed at loss scale {figures['loss_scale']:.10g}"
+    return f"grad norm {figures['grad_norm']:.3f}"
 
 
 def _mean(shares: list[float]) -> float | None:
