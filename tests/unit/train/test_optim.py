@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers.optimization import Adafactor
 
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm, learning_rate, moves
@@ -155,3 +156,37 @@ def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
     assert norm(drawn) == pytest.approx(exact, rel=1e-7)
     assert norm(*drawn.split(1000)) == pytest.approx(exact, rel=1e-7)
     assert norm(drawn.t()[:, 1:], drawn.t()[:, :1]) == pytest.approx(exact, rel=1e-7)
+
+
+def _stepped(name: str, *, start: float, gradient: float, steps: int, **settings: Any) -> float:
+    """An element of a matrix after some steps."""
+    parameter = nn.Parameter(torch.full((4, 4), start))
+    optimizer = build_optimizer([parameter], train=TrainSpec(optimizer=name, **settings), name=name)
+    for _ in range(steps):
+        parameter.grad = torch.full((4, 4), gradient)
+        optimizer.step()
+    return parameter[0, 0].item()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("sgd", {"momentum": 0.9}, 0.95 - 0.1 * (0.9 * 0.5 + 0.5 * 0.95)),
+        ("adamw", {}, 0.95**2),
+        ("adafactor", {}, 0.95**2),
+    ],
+)
+def test_weight_decay_is_coupled_with_sgd_alone_as_its_key_says(name, settings, expected) -> None:
+    train = {"learning_rate": 0.1, "weight_decay": 0.5, **settings}
+    assert _stepped(name, start=1.0, gradient=0.0, steps=2, **train) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("start", "relative"), [(0.1, 0.1), (0.0, 1e-3)])
+def test_a_step_of_adafactor_is_a_share_of_the_weights_where_that_of_trainer_is_the_rate(start, relative) -> None:
+    theirs = nn.Parameter(torch.full((4, 4), start))
+    theirs.grad = torch.ones(4, 4)
+    Adafactor([theirs], lr=0.01, scale_parameter=False, relative_step=False).step()
+    assert start - theirs[0, 0].item() == pytest.approx(0.01)
+    assert start - _stepped("adafactor", start=start, gradient=1.0, steps=1, learning_rate=0.01) == pytest.approx(
+        0.01 * relative
+    )
