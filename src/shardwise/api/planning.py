@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardwise.api.calibrated import with_runs
+from shardwise.api.merging import DTYPES
 from shardwise.api.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
@@ -74,10 +75,26 @@ def _planned(request: Request, solve: str | None) -> Plan:
     return plan_for(request, cluster=cluster, known=(request.job.data.num_rows, None))
 
 
-def generation(job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = ()) -> Generation:
+#: Keys of a job that say what generating needs.
+GENERATES = (
+    *("model", "method", "hardware", "data.max_length", "train.global_batch_size"),
+    *("lora.r", "lora.target_modules", "lora.use_dora", "lora.modules_to_save"),
+)
+
+
+def generation(
+    job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), dtype: str | None = None
+) -> Generation:
     """What generating text with a job's model needs on its hardware, or which hardware is the cheapest that holds it.
-    Arguments and errors are those of `plan`."""
+    Arguments and errors are those of `plan`; `dtype`: of weights, keys and values, None for the model's own. Raises
+    InputError also where an override sets what is not read."""
     request = read_request(job, overrides=overrides)
+    unread = [one for one in map(Override.of, overrides) if ".".join(one.path) not in GENERATES]
+    if unread:
+        message = f"--task generate does not read this key; it reads {', '.join(GENERATES)}, and --dtype"
+        raise InputError([Problem(where=one.where, message=message) for one in unread])
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     with request.blaming("hardware"):
         cluster = _hardware(request.job)
         kinds = [[cluster]] if cluster else _on_offer(request.job)
@@ -85,7 +102,7 @@ def generation(job: Job | str | Path | None = None, *, overrides: Sequence[str |
         model = find_model(request.job.model)
     with request.placing():
         clusters = [size for kind in kinds for size in kind]
-        return plan_generation(request.job, model=model, clusters=clusters, is_open=cluster is None)
+        return plan_generation(request.job, model=model, clusters=clusters, is_open=cluster is None, dtype=dtype)
 
 
 def _on_offer(job: Job) -> list[list[Cluster]]:

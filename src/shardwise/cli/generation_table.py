@@ -17,7 +17,13 @@ def print_generation(found: Generation, console: Console) -> None:
     kind += ", with adapters" if found.method == "lora" else ""
     token = found.asked.cache_bytes / (found.asked.length * found.asked.sequences)
     console.print(f"  weights          {format_bytes(found.weight_bytes)} {kind}", soft_wrap=True)
-    console.print(f"  keys and values  {format_bytes(token)} a token, in {found.type_name}\n", soft_wrap=True)
+    console.print(f"  keys and values  {format_bytes(token)} a token, in {found.type_name}", soft_wrap=True)
+    if found.whole_heads_bytes is not None:
+        whole = f"{format_bytes(found.whole_heads_bytes)} in programs that keep whole heads"
+        console.print(
+            f"                   of latents, as transformers, vLLM and SGLang keep them; {whole}", soft_wrap=True
+        )
+    console.print()
     console.print("GiB of weights, keys and values, by tokens of prompt and answer and by sequences at once:")
     counts = list(dict.fromkeys(one.sequences for one in found.table))
     table = figures_table("tokens", *(f"{count:,}" for count in counts))

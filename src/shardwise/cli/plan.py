@@ -39,6 +39,13 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     task: Annotated[
         str, typer.Option(metavar="train|generate", help="Or: what generating text with the model needs.")
     ] = "train",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float32|bfloat16|float16",
+            help="Of --task generate: the type of weights, keys and values; left out: the model's own.",
+        ),
+    ] = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Rehearse what is chosen, or the next best that fits, and say its peak.")
     ] = False,
@@ -88,8 +95,10 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
                 "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output; leave "
                 "them out"
             )
-        generate([*given, *(sets or [])], job=job, as_json=as_json)
+        generate([*given, *(sets or [])], job=job, dtype=dtype, as_json=as_json)
         return
+    if dtype is not None:
+        raise InputError("--dtype is of --task generate; in training types are train.precision and train.save_dtype")
     refuse_together(rehearse=rehearse, solve=solve, calibrated=calibrated)
     overrides = [*given, *(sets or [])]
     made = (
@@ -130,13 +139,13 @@ def refuse_together(*, rehearse: bool, solve: str | None, calibrated: bool) -> N
         )
 
 
-def generate(overrides: Sequence[str | Override], *, job: Path | None, as_json: bool) -> None:
+def generate(overrides: Sequence[str | Override], *, job: Path | None, dtype: str | None, as_json: bool) -> None:
     """Prints what generating needs; typer.Exit(1) where it does not fit."""
     from shardwise import api
     from shardwise.cli.console import make_console, print_json
     from shardwise.cli.generation_table import print_generation
 
-    found = api.generation(job, overrides=overrides)
+    found = api.generation(job, overrides=overrides, dtype=dtype)
     if as_json:
         print_json(found.to_json())
     else:

@@ -5,31 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from shardwise.plan.work import BFLOAT16_BYTES, FLOAT32_BYTES, TYPES, take_inventory
+from shardwise.errors import UnsupportedError
+from shardwise.plan.work import Types, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.generation import USABLE, Generation, Needs, cache_elements
+from shardwise.spec.plan.generation import USABLE, Generation, Needs, cache_elements, head_elements, latent_width
 
 #: Lengths and numbers of sequences that are shown beside those asked for.
 LENGTHS, SEQUENCES = (1024, 4096, 16384, 65536), (1, 4, 16, 64)
+#: Bytes of types that are no 16 bits.
+_WIDE = {"float32": 4, "float64": 8}
 
 
-def plan_generation(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], is_open: bool) -> Generation:
+def plan_generation(
+    job: Job, *, model: ModelShape, clusters: Sequence[Cluster], is_open: bool, dtype: str | None = None
+) -> Generation:
     """Counts what generating needs: weights as `train` leaves them (QLoRA's in 4 bits, adapters beside the base), each
     once over all GPUs, with keys and values of the sequences that are answered at once.
 
     Args:
         clusters: the hardware, or, where it `is_open`, all that is on offer.
+        dtype: of weights, keys and values; None for the one that they are in after training.
 
     Raises:
-        UnsupportedError: adapters that no forecast is made for.
+        UnsupportedError: adapters that no forecast is made for, or more tokens than the model has positions.
     """
-    wide = model.storage_dtype == "float32"
-    types, element = (TYPES["fp32"], FLOAT32_BYTES) if wide else (TYPES["bf16"], BFLOAT16_BYTES)
+    if dtype is None:
+        kept = job.adapters is not None or job.train.save_dtype == "auto"
+        dtype = model.storage_dtype if kept else job.train.save_dtype
+    element = _WIDE.get(dtype, 2)
+    types = Types(trainable=element, frozen=element, compute=element, compute_name=dtype)
     inventory = take_inventory(job, model)
     weights = int(inventory.over_blocks(lambda unit: unit.stored_bytes(types)) + inventory.root.stored_bytes(types))
-    length, sequences = job.data.max_length, job.train.global_batch_size
+    length, sequences = _length(job, model), job.train.global_batch_size
 
     def total(length: int, sequences: int) -> int:
         return weights + sequences * cache_elements(model, length) * element
@@ -43,19 +52,35 @@ def plan_generation(job: Job, *, model: ModelShape, clusters: Sequence[Cluster],
         fits = None if room is None else whole <= room
         return Needs(length=length, sequences=sequences, cache_bytes=whole - weights, total_bytes=whole, fits=fits)
 
-    lengths = sorted({length, *(one for one in LENGTHS if one <= (model.max_position_embeddings or inf))})
+    positions = model.max_position_embeddings
+    lengths = sorted(
+        {length, *(one for one in LENGTHS if one <= (positions or inf))} | ({positions} if positions else set())
+    )
+    whole_heads = model.num_layers * head_elements(model) * element
     counts = sorted({sequences, *SEQUENCES})
     return Generation(
         model=job.model,
         method=job.method,
-        type_name=types.compute_name,
+        type_name=dtype,
         weight_bytes=weights,
         asked=needs(length, sequences),
         table=tuple(needs(one, many) for one in lengths for many in counts),
         hardware=None if found is None else found.name,
         capacity_bytes=room,
         usd_per_hour=None if found is None or _price(found)[0] == inf else _price(found)[0],
+        whole_heads_bytes=None if latent_width(model) is None else whole_heads,
     )
+
+
+def _length(job: Job, model: ModelShape) -> int:
+    """Tokens of prompt and answer: as the job says, or as many of the usual ones as the model reads."""
+    asked, positions = job.data.max_length, model.max_position_embeddings
+    if not positions or asked <= positions:
+        return asked
+    if "max_length" not in job.data.model_fields_set:
+        return positions
+    reads = f"is {asked:,}, of prompt and answer together, and the model reads {positions:,}"
+    raise UnsupportedError(f"data.max_length {reads}; ask for no more")
 
 
 def _room(cluster: Cluster) -> int:

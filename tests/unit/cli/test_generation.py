@@ -49,7 +49,7 @@ def test_what_fits_is_said_with_a_table(capsys) -> None:
     assert code == 1
     assert "does not fit on 1x L4" in said and "8 sequences of 8,192 tokens take 23.0 GiB of 20.6 GiB" in said
     assert "weights          15.0 GiB in bfloat16" in said and "128 KiB a token" in said
-    assert "16,384   17.0  23.0!  31.0!" in said
+    assert "16,384 17.0 23.0! 31.0!" in " ".join(said.split())
     code, said = _plan(
         capsys, "--model", "llama-3.1-70b", "--method", "qlora", "--hardware", "1x H100-SXM", "--global-batch-size", "1"
     )
@@ -77,3 +77,79 @@ def test_what_generating_has_not_is_refused(capsys) -> None:
     with pytest.raises(SystemExit):
         main(["plan", "--model", "llama-3.1-8b", "--task", "serve"])
     assert "--task serve: there is no such task; write --task train or --task generate" in capsys.readouterr().err
+
+
+def test_a_length_beyond_the_positions_is_refused_and_the_table_ends_with_them(capsys) -> None:
+    asked = ("--model", "llama-3.1-8b", "--hardware", "1x H100-SXM")
+    code, said = _plan(capsys, *asked, "--max-length", "131073")
+    assert code == 2
+    assert said == (
+        "error: --max-length 131073: data.max_length is 131,073, of prompt and answer together, and the model reads "
+        "131,072; ask for no more\n"
+    )
+    code, said = _plan(capsys, *asked, "--max-length", "131072", "--json")
+    assert max(one["length"] for one in json.loads(said)["table"]) == 131072
+    assert api.generation(overrides=["model=tinyllama-1.1b", "hardware=1x L4"]).table[-1].length == 2048
+
+
+def test_a_model_with_fewer_positions_than_the_usual_length_is_counted_with_its_own(tmp_path) -> None:
+    config = AutoConfig.for_model("llama", **SIZES, vocab_size=64, max_position_embeddings=128)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(tmp_path)
+    found = api.generation(overrides=[f"model={tmp_path}", "hardware=cpu:1"])
+    assert (found.asked.length, {one.length for one in found.table}) == (128, {128})
+
+
+@pytest.mark.parametrize(
+    "key", ["train.precision=fp32", "train.save_dtype=float32", "data.packing=true", "lora.lora_alpha=8", "layout=tp"]
+)
+def test_a_key_that_generating_does_not_read_is_refused(key, capsys) -> None:
+    code, said = _plan(capsys, "--model", "llama-3.1-8b", "--method", "lora", "--set", key)
+    assert code == 2
+    assert said.startswith(f"error: --set {key}: --task generate does not read this key; it reads model, method, ")
+    assert said.endswith("lora.modules_to_save, and --dtype\n")
+
+
+def test_keys_that_generating_reads_are_taken(capsys) -> None:
+    small, large = (
+        api.generation(overrides=["model=llama-3.1-8b", "hardware=1x L4", "method=lora", f"lora.r={rank}"])
+        for rank in (8, 256)
+    )
+    assert small.weight_bytes < large.weight_bytes
+
+
+def test_the_type_is_the_one_asked_for_or_the_models_after_training(capsys, tmp_path) -> None:
+    asked = ("--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x H100-SXM")
+    code, said = _plan(capsys, *asked, "--dtype", "float32")
+    assert code == 0
+    assert "weights          29.9 GiB in float32" in said and "256 KiB a token, in float32" in said
+    saved = tmp_path / "job.yaml"
+    saved.write_text("model: llama-3.1-8b\ntrain: {save_dtype: float16}\nhardware: 1x L4\n")
+    found = api.generation(saved)
+    assert (found.type_name, found.weight_bytes) == ("float16", 2 * 8_030_261_248)
+    assert _plan(capsys, *asked, "--dtype", "int8") == (
+        2,
+        "error: --dtype is 'int8'; expected one of float32, bfloat16, float16\n",
+    )
+    with pytest.raises(SystemExit):
+        main(["plan", *asked, "--dtype", "float32"])
+    assert "--dtype is of --task generate; in training types are train.precision" in capsys.readouterr().err
+
+
+def test_latent_attention_is_counted_as_transformers_keeps_it_and_says_so(capsys, tmp_path) -> None:
+    _, said = _plan(capsys, "--model", "deepseek-v2-lite", "--method", "full", "--hardware", "1x H100-SXM")
+    assert "keys and values  30.4 KiB a token, in bfloat16" in said
+    assert "of latents, as transformers, vLLM and SGLang keep them; 270 KiB in programs that keep whole heads" in said
+    ranks = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    sides = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 32}
+    experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    widths = {"intermediate_size": 48, "moe_intermediate_size": 16, "vocab_size": 64}
+    config = AutoConfig.for_model("deepseek_v2", **ranks, **sides, **experts, **widths)
+    config.architectures = ["DeepseekV2ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    cache = AutoModelForCausalLM.from_config(config)(torch.ones(1, 6, dtype=torch.long), use_cache=True)
+    held = sum(t.nbytes for layer in cache.past_key_values.layers for t in (layer.keys, layer.values))
+    found = api.generation(overrides=[f"model={tmp_path}", "hardware=cpu:1", "data.max_length=6"])
+    assert found.asked.cache_bytes == held * found.asked.sequences
+    assert found.whole_heads_bytes == 2 * 4 * (8 + 4 + 8) * 4
+    assert api.generation(overrides=["model=llama-3.1-8b", "hardware=1x L4"]).whole_heads_bytes is None

@@ -9,5 +9,5 @@ from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends, worksp
 from shardwise.plan.work.parts import Part, parts
 from shardwise.plan.work.persistent import Holding, holdings, page_locked_bytes, shard_degree, weight_degree
 from shardwise.plan.work.stages import blocks_of_stages, ends_of, mean, outer_of_stage
-from shardwise.plan.work.tensors import BFLOAT16_BYTES, FLOAT32_BYTES, REDUCTION_BYTES, TYPES, state_bytes
+from shardwise.plan.work.tensors import BFLOAT16_BYTES, FLOAT32_BYTES, REDUCTION_BYTES, TYPES, Types, state_bytes
 from shardwise.plan.work.work import Work, work_of

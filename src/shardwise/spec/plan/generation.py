@@ -37,10 +37,12 @@ class Generation:
         type_name: of the weights that are not quantised, of keys and of values.
         weight_bytes: of all weights, adapters included.
         asked: for the job's `data.max_length` and `train.global_batch_size`.
-        table: for other lengths and numbers of sequences; lengths up to the model's positions.
+        table: for other lengths and numbers of sequences; lengths up to the model's positions, and these.
         hardware: its name; where it is open, the cheapest that holds what is asked. None: no GPU on offer does.
         capacity_bytes: what weights and keys and values may fill of it.
         usd_per_hour: its typical price; None where no price is known.
+        whole_heads_bytes: of latent attention, whose latents are counted, what keys and values of whole heads would
+            take of a token; None of other attention.
     """
 
     model: str
@@ -52,6 +54,7 @@ class Generation:
     hardware: str | None
     capacity_bytes: int | None
     usd_per_hour: float | None
+    whole_heads_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with `task` and a version."""
@@ -59,9 +62,23 @@ class Generation:
 
 
 def cache_elements(model: ModelShape, length: int) -> int:
-    """Elements of the keys and values that all blocks keep of one sequence of `length` tokens. A block with a window
-    keeps those of the window."""
+    """Elements that all blocks keep of one sequence of `length` tokens: keys and values, those of the window where a
+    block has one; of latent attention the latents and rotary keys, as transformers does in the versions that this is
+    for, and vLLM and SGLang do (DeepSeek-V2, 2024, section 2.1)."""
+    latent = latent_width(model)
+    if latent is not None:
+        return length * model.num_layers * latent
     windowed = model.num_layers if model.windowed_layers is None else model.windowed_layers
     windowed = windowed if model.sliding_window else 0
     tokens = windowed * min(length, model.sliding_window or 0) + (model.num_layers - windowed) * length
-    return tokens * model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim))
+    return tokens * head_elements(model)
+
+
+def head_elements(model: ModelShape) -> int:
+    """Elements of the keys and values of all heads of one block, of a token."""
+    return model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim))
+
+
+def latent_width(model: ModelShape) -> int | None:
+    """Elements of a token's latent and rotary keys in a block; None where attention has no latents."""
+    return next((m.rows for m in model.matrices if m.name.endswith("kv_a_proj_with_mqa")), None)
