@@ -118,6 +118,7 @@ TOYS: dict[str, dict[str, Any]] = {
     "wide": {"hidden_size": 128, "intermediate_size": 256},
     "of whole blocks": {"hidden_size": 256, "intermediate_size": 256},
     "tied": {"tied": True},
+    "of many positions": {"max_position_embeddings": 2048},
     "deep wide": {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 256},
     "deep untied": {"num_hidden_layers": 4},
     "deep tied": {"num_hidden_layers": 4, "tied": True},

@@ -169,7 +169,12 @@ def _answers(run: RunDirectory, part: str) -> tuple[str, int, int, set[str]]:
     """An answer, bytes of weights and of a token, and the classes of the model's modules."""
     chat = Chat(run, part, max_new_tokens=12, temperature=0.0)
     chat.load(QUESTION)
-    return chat.answer(QUESTION), chat.weights, chat.token, {type(module).__name__ for module in chat._model.modules()}
+    return (
+        chat.answer(QUESTION).text,
+        chat.weights,
+        chat.token,
+        {type(module).__name__ for module in chat._model.modules()},
+    )
 
 
 @pytest.mark.parametrize(("method", "model"), [("lora", "untied"), ("full", "tied")])

@@ -50,19 +50,37 @@ def chat(
     prompt: str | None = None,
     max_new_tokens: int = 256,
     temperature: float = 0.0,
+    top_p: float | None = None,
+    seed: int | None = None,
+    system: str | None = None,
+    as_json: bool = False,
 ) -> None:
-    """Answers on stdout: one prompt, or each line of stdin. Raises as `merge` does."""
+    """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. Raises as `merge` does."""
     run = RunDirectory(Path(run_dir))
     finished_job(run)
     if prompt is not None and not prompt.strip():
         raise InputError("the prompt is empty; write a question, or leave --prompt out to ask line by line")
+    for flag, text in (("--prompt", prompt), ("--system", system)):
+        if text is not None and not _is_text(text):
+            raise InputError(f"{flag} is not UTF-8 text; write it as UTF-8")
+    if top_p is not None and not temperature:
+        raise InputError("--top-p is set, which has no effect at --temperature 0; write a higher one, or leave it out")
     if part == "merged" and not run.merged.is_dir():
         raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
     if part == "merged" and _read(run.merged).get("adapter") != read_json(run.final / "manifest.json"):
         message = f"{run.merged} holds another adapter than {run.final}, which was trained on since"
         raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
-    asked = {"run_dir": str(run.root), "part": part, "prompt": prompt}
-    run_program("shardwise.train.chatting", {**asked, "max_new_tokens": max_new_tokens, "temperature": temperature})
+    asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "max_new_tokens": max_new_tokens}
+    asked |= {"temperature": temperature, "top_p": top_p, "seed": seed, "system": system, "as_json": as_json}
+    run_program("shardwise.train.chatting", asked)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8; bytes of a command line that are no text cannot."""
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from jinja2 import TemplateError
 
 from shardwise.catalog.processors import available_memory
-from shardwise.errors import DoesNotFitError
+from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, said
 from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, find_model_folder, read_config
 from shardwise.models.nf4 import quantise_linear_layers
@@ -22,15 +27,39 @@ from shardwise.units import format_gib
 Messages = list[dict[str, str]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What was answered. `tokens`: without the one that ended it; `stopped`: by such a token, or at the most that were
+    asked for or that the model reads."""
+
+    text: str
+    tokens: int
+    stopped: Literal["stop", "length"]
+
+
 class Chat:
     """Answers with what a run `trained`, an adapter on its base or a model, with its `base`, or with what was `merged`.
-    In bytes: `weights`; `token`, the keys and values of one token; `free`, memory of all GPUs, or of the machine."""
+    In bytes: `weights`; `token`, the keys and values of one token; `free`, memory of all GPUs, or of the machine.
+    `opening`: what each conversation begins with: the `system` message."""
 
-    def __init__(self, run: RunDirectory, part: str, *, max_new_tokens: int, temperature: float) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        part: str,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        top_p: float | None = None,
+        seed: int | None = None,
+        system: str | None = None,
+    ) -> None:
         from transformers import AutoTokenizer
 
         has_adapter = part != "merged" and (run.final / "adapter_config.json").is_file()
-        self._most, self._temperature = max_new_tokens, temperature
+        self._most, self._seed = max_new_tokens, seed
+        self._drawn: dict[str, Any] = {"do_sample": temperature > 0, "temperature": temperature or None}
+        self._drawn |= {} if top_p is None else {"top_p": top_p}
+        self.opening: Messages = [] if system is None else [{"role": "system", "content": system}]
         self._adapter = run.final if has_adapter and part == "trained" else None
         self._folder, self._quantisation = run.merged if part == "merged" else run.final, None
         if has_adapter:
@@ -53,12 +82,12 @@ class Chat:
 
     def room(self, messages: Messages) -> tuple[dict[str, torch.Tensor], int]:
         """The prompt as token ids and mask [1, length], and how many tokens the answer may have. Raises
-        DoesNotFitError: memory, or the model's positions, hold fewer than were asked for."""
+        DoesNotFitError: memory, or the model's positions, hold fewer than were asked for; InputError: the chat template
+        refuses the conversation, or leaves its system message out."""
         if self._tokenizer.chat_template is None:  # the text is continued
             found = self._tokenizer("\n".join(one["content"] for one in messages), return_tensors="pt")
         else:
-            options: dict[str, Any] = {"add_generation_prompt": True, "return_dict": True, "return_tensors": "pt"}
-            found = self._tokenizer.apply_chat_template(messages, **options)
+            found = self._tokenizer(self._rendered(messages), add_special_tokens=False, return_tensors="pt")
         length = found["input_ids"].shape[1]
         new = min(self._most, self._positions - length)
         fits = max(0, int(USABLE * self.free - self.weights) // self.token)
@@ -72,6 +101,15 @@ class Chat:
                 f"weights, and {takes[2]} of memory are free: {fits} tokens fit; lower --max-new-tokens, or add memory"
             )
         return {key: found[key] for key in ("input_ids", "attention_mask")}, new
+
+    def _rendered(self, messages: Messages) -> str:
+        try:
+            text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        except TemplateError as error:
+            raise InputError(f"the chat template refuses the conversation: {said(error)}; write another") from None
+        if any(one["role"] == "system" and one["content"].strip() not in text for one in messages):
+            raise InputError("the chat template writes no system message; leave --system out")
+        return text
 
     def load(self, messages: Messages) -> None:
         """Loads the weights, with layers spread over all GPUs, where there is room for an answer."""
@@ -94,36 +132,97 @@ class Chat:
         return {gpu: int(free * share) for gpu, free in self._gpus.items()}
 
     @torch.inference_mode()
-    def answer(self, messages: Messages) -> str:
-        """Prints an answer word by word, and returns it."""
+    def answer(self, messages: Messages, *, aloud: bool = True) -> Answer:
+        """Makes an answer, which is printed word by word if `aloud`. With a seed the same question has the same one."""
         from transformers import TextStreamer
 
         prompt, new = self.room(messages)
+        if self._seed is not None:
+            torch.manual_seed(self._seed)
         stops: Any = self._model.generation_config.eos_token_id
         stops = {self._tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
         tokens = self._model.generate(
             **{key: value.to(self._model.device) for key, value in prompt.items()},
             max_new_tokens=new,
-            do_sample=self._temperature > 0,
-            temperature=self._temperature or None,
+            **self._drawn,
             eos_token_id=sorted(stops) or None,
             pad_token_id=self._tokenizer.pad_token_id,
-            streamer=TextStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True),
+            streamer=TextStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True) if aloud else None,
         )
-        return self._tokenizer.decode(tokens[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+        made = tokens[0, prompt["input_ids"].shape[1] :].tolist()
+        ended = bool(made) and made[-1] in stops
+        text = self._tokenizer.decode(made, skip_special_tokens=True).strip()
+        return Answer(text=text, tokens=len(made) - ended, stopped="stop" if ended else "length")
 
 
-def chat(run_dir: str, part: str, prompt: str | None, **options: Any) -> None:
+def _line(*, talks: bool) -> str | None:
+    """The next line of stdin, None at its end. Raises InputError: it is no text."""
+    try:
+        if talks:
+            return input("> " if sys.stdout.isatty() else "").strip()
+        line = sys.stdin.buffer.readline()
+        return line.decode().strip() if line else None
+    except EOFError:
+        return None
+    except UnicodeDecodeError:
+        raise InputError("this line is not UTF-8 text, and was not asked") from None
+
+
+def _turn(one: Chat, history: Messages, line: str, *, as_json: bool) -> Messages:
+    """Asks and answers; what is then in the conversation. An empty line begins a new one."""
+    asked = [*history, {"role": "user", "content": line}]
+    answer = one.answer(asked, aloud=not as_json) if line else None
+    if as_json:
+        _print_json(line, answer)
+    return [*asked, {"role": "assistant", "content": answer.text}] if answer else one.opening
+
+
+def _print_json(line: str | None, answer: Answer | None, **also: str) -> None:
+    """A line for each question, asked or not, so that a program can count them."""
+    skipped = ("" if line == "" else None, 0, None)
+    text, tokens, stopped = skipped if answer is None else (answer.text, answer.tokens, answer.stopped)
+    print(json.dumps({"prompt": line, "answer": text, "tokens": tokens, "stopped": stopped, **also}), flush=True)
+
+
+def _converse(one: Chat, *, as_json: bool) -> int:
+    """Answers each line of stdin, on a terminal with what was said before. What goes wrong in a turn ends the turn; the
+    exit code is that of the last fault, on a terminal 0."""
+    talks, history, code = sys.stdin.isatty(), one.opening, 0
+    while True:
+        line: str | None = None
+        try:
+            if (line := _line(talks=talks)) is None:
+                return 0 if talks else code
+            history = _turn(one, history if talks else one.opening, line, as_json=as_json)
+        except KeyboardInterrupt:
+            if not talks:
+                raise
+            print(file=sys.stderr)
+            print("stopped; this turn is left out of the conversation, Ctrl-D ends the session", file=sys.stderr)
+        except ShardwiseError as error:
+            code = error.exit_code
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            if as_json:
+                _print_json(line, None, error=str(error))
+
+
+def chat(run_dir: str, part: str, prompt: str | None, *, as_json: bool = False, **options: Any) -> None:
     """Answers a prompt, or each line of stdin: on a terminal with what was said before, until an empty line."""
     one = Chat(RunDirectory(Path(run_dir)), part, **options)
-    history: Messages = []
-    one.load([{"role": "user", "content": prompt or ""}])
-    if prompt is None and sys.stdin.isatty():
-        print("one question a line; an empty line begins a new conversation, Ctrl-D ends")
-    for line in map(str.strip, sys.stdin if prompt is None else [prompt]):
-        asked = [*history, {"role": "user", "content": line}]
-        answer = one.answer(asked) if line else None
-        history = [*asked, {"role": "assistant", "content": answer}] if answer and sys.stdin.isatty() else []
+    one.load([*one.opening, {"role": "user", "content": prompt or ""}])
+    for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "replace")):
+        stream.reconfigure(errors=errors)  # pyright: ignore[reportAttributeAccessIssue]  # as the program's own are
+    try:
+        if prompt is not None:
+            _turn(one, one.opening, prompt, as_json=as_json)
+            return
+        if sys.stdin.isatty():
+            with suppress(ImportError):
+                import readline  # noqa: F401  # edits lines, and keeps those before
+            print("one question a line; an empty line begins a new conversation, Ctrl-D ends", file=sys.stderr)
+        sys.exit(_converse(one, as_json=as_json))
+    except BrokenPipeError:  # the reader has enough; Python flushes the rest at exit, which must not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

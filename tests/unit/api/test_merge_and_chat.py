@@ -53,6 +53,11 @@ def test_chat_refuses_what_is_not_there(tmp_path) -> None:
     for prompt in ("", " "):
         with pytest.raises(InputError, match="the prompt is empty; write a question, or leave --prompt out"):
             api.chat(tmp_path / "run", prompt=prompt)
+    for name in ("prompt", "system"):
+        with pytest.raises(InputError, match=rf"--{name} is not UTF-8 text; write it as UTF-8"):
+            api.chat(tmp_path / "run", **{name: "r\udcffd"})
+    with pytest.raises(InputError, match="--top-p is set, which has no effect at --temperature 0; write a higher one"):
+        api.chat(tmp_path / "run", top_p=0.9)
     run = RunDirectory(tmp_path / "run")
     write_json(run.merged / "manifest.json", {"adapter": {"files": {}}})
     with pytest.raises(ShardwiseError, match=r"merged holds another adapter than .*final, .*merge .*run` again"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +113,39 @@ def rehearsed(question: dict[str, Any], *, begins: Callable[[int], object]) -> l
     return answers
 
 
+@contextmanager
+def _interrupts_are_the_childs() -> Generator[None]:
+    """SIGINT, which a terminal sends to both, is left to the child: by a handler, for a child would inherit that a
+    signal is ignored."""
+    try:
+        before = signal.signal(signal.SIGINT, _leave)
+    except ValueError:  # only the main thread hears signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """Does nothing."""
+
+
 def run_program(
     module: str, arguments: dict[str, Any], *, capture: bool = False, environment: dict[str, str] | None = None
 ) -> str:
     """Runs a program whose stdin, stderr and, unless captured, stdout are the user's; what it wrote there where it is.
-    Raises ReportedError: it failed, and has said why; WorkerFailedError: it was killed."""
+    Ctrl-C is for a program whose output is not captured: what it then does is its own. Raises ReportedError: it failed,
+    and has said why; WorkerFailedError: it was killed; KeyboardInterrupt: by Ctrl-C."""
     require_torch()
     command = leashed([sys.executable, "-m", module, json.dumps(arguments)])
-    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True, check=False, env=environment)
+    with nullcontext() if capture else _interrupts_are_the_childs():
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE if capture else None, text=True, check=False, env=environment
+        )
+    if done.returncode == -signal.SIGINT:
+        raise KeyboardInterrupt
     if done.returncode < 0:
         raise WorkerFailedError(f"{module} {how_it_ended(done.returncode)}")
     if done.returncode > 0:

@@ -164,7 +164,7 @@ def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
     units = (*inventory.blocks, (1, inventory.root))
     trained = [(count * one.count, one) for count, unit in units for one in unit.tensors if one.trained]
 
-    def takes(optimizer: OptimizerName) -> float:
+    def takes(optimizer: OptimizerName) -> int:
         sizes = ((count, one, one.rows * one.columns) for count, one in trained)
         return sum(n * state_bytes(optimizer, elements=e, factors=0, types=types, short=t.short) for n, t, e in sizes)
 
