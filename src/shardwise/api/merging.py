@@ -78,9 +78,10 @@ def chat(
 def _is_text(text: str) -> bool:
     """Whether it can be written as UTF-8; bytes of a command line that are no text cannot."""
     try:
-        return bool(text.encode())
+        text.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -101,10 +101,13 @@ def _skipped(sources: Sources) -> list[int]:
 def _skips(sources: Sources) -> Iterable[str]:
     """What float16 left out."""
     if scales := _scales(sources):
-        yield (
-            f"{len(_skipped(sources)):,} of {len(scales):,} steps were skipped, because their gradients overflowed "
-            f"float16; they count as steps. The loss scale of the last step is {scales[-1]:,.10g}"
+        skipped = len(_skipped(sources))
+        many = (
+            f"{skipped:,} of {len(scales):,} steps were skipped, which count as steps"
+            if skipped
+            else "none was skipped"
         )
+        yield f"steps whose gradients overflow float16: {many}; the loss scale of the last step is {scales[-1]:,.10g}"
 
 
 def _without_others_memory(sources: Sources, plan: Ran) -> Sources:
