@@ -52,14 +52,7 @@ Update = Phase | Step | Notice
 Told = TypeVar("Told")
 
 _FIGURES = (
-    "epoch",
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "step_seconds",
-    "tokens_per_second",
-    "eval_loss",
-    "loss_scale",
+    *("epoch", "loss", "grad_norm", "learning_rate", "step_seconds", "tokens_per_second", "eval_loss", "loss_scale"),
 )
 
 

@@ -53,9 +53,7 @@ def plan_generation(
         return Needs(length=length, sequences=sequences, cache_bytes=whole - weights, total_bytes=whole, fits=fits)
 
     positions = model.max_position_embeddings
-    lengths = sorted(
-        {length, *(one for one in LENGTHS if one <= (positions or inf))} | ({positions} if positions else set())
-    )
+    lengths = sorted({length, *(one for one in (*LENGTHS, positions) if one and one <= (positions or inf))})
     whole_heads = model.num_layers * head_elements(model) * element
     counts = sorted({sequences, *SEQUENCES})
     return Generation(

@@ -102,11 +102,7 @@ def _skips(sources: Sources) -> Iterable[str]:
     """What float16 left out."""
     if scales := _scales(sources):
         skipped = len(_skipped(sources))
-        many = (
-            f"{skipped:,} of {len(scales):,} steps were skipped, which count as steps"
-            if skipped
-            else "none was skipped"
-        )
+        many = f"{skipped:,} of {len(scales):,} steps were skipped, and count" if skipped else "none was skipped"
         yield f"steps whose gradients overflow float16: {many}; the loss scale of the last step is {scales[-1]:,.10g}"
 
 

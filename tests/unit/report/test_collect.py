@@ -377,7 +377,7 @@ def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, lef
         figures = {**record(step, job=maker.job), **scaled}
         append_line(maker.run.metrics, figures | ({"grad_norm": None} if step in skipped else {}))
     made = collect(maker.run)
-    said = "3 of 8 steps were skipped, which count as steps" if skipped else "none was skipped"
+    said = "3 of 8 steps were skipped, and count" if skipped else "none was skipped"
     said = f"teps whose gradients overflow float16: {said}; the loss scale of the last step is {left}"
     assert f"s{said}" in made.notes
     assert (made.to_json()["skipped_steps"], made.to_json()["loss_scale"]) == (

@@ -12,6 +12,7 @@ from torch import nn
 from transformers.optimization import Adafactor
 
 from shardwise.spec.job.keys import TrainSpec
+from shardwise.spec.layout.execution import OptimizerName
 from shardwise.train.optim import build_optimizer, build_schedule, gradient_norm, learning_rate, moves
 from shardwise.train.update import Update
 
@@ -158,7 +159,7 @@ def test_the_norm_of_a_large_gradient_is_that_of_its_shards(dtype) -> None:
     assert norm(drawn.t()[:, 1:], drawn.t()[:, :1]) == pytest.approx(exact, rel=1e-7)
 
 
-def _stepped(name: str, *, start: float, gradient: float, steps: int, **settings: Any) -> float:
+def _stepped(name: OptimizerName, *, start: float, gradient: float, steps: int, **settings: Any) -> float:
     """An element of a matrix after some steps."""
     parameter = nn.Parameter(torch.full((4, 4), start))
     optimizer = build_optimizer([parameter], train=TrainSpec(optimizer=name, **settings), name=name)
