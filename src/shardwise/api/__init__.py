@@ -2,7 +2,7 @@
 
 from shardwise.api.comparing import compare
 from shardwise.api.exporting import export, export_plan, export_targets, job_yaml, write_export
-from shardwise.api.merging import chat, merge
+from shardwise.api.merging import chat, merge, publishing, usage
 from shardwise.api.nodes import train_on_nodes
 from shardwise.api.pages import (
     GOES_ON,
@@ -28,6 +28,7 @@ from shardwise.api.toy_steps import frames
 from shardwise.api.training import Planned, Programs, TrainResult, Update, train
 from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
+from shardwise.catalog.engines import model_lines
 from shardwise.catalog.hub import is_hub_id
 from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, Step
@@ -78,12 +79,14 @@ __all__ = [
     "known_gpus",
     "known_models",
     "merge",
+    "model_lines",
     "page_file",
     "plan",
     "plan_as_file",
     "plan_as_part",
     "plan_of_run",
     "probe",
+    "publishing",
     "read_config",
     "read_report",
     "rehearse",
@@ -95,6 +98,7 @@ __all__ = [
     "toy_chart",
     "train",
     "train_on_nodes",
+    "usage",
     "verify",
     "write_export",
     "write_plan",

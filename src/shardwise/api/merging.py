@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+from shardwise.catalog.engines import adapter_lines, model_lines
 from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
 from shardwise.launch.final_files import finished_job
 from shardwise.launch.processes.torch_helpers import run_program
+from shardwise.spec.job.file import read_job
+from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, is_local_base, put_by_a_person
 from shardwise.spec.run import RunDirectory, read_json
 
 #: Types of a merged model's weights.
@@ -16,16 +19,24 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def merge(
-    run_dir: str | Path, *, output: str | Path | None = None, dtype: str | None = None, dequantised: bool = False
+    run_dir: str | Path,
+    *,
+    output: str | Path | None = None,
+    dtype: str | None = None,
+    dequantised: bool = False,
+    base_model: str | None = None,
 ) -> dict[str, Any]:
     """Merges a run's adapter into its base model, into `output` or RUN_DIR/merged, and compares the logits of both.
 
     Args:
         dtype: of the weights; None for the base model's own.
         dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies in its folder.
+        base_model: folder or hub id of the base model, where it is not found as the job named it.
+
+    What a person put into an earlier merge in that folder is kept.
 
     Returns what was done, with the largest `difference` of a logit from what was trained, and that before weights were
-    rounded, on one base (`exact_difference`).
+    rounded, on one base (`exact_difference`; where float32 rounds much, in float64 too: `float64_difference`).
     Raises InputError: it cannot be done with this run or folder; DamagedResultError: a file of final/ is missing or
     changed; ReportedError: it failed, and has said why on stderr.
     """
@@ -39,7 +50,14 @@ def merge(
         raise InputError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     if target.exists() and "merged" not in _read(target):
         raise RunDirectoryError(f"{target} exists and is no merged model; name a new folder by --output")
-    asked = {"run_dir": str(run.root), "target": str(target), "dtype": dtype, "dequantised": dequantised}
+    touched = [name for name in put_by_a_person(target) if name == "config.json" or ".safetensors" in name]
+    if touched:
+        raise RunDirectoryError(
+            f"{target / touched[0]} is not what the last merge wrote, and another would replace it; name a new folder "
+            "by --output, or remove it"
+        )
+    asked: dict[str, Any] = {"run_dir": str(run.root), "target": str(target), "dtype": dtype}
+    asked |= {"dequantised": dequantised, "base_model": base_model}
     return json.loads(run_program("shardwise.train.merging", asked, capture=True))
 
 
@@ -54,8 +72,10 @@ def chat(
     seed: int | None = None,
     system: str | None = None,
     as_json: bool = False,
+    base_model: str | None = None,
 ) -> None:
-    """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. Raises as `merge` does."""
+    """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. `base_model`, and what
+    is raised, as in `merge`."""
     run = RunDirectory(Path(run_dir))
     finished_job(run)
     if prompt is not None and not prompt.strip():
@@ -72,6 +92,7 @@ def chat(
         raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
     asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "max_new_tokens": max_new_tokens}
     asked |= {"temperature": temperature, "top_p": top_p, "seed": seed, "system": system, "as_json": as_json}
+    asked |= {"base_model": base_model}
     run_program("shardwise.train.chatting", asked)
 
 
@@ -82,6 +103,32 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def usage(run: RunDirectory) -> list[str]:
+    """How a finished run's result is used elsewhere, and what to look at before it is published."""
+    job, config, final = read_job(run.resolved), read_json(run.final / ADAPTER_CONFIG), str(run.final)
+    stops: list[str] = _read(run.final).get("stops") or []
+    model: dict[str, Any] = (read_json(run.plan) or {}).get("model") or {}
+    if config is None:
+        return [*model_lines(final, dtype=job.train.save_dtype, stops=stops), *publishing(run.final)]
+    lines = adapter_lines(
+        config,
+        final=final,
+        base=job.model if is_local_base(run.final) else config[BASE_KEYS[0]],
+        merge=f"shardwise merge {run.root}",
+        dtype=model.get("storage_dtype"),
+        stops=stops,
+    )
+    return [*lines, *publishing(run.final)]
+
+
+def publishing(folder: Path) -> list[str]:
+    """The command that uploads a result, and what to look at before."""
+    files = " and ".join(name for name in (CARD, ADAPTER_CONFIG) if (folder / name).is_file())
+    todo = [f"{files} name the base by a folder: put its hub id there"] if is_local_base(folder) else []
+    todo += [f"{CARD} states no license: choose one", "may the data be published? A model can be made to recite it"]
+    return [f"  hf upload my-name/my-model {folder}", "before publishing:", *(f"  {line}" for line in todo)]
 
 
 def _read(folder: Path) -> dict[str, Any]:

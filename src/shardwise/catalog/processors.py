@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node
@@ -49,6 +50,11 @@ def cpu_model() -> str:
         if key.strip() == "model name":
             return value.strip()
     return os.uname().machine if hasattr(os, "uname") else "unknown"
+
+
+def free_disk(path: Path) -> int:
+    """Bytes that may still be written where a path is or would be."""
+    return shutil.disk_usage(next(place for place in (path, *path.absolute().parents) if place.exists())).free
 
 
 def available_memory() -> int:

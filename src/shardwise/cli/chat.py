@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.merge import RunDir
+from shardwise.cli.merge import BaseModel, RunDir
 
 
 def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
@@ -36,6 +36,7 @@ def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     as_json: Annotated[
         bool, typer.Option("--json", help="Print an object a line: prompt, answer, tokens, and what stopped it.")
     ] = False,
+    base_model: BaseModel = None,
 ) -> None:
     """Talk to what a run trained, on all GPUs of this machine or on its processor.
 
@@ -60,4 +61,5 @@ def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
         seed=seed,
         system=system,
         as_json=as_json,
+        base_model=base_model,
     )

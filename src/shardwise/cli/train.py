@@ -82,6 +82,8 @@ def train(
 
 def closing_lines(result: TrainResult) -> list[str]:
     """Where the results are, and what to do with them."""
+    from shardwise import api
+
     run = result.run
     steps = "" if result.step is None else f" after {result.step} steps"
     said = "finished already" if result.outcome == "already_finished" else "finished"
@@ -102,4 +104,5 @@ def closing_lines(result: TrainResult) -> list[str]:
         f"PeftModel.from_pretrained(model, {str(run.final)!r})" if adapter else f"from_pretrained({str(run.final)!r})"
     )
     verbs = ("report", "chat", "merge") if adapter else ("report", "chat")
-    return [*lines, "next:", *(f"  shardwise {verb} {run.root}" for verb in verbs), f"  in Python: {load}"]
+    lines += ["next:", *(f"  shardwise {verb} {run.root}" for verb in verbs), f"  in Python: {load}"]
+    return [*lines, "elsewhere:", *api.usage(run)]

@@ -36,6 +36,7 @@ from shardwise.train.measuring.trackers import Trackers, open_trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.saving.checkpoint import Checkpoints
+from shardwise.train.saving.export import learned_ends
 from shardwise.train.saving.identity import identity_of
 from shardwise.train.step import Step
 from shardwise.train.watching.journal import Journal
@@ -84,8 +85,8 @@ def build(
         context.register()
     with _naming_the_model(run):
         revision = revision_of(run, job.model)
-        template = prepared.get("chat_template")
-        model = build_model(job, execution, world=world, chat_template=template, revision=revision, fill=fill)
+        said = {"chat_template": prepared.get("chat_template"), "ends": learned_ends(prepared)}
+        model = build_model(job, execution, world=world, revision=revision, fill=fill, **said)
     data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
     if trial_rows is not None:
         data = data.longest_alone(trial_rows)

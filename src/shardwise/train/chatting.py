@@ -16,12 +16,11 @@ from jinja2 import TemplateError
 from shardwise.catalog.processors import available_memory
 from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, said
 from shardwise.models.built.shape import shape_of
-from shardwise.models.load import build_on_meta, find_model_folder, read_config
+from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantise_linear_layers
-from shardwise.spec.job.file import read_job
 from shardwise.spec.plan.generation import USABLE, cache_elements
-from shardwise.spec.run import RunDirectory, revision_of
-from shardwise.train.result import base_of, run_program
+from shardwise.spec.run import RunDirectory
+from shardwise.train.result import base_of, find_base, listed, run_program, stop_ids
 from shardwise.units import format_gib
 
 Messages = list[dict[str, str]]
@@ -52,6 +51,7 @@ class Chat:
         top_p: float | None = None,
         seed: int | None = None,
         system: str | None = None,
+        base_model: str | None = None,
     ) -> None:
         from transformers import AutoTokenizer
 
@@ -63,10 +63,10 @@ class Chat:
         self._adapter = run.final if has_adapter and part == "trained" else None
         self._folder, self._quantisation = run.merged if part == "merged" else run.final, None
         if has_adapter:
-            self._folder, self._quantisation = base_of(run)
+            self._folder, self._quantisation = base_of(run, base_model)
         elif part == "base":
-            name = read_job(run.resolved).model
-            self._folder = find_model_folder(name, revision=revision_of(run, name))
+            self._folder = find_base(run, base_model)
+        self._learned = set[int]() if part == "base" else stop_ids(run.final)
         self._tokenizer: Any = AutoTokenizer.from_pretrained(run.final)
         config, shape = read_config(self._folder), shape_of(str(self._folder))
         element = (config.dtype or torch.float32).itemsize
@@ -140,7 +140,7 @@ class Chat:
         if self._seed is not None:
             torch.manual_seed(self._seed)
         stops: Any = self._model.generation_config.eos_token_id
-        stops = {self._tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
+        stops = {self._tokenizer.eos_token_id, *listed(stops), *self._learned} - {None}
         tokens = self._model.generate(
             **{key: value.to(self._model.device) for key, value in prompt.items()},
             max_new_tokens=new,

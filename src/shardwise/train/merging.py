@@ -4,70 +4,105 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
-from shardwise.catalog.processors import available_memory
+from shardwise.catalog.processors import available_memory, free_disk
 from shardwise.data.store import open_prepared
-from shardwise.errors import DataError, WorkerFailedError
+from shardwise.errors import DataError, InputError, WorkerFailedError
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantised_and_back, quantised_layers
-from shardwise.spec.run import RunDirectory, read_json, write_json
+from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, is_local_base
+from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.precision import type_name
 from shardwise.train.result import base_of, run_program
-from shardwise.train.saving.atomic import commit, removed_on_error, seal
+from shardwise.train.saving.atomic import commit, removed_on_error
+from shardwise.train.saving.card import model_card, remove_traces
+from shardwise.train.saving.export import QUANTISATION
+from shardwise.train.saving.final import write_manifest
+from shardwise.units import format_bytes
 
 #: Rows that are compared, and tokens of each.
 ROWS, TOKENS = 8, 128
 
 
-def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool) -> None:
+def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_model: str | None = None) -> None:
     """Writes the merged model, compares it, and prints what was done as JSON. One model is in memory at a time: in
     float32, or in its own type where memory is too small. Raises ModelError: the base is not what was trained on;
-    WorkerFailedError: the logits differ."""
+    InputError: the disk is too small; WorkerFailedError: the logits differ, or it could not be written."""
     run, end = RunDirectory(Path(run_dir)), Path(target)
-    base, quantisation = base_of(run)
+    base, quantisation = base_of(run, base_model)
     computed = None if quantisation is None else quantisation.bnb_4bit_compute_dtype
     stored, rows, kind = read_config(base).dtype or torch.float32, *_rows(run)
     saved = getattr(torch, dtype) if dtype else stored
-    parameters = build_on_meta(read_config(base), attn_implementation="eager").parameters()
-    loaded = torch.float32 if sum(4 * p.numel() for p in parameters) < 0.9 * available_memory() else stored
+    elements = sum(p.numel() for p in build_on_meta(read_config(base), attn_implementation="eager").parameters())
+    _refuse_full_disk(end, elements * saved.itemsize)
+    loaded = torch.float32 if 4 * elements < 0.9 * available_memory() else stored
     onto = computed if dequantised else None
     trained = None if onto is computed else _logits(_adapted(base, run, loaded, quantised=computed), rows)
     model = _adapted(base, run, loaded, quantised=onto)
     together = _logits(model, rows)
     model = model.merge_and_unload()
-    exact = _agree(together, _logits(model, rows), of="base and adapter", dtype=loaded)
+    exact = _apart(together, _logits(model, rows))
+    again = partial(_in_float64, base, run, rows, onto=onto, elements=elements)
+    double = _agree(exact, together, dtype=loaded, again=again)
     rounded = _logits(_cast(_cast(model, saved), loaded), rows)
+    expected = together if trained is None else trained
+    name = str((read_json(run.final / ADAPTER_CONFIG) or {}).get(BASE_KEYS[0]))
+    answer = {
+        "onto": "base" if computed is None else "dequantised" if dequantised else "unquantised",
+        "dtype": type_name(saved),
+        "rows": f"{len(rows)} {kind} rows",
+        "computed_in": type_name(loaded),
+        "largest_logit": float(expected.abs().max()),
+        "exact_difference": exact,
+        "float64_difference": double,
+    }
+    before = ((read_json(end / MANIFEST) or {}).get("merged") or {}).get("dtype")
     folder = end.with_name(f".{end.name}.unfinished")
     shutil.rmtree(folder, ignore_errors=True)  # of a merge that was killed
-    with removed_on_error(folder):
+    with removed_on_error(folder), _said_where_full(end):
         _save(_cast(model, saved), run, folder)
         del model
         written = _logits(_load(folder, loaded), rows)
-        _agree(rounded, written, of="what was to be written", dtype=loaded)
-        expected = together if trained is None else trained
-        answer = {
-            "folder": target,
-            "base": str(base),
-            "onto": "base" if computed is None else "dequantised" if dequantised else "unquantised",
-            "dtype": type_name(saved),
-            "rows": f"{len(rows)} {kind} rows",
-            "computed_in": type_name(loaded),
-            "largest_logit": float(expected.abs().max()),
-            "difference": float((expected - written).abs().max()),
-            "exact_difference": exact,
-        }
-        files = {str(path.relative_to(folder)): seal(path) for path in folder.rglob("*") if path.is_file()}
-        write_json(
-            folder / "manifest.json",
-            {"files": files, "merged": answer, "adapter": read_json(run.final / "manifest.json")},
-        )
+        _agree(_apart(rounded, written), rounded, dtype=loaded, of="what was to be written")
+        answer["difference"] = _apart(expected, written)
+        is_local = is_local_base(run.final)
+        card = model_card(run, base=name, is_local=is_local, merged=answer["dtype"])
+        (folder / CARD).write_text(card, encoding="utf-8")
+        adapter = read_json(run.final / MANIFEST) or {}
+        stops = adapter.get("stops", [])
+        said = {"merged": answer, "adapter": adapter, "stops": stops}
+        said |= {"base": Path(name).name} if is_local else {}
+        kept = write_manifest(folder, end, records={}, said=said)
         commit(folder, end)
-    print(json.dumps(answer))
+    done = {"folder": target, "base": str(base), **answer, "dtype_before": before, "kept": kept, "stops": stops}
+    print(json.dumps(done))
+
+
+def _refuse_full_disk(end: Path, needed: int) -> None:
+    """Raises InputError: the disk has not so many bytes left."""
+    if needed > (free := free_disk(end)):
+        raise InputError(
+            f"{end}: the merged model takes {format_bytes(needed)}, and its disk has {format_bytes(free)} left; free "
+            "some, name a folder on another disk by --output, or a smaller type by --dtype"
+        )
+
+
+@contextmanager
+def _said_where_full(end: Path) -> Iterator[None]:
+    """Raises WorkerFailedError in the place of what a library says of a folder that cannot be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise WorkerFailedError(f"{end} cannot be written: {error}; what was there before is as it was") from None
 
 
 def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: torch.dtype | None) -> Any:
@@ -103,9 +138,13 @@ def _save(model: Any, run: RunDirectory, folder: Path) -> None:
     model.config.tie_word_embeddings = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     model.generation_config = type(model.generation_config)()  # the base's own is copied: it may be one that none saves
     model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)  # without one, config.json says where to stop
     for path in run.final.iterdir():
-        if not path.name.startswith(("adapter", "config", "manifest")):
+        if not path.name.startswith(("adapter", "config", QUANTISATION, MANIFEST, CARD)):
             (shutil.copytree if path.is_dir() else shutil.copyfile)(path, folder / path.name)
+    remove_traces(folder)
+    for path in folder.glob("*.safetensors"):  # safetensors makes files that their owner alone reads
+        path.chmod((folder / "config.json").stat().st_mode)
 
 
 def _rows(run: RunDirectory) -> tuple[list[torch.Tensor], str]:
@@ -121,17 +160,49 @@ def _rows(run: RunDirectory) -> tuple[list[torch.Tensor], str]:
 
 @torch.no_grad()
 def _logits(model: Any, rows: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([model(ids).logits[0].float() for ids in rows])
+    logits = torch.cat([model(ids).logits[0] for ids in rows])
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _agree(expected: torch.Tensor, found: torch.Tensor, *, of: str, dtype: torch.dtype) -> float:
-    """The largest difference. Raises WorkerFailedError: it is more than rounding in `dtype` makes of the largest."""
-    apart, largest = float((expected - found).abs().max()), float(expected.abs().max())
-    if apart <= (1e-5 if dtype == torch.float32 else 0.1) * max(1.0, largest):  # not so for NaN
-        return apart
+def _apart(expected: torch.Tensor, found: torch.Tensor) -> float:
+    """The largest difference."""
+    return float((expected - found).abs().max())
+
+
+def _in_float64(
+    base: Path, run: RunDirectory, rows: list[torch.Tensor], *, onto: torch.dtype | None, elements: int
+) -> float | None:
+    """How far base and adapter are from what they are merged into, in float64; None where memory is too small."""
+    if 8 * elements > 0.9 * available_memory():
+        return None
+    model = _cast(_adapted(base, run, torch.float64, quantised=onto), torch.float64)
+    together = _logits(model, rows)
+    return _apart(together, _logits(model.merge_and_unload(), rows))
+
+
+def _agree(
+    apart: float,
+    expected: torch.Tensor,
+    *,
+    dtype: torch.dtype,
+    of: str = "base and adapter",
+    again: Callable[[], float | None] = lambda: None,
+) -> float | None:
+    """Whether logits are `apart` by no more than rounding in `dtype` makes of the largest. Where float32 rounds more,
+    as beside large updates, it is looked `again` in float64: that figure, or None. Raises WorkerFailedError."""
+    largest = max(1.0, float(expected.abs().max()))
+    if apart <= (1e-5 if dtype == torch.float32 else 0.1) * largest:  # not so for NaN
+        return None
+    double = again() if dtype == torch.float32 else None
+    if double is not None and double <= 1e-5 * largest:
+        return double
+    unseen = dtype == torch.float32 and of == "base and adapter" and double is None
+    if unseen and apart <= 1e-3 * largest:  # memory is too small to look again
+        return None
+    wide = "" if double is None else f" (in float64 by {double:.1e})"
     raise WorkerFailedError(
-        f"logits of the merged model differ by up to {apart:.1e} from those of {of}, of which the largest is "
-        f"{largest:.1f}; nothing was kept. Please report this with the run's resolved.yaml"
+        f"logits of the merged model differ by up to {apart:.1e}{wide} from those of {of}, of which the largest is "
+        f"{float(expected.abs().max()):.1f}; nothing was kept. Please report this with the run's resolved.yaml"
     )
 
 

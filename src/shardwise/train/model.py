@@ -41,6 +41,7 @@ from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.same_model import agree_on_model
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES, Types
+from shardwise.train.saving.card import base_name
 from shardwise.train.saving.export import Result
 
 
@@ -99,12 +100,14 @@ def build_model(
     *,
     world: World,
     chat_template: str | None = None,
+    ends: tuple[tuple[int, str], ...] = (),
     revision: str | None = None,
     fill: Materialise = materialise,
 ) -> TrainedModel:
     """Loads, adapts and parallelizes the model of a job.
 
     Args:
+        ends: as in `Result`.
         revision: of a model on the hub; None for its newest.
         fill: gives parameters their values.
 
@@ -121,7 +124,7 @@ def build_model(
     if reasons:
         raise UnsupportedError("; ".join(reasons))
     types = TYPES[execution.precision]
-    source = find_model_folder(job.model, revision=revision)
+    source, (named, is_local) = find_model_folder(job.model, revision=revision), base_name(job.model)
     weights = Weights(source)
     content = folder_content(source, weights=weights.files)
     agree_on_model(world, content)
@@ -157,6 +160,8 @@ def build_model(
         keys=keys,
         saved_dtype=saved_dtype,
         chat_template=chat_template,
+        ends=ends,
+        local_base=named if is_local else None,
     )
     return spread_parts(
         parts,
@@ -324,7 +329,7 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     if job.adapters is None:
         return model, None
     adapted = add_adapters(
-        model, job.adapters, base_model=_base_model(job, source), revision=hub_revision(job.model, folder=source)
+        model, job.adapters, base_model=base_name(job.model)[0], revision=hub_revision(job.model, folder=source)
     )
     if job.method == "qlora":
         quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
@@ -358,11 +363,6 @@ def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule) -> Parts:
         compares=root.head_loss is not None and root.head_loss.takes_slices,
         drops=root.training and drops_out(anatomy.model),
     )
-
-
-def _base_model(job: Job, source: Path) -> str:
-    """A folder by its absolute path, or a hub id."""
-    return str(source.resolve()) if Path(job.model).expanduser().exists() else job.model
 
 
 def _set_types(model: nn.Module, types: Types) -> None:

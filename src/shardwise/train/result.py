@@ -10,28 +10,76 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shardwise.catalog.hub import is_hub_id
+from shardwise.catalog.models import hub_id
 from shardwise.errors import ModelError, ShardwiseError
 from shardwise.models.content import folder_content
 from shardwise.models.load import find_model_folder
 from shardwise.models.weights import Weights
-from shardwise.spec.run import RunDirectory, read_json
+from shardwise.spec.job.file import read_job
+from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, MANIFEST, is_local_base
+from shardwise.spec.run import RunDirectory, read_json, revision_of
+from shardwise.train.saving.export import QUANTISATION, WEIGHTS, listed
 
 
-def base_of(run: RunDirectory) -> tuple[Path, Any]:
+def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
     """The folder of the model that a run's adapter was trained on, and how QLoRA quantised it (BitsAndBytesConfig, or
-    None). Raises ModelError: it is not there, or a file of it has changed since."""
+    None). Raises as `find_base`."""
     from transformers import BitsAndBytesConfig
 
-    files = ("adapter_config.json", "manifest.json", "config.json")
-    adapter, manifest, config = (read_json(run.final / name) or {} for name in files)
-    base = find_model_folder(str(adapter.get("base_model_name_or_path")), revision=adapter.get("revision"))
-    now = folder_content(base, weights=Weights(base).files)
-    for name, recorded in manifest.get("source", {}).items():
-        if now.get(name) != recorded:
-            message = f"is another file than the adapter in {run.final} was trained on; bring back the one it was"
-            raise ModelError.at(base / name, message)
-    said = config.get("quantization_config")
-    return base, BitsAndBytesConfig.from_dict(said) if said else None
+    folders = (QUANTISATION, "config.json")  # earlier versions wrote the latter
+    said, before = (read_json(run.final / name) or {} for name in folders)
+    said = said or before.get("quantization_config")
+    return find_base(run, named), BitsAndBytesConfig.from_dict(said) if said else None
+
+
+def find_base(run: RunDirectory, named: str | None = None) -> Path:
+    """The folder of the model that a run began with: `named`, a folder or hub id; else as its job calls it, seen from
+    the folders around the run and from the working directory, or as its adapter does. Raises ModelError: it is not
+    there, or a file of it is another than at training."""
+    manifest, adapter = (read_json(run.final / name) or {} for name in (MANIFEST, ADAPTER_CONFIG))
+    recorded, asked = manifest.get("source", {}), named or read_job(run.resolved).model
+    said = adapter.get(BASE_KEYS[0]) or asked
+    seen = [*([] if named else run.root.resolve().parents), Path()]
+    places = [above / Path(name).expanduser() for name in ([named] if named else [asked, said]) for above in seen]
+    # What was trained on has known files: the first folder that has them, whoever else is called so.
+    folders = [place.parent if place.is_file() else place for place in dict.fromkeys(places)]
+    found = [(folder, _changed(folder, recorded)) for folder in folders if (folder / "config.json").is_file()]
+    if not found:
+        revision = adapter.get(BASE_KEYS[1]) or revision_of(run, said)
+        folder = find_model_folder(named) if named else _from_hub(run, said, revision=revision)
+        found = [(folder, _changed(folder, recorded))]
+    folder, changed = next((one for one in found if one[1] is None), found[0])
+    if changed is None:
+        return folder
+    what = "adapter" if adapter else "model"
+    message = f"is another file than the {what} in {run.final} was trained on; bring back the one it was, or name the"
+    raise ModelError.at(folder / changed, f"{message} folder or hub id of that model by --base-model")
+
+
+def _from_hub(run: RunDirectory, name: str, *, revision: str | None) -> Path:
+    """The hub's model of a name, unless that was a folder's."""
+    try:
+        if not is_local_base(run.final) and is_hub_id(hub_id(name)):
+            return find_model_folder(name, revision=revision)
+        why = f"is the folder of the base model, and is neither in {Path.cwd()} nor in a folder around {run.root}"
+    except ModelError as error:
+        why = error.problems[0].message
+    raise ModelError.at(name, f"{why}; where it has moved, name its folder or hub id by --base-model") from None
+
+
+def _changed(folder: Path, recorded: dict[str, str]) -> str | None:
+    """The first file of a model that is not as it was recorded."""
+    try:
+        now = folder_content(folder, weights=Weights(folder).files)
+    except ModelError:
+        return WEIGHTS
+    return next((name for name, hashed in recorded.items() if now.get(name) != hashed), None)
+
+
+def stop_ids(folder: Path) -> set[int]:
+    """The tokens at which a result's generation_config.json stops; empty where it has none."""
+    return set(listed((read_json(folder / "generation_config.json") or {}).get("eos_token_id")))
 
 
 def run_program(action: Callable[..., None]) -> None:

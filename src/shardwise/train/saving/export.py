@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,8 +15,9 @@ from shardwise.methods.lora import saved_name
 from shardwise.models.keys import Keys, Span
 from shardwise.models.nf4 import quantisation_of
 from shardwise.models.weights import window
-from shardwise.spec.run import write_json
+from shardwise.spec.run import read_json, write_json
 from shardwise.train.precision import type_name
+from shardwise.train.saving.card import remove_traces
 from shardwise.train.saving.gather import Wanted
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile
 
@@ -26,6 +26,9 @@ SHARD_BYTES = 5 * 10**9
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+#: How QLoRA quantised the base that an adapter belongs to.
+QUANTISATION = "quantization_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,8 @@ class Result:
         saved_dtype: dtype of the files.
         parameters: (Hugging Face name, parameter) of this rank.
         chat_template: saved where rows were rendered with another than the tokenizer's own.
+        ends: id of each special token that most trained answers end in, and its text.
+        local_base: what files call the model that training began with, where that is a folder of this machine.
     """
 
     model: nn.Module
@@ -49,6 +54,8 @@ class Result:
     saved_dtype: torch.dtype
     parameters: list[tuple[str, nn.Parameter]] = field(default_factory=list[tuple[str, nn.Parameter]])
     chat_template: str | None = None
+    ends: tuple[tuple[int, str], ...] = ()
+    local_base: str | None = None
 
     @property
     def saved(self) -> list[tuple[str, nn.Parameter]]:
@@ -131,8 +138,8 @@ def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]
     return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
 
 
-def copy_configuration(result: Result, folder: Path) -> None:
-    """Writes configuration, tokenizer and chat template."""
+def copy_configuration(result: Result, folder: Path) -> list[str]:
+    """Writes configuration, tokenizer and chat template. Returns the tokens at which generation stops from now on."""
     if result.adapters is None:
         config: Any = result.model.config
         config.dtype = type_name(result.saved_dtype)
@@ -142,12 +149,13 @@ def copy_configuration(result: Result, folder: Path) -> None:
         config.inference_mode = True
         config.save_pretrained(str(folder))
         if (quantised := quantisation_of(result.model)) is not None:
-            config = copy.copy(result.model.config)
-            config.quantization_config = quantised
-            config.save_pretrained(folder)
+            # Not in a config.json, beside which transformers would look for whole weights.
+            write_json(folder / QUANTISATION, quantised)
     _copy_beside(result, folder)
     if result.chat_template is not None:
         (folder / "chat_template.jinja").write_text(result.chat_template, encoding="utf-8")
+    remove_traces(folder)
+    return _stop_at_ends(result, folder)
 
 
 def _copy_beside(result: Result, folder: Path) -> None:
@@ -162,3 +170,30 @@ def _copy_beside(result: Result, folder: Path) -> None:
             target = folder / path.relative_to(result.source)
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
+
+
+def _stop_at_ends(result: Result, folder: Path) -> list[str]:
+    """Adds to generation_config.json the tokens that answers were trained to end in, as the lists of instruct models
+    have them; the texts of those that were not there."""
+    path, config = folder / "generation_config.json", cast(Any, result.model).config
+    said = read_json(path)
+    if said is None:
+        said = {key: getattr(config, key, None) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    stops = listed(said.get("eos_token_id"))
+    new = [(token, text) for token, text in result.ends if token not in stops]
+    if new:
+        write_json(path, {**said, "eos_token_id": [*stops, *(token for token, _ in new)]})
+    return [text for _, text in new]
+
+
+def listed(said: Any) -> list[int]:
+    """The ids of an `eos_token_id`: one, several or none."""
+    return [] if said is None else list(said) if isinstance(said, list) else [said]  # pyright: ignore
+
+
+def learned_ends(prepared: dict[str, Any]) -> tuple[tuple[int, str], ...]:
+    """Id and text of the special tokens in which at least half of all trained answers end; a rarer one is no ending.
+    `prepared`: data.json, which may not say."""
+    said = prepared.get("ends") or {}
+    total = sum(one["count"] for one in said.get("tokens", [])) + said.get("unmarked", 0)
+    return tuple((one["id"], one["text"]) for one in said.get("tokens", []) if 2 * one["count"] >= total)

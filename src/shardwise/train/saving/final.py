@@ -15,10 +15,13 @@ from typing import Any
 import torch.distributed as dist
 
 from shardwise.parallel.mesh import World
+from shardwise.spec.job.file import read_job
+from shardwise.spec.result import ADAPTER_CONFIG, CARD, MANIFEST, keep_what_a_person_put, settings_of
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
 from shardwise.train.saving.atomic import seal, staged, together
+from shardwise.train.saving.card import base_name, model_card
 from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
 from shardwise.train.saving.export import Files, copy_configuration
 from shardwise.train.saving.gather import wanted_tensors, whole_tensors
@@ -33,30 +36,57 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
     """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails. `trained`: some
     step had a learning rate above zero; adapters that change nothing are then warned about."""
     journal.enter("saving")
-    compared = save_folder(model, run.final, verifying=lambda: journal.enter("verifying"))
+    job = read_job(run.resolved)
+    base, is_local = base_name(job.model)
+
+    def describe(folder: Path) -> None:
+        (folder / CARD).write_text(model_card(run, base=base, is_local=is_local), encoding="utf-8")
+
+    compared = save_folder(model, run.final, verifying=lambda: journal.enter("verifying"), describe=describe)
     for sentence in warnings_of(gather(model.ownership.world, compared), trained=trained):
         journal.warn(f"final/ holds what was trained, but {sentence}")
 
 
-def save_folder(model: TrainedModel, target: Path, *, verifying: Callable[[], None] = lambda: None) -> Compared:
+def save_folder(
+    model: TrainedModel,
+    target: Path,
+    *,
+    verifying: Callable[[], None] = lambda: None,
+    describe: Callable[[Path], None] = lambda _: None,
+) -> Compared:
     """Writes, checks and commits a folder that `from_pretrained` reads; every rank takes part, and raises SaveError if
-    it fails. `verifying`: called between writing and checking. Returns what this rank's check found."""
+    it fails. `verifying`: called between writing and checking; `describe`: writes the card. Returns what this rank's
+    check found."""
     world, result = model.ownership.world, model.result
     with staged(world, target) as folder:
         records = _write(model, folder)
 
         def complete() -> None:
-            copy_configuration(result, folder)
-            # The other files are synced to disk here.
-            names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-            files = {name: records[name] if name in records else seal(folder / name) for name in names}
-            write_json(folder / "manifest.json", {"files": files, "source": model.content})
+            said = {"source": model.content, "stops": copy_configuration(result, folder)}
+            if result.local_base is not None:
+                said["base"] = result.local_base
+            describe(folder)
+            write_manifest(folder, target, records=records, said=said)
 
         size = sum(record["size"] for record in records.values())
         what = f"writing {target.name}/"
         together(world, lambda: complete() if world.is_first else None, what=what, into=folder, size=size)
         verifying()
         return check_folder(model, folder)
+
+
+def write_manifest(folder: Path, target: Path, *, records: dict[str, Any], said: dict[str, Any]) -> list[str]:
+    """Keeps what a person put into the target that this folder replaces, syncs the other files to disk and writes the
+    manifest: what is `said`, and of each file its size and sha256, unless they are in `records`. Returns the names that
+    were kept."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    kept = keep_what_a_person_put(target, folder)
+    files = {name: records.get(name) or seal(folder / name) for name in sorted(names - set(kept) - {CARD})}
+    if (adapter := files.get(ADAPTER_CONFIG)) is not None:
+        adapter["settings"] = settings_of(folder / ADAPTER_CONFIG)
+    card = {"card": seal(folder / CARD)} if CARD in names and CARD not in kept else {}
+    write_json(folder / MANIFEST, {"files": files, **card, **said})
+    return kept
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
