@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,21 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
                 **other,
             }
         )
+
+    return make
+
+
+@pytest.fixture
+def project(
+    make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Job]:
+    """Makes a job that names its model as people do, from the folder `project` in which it is run."""
+
+    def make(model: str, **job: Any) -> Job:
+        shutil.copytree(models[model], tmp_path / "project/models/base")
+        monkeypatch.chdir(tmp_path / "project")
+        train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0}
+        return make_job(model, **{"train": train, **job}).model_copy(update={"model": "models/base"})
 
     return make
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -176,9 +177,8 @@ def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_jo
     if method == "lora":
         base: Any = AutoModelForCausalLM.from_pretrained(models[model])
     else:
-        base = AutoModelForCausalLM.from_pretrained(
-            models[model], quantization_config=AutoConfig.from_pretrained(final).quantization_config
-        )
+        quantised = BitsAndBytesConfig.from_dict(json.loads((final / "quantization_config.json").read_text()))
+        base = AutoModelForCausalLM.from_pretrained(models[model], quantization_config=quantised)
     assert loss_of(PeftModel.from_pretrained(base, str(final)).eval(), final) == pytest.approx(loss, rel=1e-5)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
@@ -20,8 +23,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.result import result_fault
+from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.loop import train
+from shardwise.train.result import stop_ids
 from shardwise.train.saving import check, export
 from shardwise.train.saving import final as save
 from shardwise.train.saving.atomic import SaveError
@@ -141,7 +146,7 @@ def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
 
 
 @pytest.mark.parametrize("chosen", [FSDP, STAGES, SLICES], ids=["fsdp", "fsdp x pp", "fsdp x tp"])
-def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path) -> None:
+def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path, monkeypatch) -> None:
     job = make_job("untied", method="lora", train={"max_steps": 3})
     final, _, loss = finish(job, tmp_path, chosen)
     base: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
@@ -150,8 +155,9 @@ def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path) -> None:
     assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
     assert plain != pytest.approx(loss, rel=1e-5)
     assert not (final / "model.safetensors").exists()
+    monkeypatch.chdir(models["untied"].parent)
     found: Any = AutoPeftModelForCausalLM.from_pretrained(str(final)).eval()
-    assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by itself"
+    assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by its name"
 
 
 @pytest.mark.parametrize("chosen", [SLICES], ids=["fsdp x tp"])
@@ -160,7 +166,7 @@ def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     final, _, loss = finish(make_job("wide", method="qlora", train={"max_steps": 3}), tmp_path, chosen)
-    said = json.loads((final / "config.json").read_text())["quantization_config"]
+    said = json.loads((final / "quantization_config.json").read_text())
     quantised = BitsAndBytesConfig.from_dict(said)
     base: Any = AutoModelForCausalLM.from_pretrained(models["wide"], quantization_config=quantised)
     for module in base.modules():
@@ -170,6 +176,104 @@ def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen
     adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
     assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-6)
     assert plain != pytest.approx(loss, rel=1e-5)
+
+
+#: Opens a folder as programs do that were not told what it is, from where its base lies; prints how many adapters it has.
+OPENING = """
+import sys
+from transformers import AutoModelForCausalLM, pipeline
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+print(sum(name.endswith("lora_A") for name, _ in model.named_modules()))
+assert pipeline("text-generation", model=sys.argv[1])("red green", max_new_tokens=4)
+"""
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_an_adapter_opens_by_its_folder_alone(method, project, tmp_path) -> None:
+    job = project("wide", method=method)
+    final, _, _ = finish(job, tmp_path / "project/runs/first", execution())
+    said = json.loads((final / "adapter_config.json").read_text())["base_model_name_or_path"]
+    assert said == "models/base", "the name that the job gave"
+    done = subprocess.run([sys.executable, "-c", OPENING, str(final)], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == "21", "seven matrices of three blocks"
+
+
+@pytest.mark.parametrize(("method", "model"), [("full", "tied"), ("lora", "untied"), ("qlora", "wide")])
+def test_no_file_of_a_result_names_a_place_of_this_machine(method, model, make_job, models, tmp_path) -> None:
+    base = shutil.copytree(models[model], tmp_path / "my base")
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
+        said = json.loads((base / name).read_text()) if (base / name).is_file() else {"eos_token_id": 2}
+        (base / name).write_text(json.dumps({**said, "_name_or_path": str(base), "name_or_path": str(base)}))
+    job = make_job(model, method=method, train={"max_steps": 2}).model_copy(update={"model": str(base)})
+    write_json(tmp_path / "first/environment.json", {"torch": "2.13.0", "peft": None})
+    final, _, _ = finish(job, tmp_path / "first", execution())
+    for path in final.iterdir():
+        found = [mark for mark in (str(tmp_path), job.data.path[0].path) if mark.encode() in path.read_bytes()]
+        assert not found, path.name
+    card = (final / "README.md").read_text()
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["base_model"] == "my base"
+    assert front["library_name"] == ("transformers" if method == "full" else "peft")
+    assert "license" not in front and "datasets" not in front
+    assert "`my base` is the name of a folder on the machine that trained it. Before publishing, put the hub id" in card
+    for fact in (
+        "| data | `train.jsonl` |",
+        "| steps | 2 |",
+        "| loss of the first and last step | ",
+        "| torch 2.13.0 |",
+    ):
+        assert fact in card
+
+
+def _save_what_ends_in(run: RunDirectory, chosen: Execution, told: dict[str, Any] | None) -> None:
+    data = json.loads(run.data.read_text())
+    data.pop("ends", None)
+    run.data.write_text(json.dumps(data if told is None else {**data, "ends": told}))
+    save_final(composed(run, chosen).model, run=run, journal=Journal(run=run, rank=0))
+
+
+def _ends(*tokens: tuple[int, str, int], unmarked: int = 0) -> dict[str, Any]:
+    return {"tokens": [{"id": i, "text": text, "count": n} for i, text, n in tokens], "unmarked": unmarked}
+
+
+@pytest.mark.parametrize(
+    ("told", "stops", "added"),
+    [
+        (_ends((5, "<|im_end|>", 20)), [2, 5], ["<|im_end|>"]),
+        (_ends((5, "<|im_end|>", 6), (6, "<|eom|>", 3), unmarked=3), [2, 5], ["<|im_end|>"]),
+        (_ends((2, "<eos>", 20)), None, []),
+        (_ends((5, "<|im_end|>", 4), unmarked=16), None, []),
+        (None, None, []),
+    ],
+)
+def test_a_result_stops_where_most_answers_were_trained_to_end(told, stops, added, make_job, models, tmp_path) -> None:
+    run = prepare_cell(make_job("tied"), tmp_path / "first")
+    run_world(1, _save_what_ends_in, run, execution(), told)
+    manifest = json.loads((run.final / "manifest.json").read_text())
+    assert manifest["stops"] == added
+    loaded = AutoModelForCausalLM.from_pretrained(run.final).generation_config.eos_token_id
+    before = AutoModelForCausalLM.from_pretrained(models["tied"]).generation_config.eos_token_id
+    assert loaded == (stops or before)
+    assert stop_ids(run.final) == ({*stops} if stops else {2})
+
+
+def _save_again(run: RunDirectory, chosen: Execution) -> None:
+    built = composed(run, chosen)
+    for text in ("first", "second"):
+        save_final(built.model, run=run, journal=Journal(run=run, rank=0))
+        assert "# run" in (run.final / "README.md").read_text(), "our own card is written anew"
+        (run.final / "LICENSE").write_text(text)
+    (run.final / "README.md").write_text("mine")
+    save_final(built.model, run=run, journal=Journal(run=run, rank=0))
+
+
+def test_what_a_person_put_into_a_result_stays_when_it_is_written_again(make_job, tmp_path) -> None:
+    run = prepare_cell(make_job("untied", method="lora"), tmp_path / "run")
+    run_world(1, _save_again, run, execution())
+    assert (run.final / "README.md").read_text() == "mine"
+    assert (run.final / "LICENSE").read_text() == "second"
+    assert result_fault(run.final) is None
+    assert "LICENSE" not in json.loads((run.final / "manifest.json").read_text())["files"]
 
 
 def test_the_manifest_holds_every_hash(make_job, tmp_path) -> None:

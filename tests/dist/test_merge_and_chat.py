@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import subprocess
 import sys
 from typing import Any
@@ -12,13 +13,16 @@ import pytest
 import torch
 from accelerate.utils import get_balanced_memory, infer_auto_device_map
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from shardwise.errors import DoesNotFitError, ModelError, WorkerFailedError
+from shardwise.errors import DoesNotFitError, InputError, ModelError, WorkerFailedError
 from shardwise.models.load import build_on_meta, read_config
+from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import merging
 from shardwise.train.chatting import Chat
+from shardwise.train.result import base_of, find_base
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from tests.dist.cells import composed, execution, prepare_cell, train_on
@@ -53,10 +57,15 @@ def _merge(memory: int, *asked: Any) -> None:
 
 
 def _merged(
-    run: RunDirectory, *, dtype: str | None = None, dequantised: bool = False, memory: int = 2**40
+    run: RunDirectory,
+    *,
+    dtype: str | None = None,
+    dequantised: bool = False,
+    base_model: str | None = None,
+    memory: int = 2**40,
 ) -> dict[str, Any]:
     """What merging says with some memory that is free; the merged folder keeps a copy."""
-    run_world(1, _merge, memory, str(run.root), str(run.merged), dtype, dequantised)
+    run_world(1, _merge, memory, str(run.root), str(run.merged), dtype, dequantised, base_model)
     return (read_json(run.merged / "manifest.json") or {})["merged"]
 
 
@@ -137,13 +146,167 @@ def test_qlora_is_merged_into_the_base_as_it_lies_or_as_training_computed_with_i
 def test_a_base_that_has_changed_since_is_refused(trained, models, tmp_path) -> None:
     run = trained("untied")
     base = shutil.copytree(models["untied"], tmp_path / "base")
-    adapter = run.final / "adapter_config.json"
-    adapter.write_text(json.dumps({**json.loads(adapter.read_text()), "base_model_name_or_path": str(base)}))
-    _merged(run)
+    _merged(run, base_model=str(base))
     (base / "config.json").write_text((base / "config.json").read_text() + "\n")
-    said = run_world(1, said_by, ModelError, merging.merge, str(run.root), str(tmp_path / "new"), None, False)[0]
+    asked = (str(run.root), str(tmp_path / "new"), None, False, str(base))
+    said = run_world(1, said_by, ModelError, merging.merge, *asked)[0]
     assert said.startswith(f"{base}/config.json: is another file than the adapter in {run.final} was trained on")
+    assert said.endswith("name the folder or hub id of that model by --base-model")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def of_project(project, tmp_path):
+    """Trains a model that the job names from the folder of a project."""
+
+    def make(model: str = "untied", **job: Any) -> RunDirectory:
+        run = prepare_cell(project(model, **{"method": "lora", **job}), tmp_path / "project/runs/first")
+        run_world(1, _train, run, "fp32")
+        return run
+
+    return make
+
+
+def _set_base(run: RunDirectory, name: str) -> None:
+    path = run.final / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": name}))
+
+
+def test_a_run_finds_its_base_in_the_project_that_it_moved_with(of_project, tmp_path, monkeypatch) -> None:
+    here = of_project().root.parents[1]
+    copy = RunDirectory(shutil.copytree(here, tmp_path / "copy") / "runs/first")
+    assert find_base(copy) == tmp_path / "copy/models/base", "its own, not the original's in the working directory"
+    monkeypatch.chdir("/")
+    assert find_base(copy) == tmp_path / "copy/models/base"
+    moved = RunDirectory((tmp_path / "copy").rename(tmp_path / "renamed") / "runs/first")
+    assert base_of(moved)[0] == tmp_path / "renamed/models/base"
+    _set_base(moved, "org/name")
+    assert find_base(moved) == tmp_path / "renamed/models/base", "a name set by hand is for others"
+    assert result_fault(moved.final) is None
+    alone = RunDirectory(moved.root.rename(tmp_path / "alone"))
+    monkeypatch.chdir(tmp_path / "renamed")
+    assert find_base(alone).resolve() == tmp_path / "renamed/models/base", "from where the job is run"
+
+
+def test_a_base_that_is_gone_is_named_with_the_way_out(of_project, models, tmp_path) -> None:
+    run = of_project()
+    (tmp_path / "project/models").rename(tmp_path / "aside")
+    with pytest.raises(ModelError) as caught:
+        find_base(run)
+    assert str(caught.value) == (
+        f"models/base: is the folder of the base model, and is neither in {tmp_path}/project nor in a folder around "
+        f"{run.root}; where it has moved, name its folder or hub id by --base-model"
+    )
+    assert find_base(run, str(tmp_path / "aside/base")) == tmp_path / "aside/base"
+    with pytest.raises(ModelError, match=r"is another file than the adapter in .* was trained on"):
+        find_base(run, str(models["tied"]))
+    with pytest.raises(ModelError, match="is neither a folder nor a model the hub gives"):
+        find_base(run, "../nowhere")
+    (run.final / "adapter_config.json").unlink()
+    with pytest.raises(ModelError, match="models/base: is the folder of the base model, and is neither in "):
+        find_base(run)  # of a model that was trained in full, whose base `chat --base` asks
+
+
+def test_results_of_earlier_versions_are_read(of_project, tmp_path) -> None:
+    run = of_project("wide", method="qlora", lora=LORA)
+    quantised = run.final / "quantization_config.json"
+    (run.final / "config.json").write_text(json.dumps({"quantization_config": json.loads(quantised.read_text())}))
+    quantised.unlink()
+    base = (tmp_path / "project/models/base").rename(tmp_path / "elsewhere")
+    _set_base(run, str(base))
+    found, how = base_of(run)
+    assert (found, how.bnb_4bit_quant_type, how.bnb_4bit_compute_dtype) == (base, "nf4", torch.float32)
+
+
+def test_large_updates_that_float32_rounds_are_looked_at_in_float64(trained) -> None:
+    run = trained("untied", lora={"r": 24, "lora_alpha": 48, "use_rslora": True})
+    adapter = run.final / "adapter_model.safetensors"
+    first, found = load_file(adapter), []
+    for larger in (30, 60, 100, 200, 300):
+        save_file({name: larger * t if "lora_B" in name else t for name, t in first.items()}, adapter)
+        said = _merged(run)
+        if said["float64_difference"] is not None:
+            found.append(said)
+            limit = 1e-5 * max(1.0, said["largest_logit"])
+            assert said["float64_difference"] <= limit < said["exact_difference"]
+            assert said["exact_difference"] == pytest.approx(said["difference"], rel=1e-3)
+    assert found, "the updates should be large enough for float32 to round"
+
+
+def _merge_wrongly(run: RunDirectory, memory: int) -> str:
+    """What merging says of a merge of PEFT's that is wrong in every type."""
+    real = merging._adapted
+
+    def adapted(*given: Any, **options: Any) -> Any:
+        model = real(*given, **options)
+        unload = model.merge_and_unload
+
+        def wrongly() -> Any:
+            merged = unload()
+            merged.get_output_embeddings().weight.data[0, 0] += 1
+            return merged
+
+        model.merge_and_unload = wrongly
+        return model
+
+    merging._adapted = adapted
+    merging.available_memory = lambda: memory
+    return said_by(WorkerFailedError, merging.merge, str(run.root), str(run.merged), None, False)
+
+
+def test_what_differs_in_float64_too_is_refused(trained) -> None:
+    run = trained("untied")
+    said = run_world(1, _merge_wrongly, run, 2**40)[0]
+    assert "logits of the merged model differ by up to" in said and "(in float64 by " in said
+    small = run_world(1, _merge_wrongly, run, 300_000)[0]
+    assert "differ by up to" in small and "float64" not in small, "memory is too small to look again"
+    assert not list(run.root.glob("*merged*"))
+
+
+def test_a_second_merge_keeps_what_a_person_put_there(trained) -> None:
+    run = trained("untied")
+    _merged(run)
+    assert stat.S_IMODE((run.merged / "model.safetensors").stat().st_mode) == 0o644, "as the umask says"
+    assert (run.merged / "README.md").read_text().startswith('---\nlibrary_name: "transformers"\n')
+    for path in run.merged.iterdir():
+        assert str(run.root.parent).encode() not in path.read_bytes(), path.name
+    (run.merged / "notes").mkdir()
+    for name in ("README.md", "LICENSE", "notes/a.txt"):
+        (run.merged / name).write_text("by hand")
+    for dtype in ("bfloat16", "float16"):
+        assert _merged(run, dtype=dtype)["dtype"] == dtype
+        for name in ("README.md", "LICENSE", "notes/a.txt"):
+            assert (run.merged / name).read_text() == "by hand"
+    manifest = read_json(run.merged / "manifest.json") or {}
+    assert not {"LICENSE", "notes/a.txt", "README.md"} & manifest["files"].keys()
+    (run.merged / "README.md").unlink()
+    _merged(run)
+    assert "| merged weights | float32 |" in (run.merged / "README.md").read_text()
+
+
+def _merge_onto_a_full_disk(run: RunDirectory, free: int) -> str:
+    merging.free_disk = lambda _: free
+    return said_by(InputError, merging.merge, str(run.root), str(run.merged), "float32", False)
+
+
+def _merge_onto_a_disk_that_fills(run: RunDirectory) -> str:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    merging._save = full
+    return said_by(WorkerFailedError, merging.merge, str(run.root), str(run.merged), None, False)
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written(trained) -> None:
+    run = trained("bfloat16", precision="mixed")
+    said = run_world(1, _merge_onto_a_full_disk, run, 100_000)[0]
+    assert said.startswith(f"{run.merged}: the merged model takes ")
+    assert "and its disk has 97.7 KiB left; free some, name a folder on another disk by --output, or" in said
+    assert not list(run.root.glob("*merged*"))
+    _merged(run)
+    said = run_world(1, _merge_onto_a_disk_that_fills, run)[0]
+    assert said.endswith("No space left on device; what was there before is as it was")
+    assert result_fault(run.merged) is None and not list(run.root.glob(".merged*"))
 
 
 def _merge_with_a_slip(run: RunDirectory) -> str:
@@ -195,6 +358,28 @@ def test_chat_answers_as_transformers_generates(method, model, trained, models) 
     prompt = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, return_dict=True, return_tensors="pt")
     tokens = loaded.generate(**prompt, max_new_tokens=12, do_sample=False)
     assert answer == tokenizer.decode(tokens[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+
+
+def _learn_to_stop(run: RunDirectory) -> list[int]:
+    """Ids at which `chat` stops, where answers were trained to end in the token 5."""
+    data = json.loads(run.data.read_text())
+    run.data.write_text(json.dumps({**data, "ends": {"tokens": [{"id": 5, "text": "<|im_end|>", "count": 9}]}}))
+    save_final(composed(run, execution()).model, run=run, journal=Journal(run=run, rank=0))
+    chat = Chat(run, "trained", max_new_tokens=12, temperature=0.0)
+    chat.load(QUESTION)
+    asked: list[Any] = []
+    generate = chat._model.generate
+    chat._model.generate = lambda **given: asked.append(given["eos_token_id"]) or generate(**given)
+    chat.answer(QUESTION)
+    return asked[0]
+
+
+def test_chat_and_a_merged_model_stop_where_answers_were_trained_to_end(trained) -> None:
+    run = trained("untied")
+    assert run_world(1, _learn_to_stop, run)[0] == [2, 5]
+    _merged(run)
+    assert AutoModelForCausalLM.from_pretrained(run.merged).generation_config.eos_token_id == [2, 5]
+    assert (read_json(run.merged / "manifest.json") or {})["stops"] == ["<|im_end|>"]
 
 
 def test_chat_loads_the_base_of_qlora_in_4_bits(trained, models) -> None:

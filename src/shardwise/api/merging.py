@@ -11,7 +11,7 @@ from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
 from shardwise.launch.final_files import finished_job
 from shardwise.launch.processes.torch_helpers import run_program
 from shardwise.spec.job.file import read_job
-from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, is_local_base, put_by_a_person
+from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, naming_a_folder, put_by_a_person
 from shardwise.spec.run import RunDirectory, read_json
 
 #: Types of a merged model's weights.
@@ -115,7 +115,7 @@ def usage(run: RunDirectory) -> list[str]:
     lines = adapter_lines(
         config,
         final=final,
-        base=job.model if is_local_base(run.final) else config[BASE_KEYS[0]],
+        base=job.model if ADAPTER_CONFIG in naming_a_folder(run.final) else config[BASE_KEYS[0]],
         merge=f"shardwise merge {run.root}",
         dtype=model.get("storage_dtype"),
         stops=stops,
@@ -125,9 +125,8 @@ def usage(run: RunDirectory) -> list[str]:
 
 def publishing(folder: Path) -> list[str]:
     """The command that uploads a result, and what to look at before."""
-    files = " and ".join(name for name in (CARD, ADAPTER_CONFIG) if (folder / name).is_file())
-    todo = [f"{files} name the base by a folder: put its hub id there"] if is_local_base(folder) else []
-    todo += [f"{CARD} states no license: choose one", "may the data be published? A model can be made to recite it"]
+    todo = [f"{name} names the base by a folder; put its hub id there" for name in naming_a_folder(folder)]
+    todo += [f"{CARD} states no license; choose one", "may the data be published? A model can be made to recite it"]
     return [f"  hf upload my-name/my-model {folder}", "before publishing:", *(f"  {line}" for line in todo)]
 
 

@@ -84,12 +84,14 @@ def settings_of(path: Path) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def is_local_base(final: Path) -> bool:
-    """Whether an adapter names its base by a folder of the machine on which it was trained, and nobody has set a hub id
-    since. Earlier versions wrote whole paths."""
-    written = (read_json(final / MANIFEST) or {}).get("base")
-    said = (read_json(final / ADAPTER_CONFIG) or {}).get(BASE_KEYS[0], written)
-    return said is not None and (said == written or Path(said).is_absolute())
+def naming_a_folder(result: Path) -> list[str]:
+    """Files of a result that name its base by a folder of the machine on which it was trained, where nobody has set a
+    hub id since. Earlier versions wrote whole paths."""
+    written: str | None = (read_json(result / MANIFEST) or {}).get("base")
+    said = (read_json(result / ADAPTER_CONFIG) or {}).get(BASE_KEYS[0])
+    files = [ADAPTER_CONFIG] if said is not None and (said == written or Path(said).is_absolute()) else []
+    card = (result / CARD).read_text(encoding="utf-8", errors="replace") if (result / CARD).is_file() else ""
+    return files + ([CARD] if written is not None and f'\nbase_model: "{Path(written).name}"\n' in card else [])
 
 
 def keep_what_a_person_put(old: Path, new: Path) -> list[str]:

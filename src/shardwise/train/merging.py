@@ -19,7 +19,7 @@ from shardwise.data.store import open_prepared
 from shardwise.errors import DataError, InputError, WorkerFailedError
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantised_and_back, quantised_layers
-from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, is_local_base
+from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, naming_a_folder
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.precision import type_name
 from shardwise.train.result import base_of, run_program
@@ -74,7 +74,7 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_
         written = _logits(_load(folder, loaded), rows)
         _agree(_apart(rounded, written), rounded, dtype=loaded, of="what was to be written")
         answer["difference"] = _apart(expected, written)
-        is_local = is_local_base(run.final)
+        is_local = ADAPTER_CONFIG in naming_a_folder(run.final)
         card = model_card(run, base=name, is_local=is_local, merged=answer["dtype"])
         (folder / CARD).write_text(card, encoding="utf-8")
         adapter = read_json(run.final / MANIFEST) or {}
@@ -83,7 +83,14 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_
         said |= {"base": Path(name).name} if is_local else {}
         kept = write_manifest(folder, end, records={}, said=said)
         commit(folder, end)
-    done = {"folder": target, "base": str(base), **answer, "dtype_before": before, "kept": kept, "stops": stops}
+    done = {
+        "folder": target,
+        "base": str(base.resolve()),
+        **answer,
+        "dtype_before": before,
+        "kept": kept,
+        "stops": stops,
+    }
     print(json.dumps(done))
 
 

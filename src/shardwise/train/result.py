@@ -17,7 +17,7 @@ from shardwise.models.content import folder_content
 from shardwise.models.load import find_model_folder
 from shardwise.models.weights import Weights
 from shardwise.spec.job.file import read_job
-from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, MANIFEST, is_local_base
+from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, MANIFEST
 from shardwise.spec.run import RunDirectory, read_json, revision_of
 from shardwise.train.saving.export import QUANTISATION, WEIGHTS, listed
 
@@ -47,7 +47,8 @@ def find_base(run: RunDirectory, named: str | None = None) -> Path:
     found = [(folder, _changed(folder, recorded)) for folder in folders if (folder / "config.json").is_file()]
     if not found:
         revision = adapter.get(BASE_KEYS[1]) or revision_of(run, said)
-        folder = find_model_folder(named) if named else _from_hub(run, said, revision=revision)
+        is_folder = said == manifest.get("base")
+        folder = find_model_folder(named) if named else _from_hub(run, said, revision=revision, is_folder=is_folder)
         found = [(folder, _changed(folder, recorded))]
     folder, changed = next((one for one in found if one[1] is None), found[0])
     if changed is None:
@@ -57,10 +58,10 @@ def find_base(run: RunDirectory, named: str | None = None) -> Path:
     raise ModelError.at(folder / changed, f"{message} folder or hub id of that model by --base-model")
 
 
-def _from_hub(run: RunDirectory, name: str, *, revision: str | None) -> Path:
-    """The hub's model of a name, unless that was a folder's."""
+def _from_hub(run: RunDirectory, name: str, *, revision: str | None, is_folder: bool) -> Path:
+    """The hub's model of a name, unless that is a folder's."""
     try:
-        if not is_local_base(run.final) and is_hub_id(hub_id(name)):
+        if not is_folder and is_hub_id(hub_id(name)):
             return find_model_folder(name, revision=revision)
         why = f"is the folder of the base model, and is neither in {Path.cwd()} nor in a folder around {run.root}"
     except ModelError as error:

@@ -55,7 +55,9 @@ def model_card(run: RunDirectory, *, base: str, is_local: bool, merged: str | No
     title = run.root.resolve().name
     note = _NOTE.format(base=name, also=_ALSO if adapter else "") if is_local else ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, job, merged=merged))
-    load = (_LOAD_ADAPTER if adapter else _LOAD).format(base=name, title=title)
+    in_4_bits = ", quantization_config=quantised" if job.method == "qlora" else ""
+    before = _QUANTISED.format(title=title) if in_4_bits else ""
+    load = (_LOAD_ADAPTER if adapter else _LOAD).format(base=name, title=title, options=in_4_bits, before=before)
     method = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}[job.method]
     return (
         f"---\n{_front(run, base=name, adapter=adapter, job=job)}---\n\n# {title}\n\n`{name}` after {method}, {how}; "
@@ -120,11 +122,17 @@ _NOTE = """
 
 _ALSO = " and in `base_model_name_or_path` of `adapter_config.json`"
 
+_QUANTISED = """import json
+from transformers import BitsAndBytesConfig
+
+quantised = BitsAndBytesConfig.from_dict(json.load(open("{title}/quantization_config.json")))
+"""
+
 _LOAD_ADAPTER = """```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("{base}")
+{before}
+model = AutoModelForCausalLM.from_pretrained("{base}"{options})
 model = PeftModel.from_pretrained(model, "{title}")  # this folder, or its hub id
 tokenizer = AutoTokenizer.from_pretrained("{title}")
 ```
