@@ -178,7 +178,7 @@ def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen
     assert plain != pytest.approx(loss, rel=1e-5)
 
 
-#: Opens a folder as programs do that were not told what it is, from where its base lies; prints how many adapters it has.
+#: Opens a folder as programs do that know nothing of it, from where its base lies; prints how many adapters it has.
 OPENING = """
 import sys
 from transformers import AutoModelForCausalLM, pipeline

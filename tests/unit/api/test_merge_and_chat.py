@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from shardwise.cli.chat import chat
 from shardwise.cli.merge import merged_lines
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.spec.job.file import job_from_data
+from shardwise.spec.result import naming_a_folder, result_fault, settings_of
 from shardwise.spec.run import RunDirectory, write_json
 
 
@@ -67,10 +69,66 @@ def test_chat_refuses_what_is_not_there(tmp_path) -> None:
 
 
 def test_a_merge_is_told_with_what_to_do_next(tmp_path) -> None:
-    made = {"folder": "run/merged", "base": "b", "onto": "unquantised", "dtype": "bfloat16", "computed_in": "float32"}
+    made = {"folder": "run/merged", "base": "/b", "onto": "unquantised", "dtype": "bfloat16", "computed_in": "float32"}
     figures = {"rows": "8 evaluation rows", "largest_logit": 13.7, "difference": 0.72, "exact_difference": 9e-6}
     lines = merged_lines({**made, **figures}, Path("run"))
-    assert lines[0] == "merged into b, which is not in 4 bits as it was in training"
+    assert lines[0] == "merged the adapter run/final into its base /b, which is not in 4 bits as it was in training"
+    assert lines[1] == "  model    run/merged, bfloat16"
     assert "7.2e-01, and 9.0e-06 on one base without rounding; of 8 evaluation rows, computed in float32" in lines[2]
     assert lines[3] == "ask it: shardwise chat run --merged"
-    assert [line.split()[0] for line in lines[5:]] == ["vllm", "python", "hf"]
+    assert [line.split()[0] for line in lines[5:]] == ["vllm", "python", "hf", "before", "README.md", "may"]
+    again = {"dtype_before": "float32", "kept": ["LICENSE", "README.md"], "float64_difference": 2e-15}
+    lines = merged_lines({**made, **figures, **again}, Path("run"))
+    assert lines[1] == "  model    run/merged, bfloat16; it was float32 before"
+    assert lines[2] == "  kept     LICENSE, README.md: not written by a merge"
+    assert lines[4].endswith("updates are large, and float32 rounds so much; in float64 it is 2.0e-15")
+
+
+def test_a_merge_does_not_replace_weights_that_a_person_changed(tmp_path) -> None:
+    run = _run(tmp_path)
+    write_json(run.merged / "config.json", {"mine": 1})
+    record = {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+    write_json(run.merged / "manifest.json", {"files": {"config.json": record}, "merged": {}})
+    with pytest.raises(ShardwiseError) as caught:
+        api.merge(run.root)
+    assert str(caught.value) == (
+        f"{run.merged}/config.json is not what the last merge wrote, and another would replace it; name a new folder "
+        "by --output, or remove it"
+    )
+
+
+def _adapter(folder: Path, **said: object) -> RunDirectory:
+    """A run whose adapter says more than its name of the base, all of it recorded."""
+    run = _run(folder)
+    path = run.final / "adapter_config.json"
+    write_json(path, {"base_model_name_or_path": "models/base", "r": 8, **said})
+    record = {"size": path.stat().st_size, "sha256": "", "settings": settings_of(path)}
+    write_json(run.final / "manifest.json", {"files": {path.name: record}, "base": "models/base"})
+    return run
+
+
+def test_a_base_named_by_hand_is_no_damage_and_another_setting_is(tmp_path) -> None:
+    run = _adapter(tmp_path)
+    assert naming_a_folder(run.final) == ["adapter_config.json"]
+    path = run.final / "adapter_config.json"
+    path.write_text(json.dumps({"r": 8, "base_model_name_or_path": "org/name", "revision": "main"}))
+    assert result_fault(run.final) is None
+    assert naming_a_folder(run.final) == []
+    write_json(path, {"base_model_name_or_path": "org/name", "r": 16})
+    assert result_fault(run.final) == "adapter_config.json says other things than were written"
+
+
+def test_what_is_to_be_done_before_publishing_is_said(tmp_path) -> None:
+    run = _adapter(tmp_path)
+    (run.final / "README.md").write_text('---\nbase_model: "base"\n---\n')
+    said = api.publishing(run.final)
+    assert said == [
+        f"  hf upload my-name/my-model {run.final}",
+        "before publishing:",
+        "  adapter_config.json names the base by a folder; put its hub id there",
+        "  README.md names the base by a folder; put its hub id there",
+        "  README.md states no license; choose one",
+        "  may the data be published? A model can be made to recite it",
+    ]
+    lines = api.usage(run)
+    assert lines[0].startswith("  vllm serve m --enable-lora --lora-modules mine=")

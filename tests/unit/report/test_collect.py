@@ -353,6 +353,8 @@ def test_report_json_is_whole_and_states_each_error(tmp_path) -> None:
     assert (made.gaps[-1].file, "the report cannot be written" in made.gaps[-1].reason) == ("report.html", True)
     said = closing_lines(TrainResult(run=run, outcome="finished", step=2, report=made))
     assert any(line.startswith("  report   is missing: ") for line in said), said
+    used = said[said.index("elsewhere:") :]
+    assert used[1].startswith("  vllm serve ") and "before publishing:" in used
 
 
 @pytest.mark.slow
