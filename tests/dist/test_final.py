@@ -196,6 +196,12 @@ def test_an_adapter_opens_by_its_folder_alone(method, project, tmp_path) -> None
     assert said == "models/base", "the name that the job gave"
     done = subprocess.run([sys.executable, "-c", OPENING, str(final)], capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "21", "seven matrices of three blocks"
+    code = (final / "README.md").read_text().split("```python")[1].split("```")[0]
+    (tmp_path / "base").symlink_to(tmp_path / "project/models/base")
+    (tmp_path / "first").symlink_to(final)
+    shown = f"{code}\nprint(type(model).__name__, len(tokenizer))"
+    done = subprocess.run([sys.executable, "-c", shown], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == "PeftModelForCausalLM", "as the card says"
 
 
 @pytest.mark.parametrize(("method", "model"), [("full", "tied"), ("lora", "untied"), ("qlora", "wide")])

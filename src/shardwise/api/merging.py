@@ -112,10 +112,12 @@ def usage(run: RunDirectory) -> list[str]:
     model: dict[str, Any] = (read_json(run.plan) or {}).get("model") or {}
     if config is None:
         return [*model_lines(final, dtype=job.train.save_dtype, stops=stops), *publishing(run.final)]
+    base = Path(job.model).expanduser()
+    folder = str(base.parent if base.is_file() else base)
     lines = adapter_lines(
         config,
         final=final,
-        base=job.model if ADAPTER_CONFIG in naming_a_folder(run.final) else config[BASE_KEYS[0]],
+        base=folder if ADAPTER_CONFIG in naming_a_folder(run.final) else config[BASE_KEYS[0]],
         merge=f"shardwise merge {run.root}",
         dtype=model.get("storage_dtype"),
         stops=stops,

@@ -36,6 +36,8 @@ class Kind:
     options: str = ""
 
 
+_BOTH = ("vllm", "llama_cpp")
+
 KINDS = (
     Kind(name="LoRA, QLoRA", has=lambda _: True),
     Kind(
@@ -43,17 +45,11 @@ KINDS = (
         has=lambda config: bool(config.get("use_rslora")),
         llama_cpp="takes rsLoRA sqrt(r) times too weakly, in silence",
     ),
-    Kind(
-        name="DoRA",
-        has=lambda config: bool(config.get("use_dora")),
-        vllm="refuses DoRA",
-        llama_cpp="refuses DoRA",
-    ),
+    Kind(name="DoRA", has=lambda config: bool(config.get("use_dora")), **dict.fromkeys(_BOTH, "refuses DoRA")),
     Kind(
         name="`modules_to_save`",
         has=lambda config: bool(config.get("modules_to_save")),
-        vllm="refuses modules_to_save",
-        llama_cpp="refuses modules_to_save",
+        **dict.fromkeys(_BOTH, "refuses modules_to_save"),
     ),
     Kind(
         name="stacked experts",
@@ -64,7 +60,7 @@ KINDS = (
     Kind(name="a rank above 512", has=lambda config: rank_of(config) > RANKS[-1], vllm="takes ranks up to 512"),
 )
 
-#: Type of weights -> what the engines would make of it unasked, and how it is kept.
+#: Type of weights -> what llama.cpp calls it; unasked, it converts float32 to float16.
 OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
@@ -98,6 +94,7 @@ def adapter_lines(
 
 
 def _line(engine: str, command: str, reasons: list[str], merge: str) -> str:
+    """A command, or why it is to be merged first."""
     return f"  {command}    # {engine}" if not reasons else f"  merge first: {merge}    # {engine} {', '.join(reasons)}"
 
 
@@ -110,14 +107,3 @@ def model_lines(folder: str, *, dtype: str | None, stops: list[str]) -> list[str
     ends = f"  answers end in {', '.join(stops)}: generation_config.json stops at it, as the base did not"
     lines = [f"  vllm serve {shlex.quote(folder)}{kept}    # {VLLM}", f"  {gguf}    # {LLAMA_CPP}"]
     return [*lines, *([ends] if stops else [])]
-
-
-def table() -> str:
-    """The table of docs/howto/adapter.md."""
-    rows = [f"| {kind.name} | {_cell(kind.vllm, kind.options)} | {_cell(kind.llama_cpp)} |" for kind in KINDS]
-    head = f"| adapter | {VLLM} | {LLAMA_CPP} |\n|---|---|---|"
-    return "\n".join([head, *rows])
-
-
-def _cell(reason: str | None, options: str = "") -> str:
-    return f"merge first: {reason}" if reason else f"adapter, with `{options}`" if options else "adapter"

@@ -55,7 +55,6 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_
     double = _agree(exact, together, dtype=loaded, again=again)
     rounded = _logits(_cast(_cast(model, saved), loaded), rows)
     expected = together if trained is None else trained
-    name = str((read_json(run.final / ADAPTER_CONFIG) or {}).get(BASE_KEYS[0]))
     answer = {
         "onto": "base" if computed is None else "dequantised" if dequantised else "unquantised",
         "dtype": type_name(saved),
@@ -74,24 +73,20 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_
         written = _logits(_load(folder, loaded), rows)
         _agree(_apart(rounded, written), rounded, dtype=loaded, of="what was to be written")
         answer["difference"] = _apart(expected, written)
-        is_local = ADAPTER_CONFIG in naming_a_folder(run.final)
-        card = model_card(run, base=name, is_local=is_local, merged=answer["dtype"])
-        (folder / CARD).write_text(card, encoding="utf-8")
-        adapter = read_json(run.final / MANIFEST) or {}
-        stops = adapter.get("stops", [])
-        said = {"merged": answer, "adapter": adapter, "stops": stops}
-        said |= {"base": Path(name).name} if is_local else {}
+        said = {"merged": answer, **_described(run, folder, dtype=answer["dtype"])}
         kept = write_manifest(folder, end, records={}, said=said)
         commit(folder, end)
-    done = {
-        "folder": target,
-        "base": str(base.resolve()),
-        **answer,
-        "dtype_before": before,
-        "kept": kept,
-        "stops": stops,
-    }
-    print(json.dumps(done))
+    places = {"folder": target, "base": str(base.resolve())}
+    print(json.dumps({**places, **answer, "dtype_before": before, "kept": kept, "stops": said["stops"]}))
+
+
+def _described(run: RunDirectory, folder: Path, *, dtype: str) -> dict[str, Any]:
+    """Writes the card of a merged model; what its manifest says of the adapter and its base."""
+    name = str((read_json(run.final / ADAPTER_CONFIG) or {}).get(BASE_KEYS[0]))
+    is_local = ADAPTER_CONFIG in naming_a_folder(run.final)
+    (folder / CARD).write_text(model_card(run, base=name, is_local=is_local, merged=dtype), encoding="utf-8")
+    adapter = read_json(run.final / MANIFEST) or {}
+    return {"adapter": adapter, "stops": adapter.get("stops", []), **({"base": Path(name).name} if is_local else {})}
 
 
 def _refuse_full_disk(end: Path, needed: int) -> None:

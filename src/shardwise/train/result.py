@@ -27,9 +27,8 @@ def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
     None). Raises as `find_base`."""
     from transformers import BitsAndBytesConfig
 
-    folders = (QUANTISATION, "config.json")  # earlier versions wrote the latter
-    said, before = (read_json(run.final / name) or {} for name in folders)
-    said = said or before.get("quantization_config")
+    said = read_json(run.final / QUANTISATION)
+    said = said or (read_json(run.final / "config.json") or {}).get("quantization_config")  # of earlier versions
     return find_base(run, named), BitsAndBytesConfig.from_dict(said) if said else None
 
 

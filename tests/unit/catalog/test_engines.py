@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.catalog.engines import LLAMA_CPP, adapter_lines, model_lines, rank_of, table
+from shardwise.catalog.engines import KINDS, LLAMA_CPP, VLLM, adapter_lines, model_lines, rank_of
 
 PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
 MERGE = "  merge first: shardwise merge run    # "
@@ -54,7 +54,12 @@ def test_the_lines_say_type_and_stop_token() -> None:
 
 
 def test_the_page_has_the_same_table() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8")
+    def cell(reason: str | None, options: str = "") -> str:
+        return f"merge first: {reason}" if reason else f"adapter, with `{options}`" if options else "adapter"
+
+    rows = [f"| {kind.name} | {cell(kind.vllm, kind.options)} | {cell(kind.llama_cpp)} |" for kind in KINDS]
+    table = "\n".join([f"| adapter | {VLLM} | {LLAMA_CPP} |", "|---|---|---|", *rows])
+    assert f"\n\n{table}\n\n" in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_rank_is_that_of_the_largest_pattern() -> None:

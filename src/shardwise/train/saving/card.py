@@ -33,17 +33,15 @@ def base_name(model: str) -> tuple[str, bool]:
 
 def remove_traces(folder: Path) -> None:
     """Removes from the configurations in a folder the names of folders that they were read from."""
+
+    def without(said: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in said.items() if key not in _TRACES}
+
     for path in folder.glob("*config.json"):
-        said = read_json(path) or {}
-        kept = _without_traces(said)
-        if kept != said:
+        text = path.read_text(encoding="utf-8")
+        kept = json.loads(text, object_hook=without)
+        if kept != json.loads(text):
             path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _without_traces(said: Any) -> Any:
-    if isinstance(said, dict):
-        return {key: _without_traces(value) for key, value in said.items() if key not in _TRACES}  # pyright: ignore
-    return said
 
 
 def model_card(run: RunDirectory, *, base: str, is_local: bool, merged: str | None = None) -> str:
@@ -53,11 +51,12 @@ def model_card(run: RunDirectory, *, base: str, is_local: bool, merged: str | No
     adapter, name = job.adapters is not None and merged is None, Path(base).name if is_local else base
     how = "merged into it" if merged else "an adapter on it" if adapter else "the whole model"
     title = run.root.resolve().name
-    note = _NOTE.format(base=name, also=_ALSO if adapter else "") if is_local else ""
+    also = " and in `base_model_name_or_path` of `adapter_config.json`" if adapter else ""
+    note = _NOTE.format(base=name, also=also) if is_local else ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, job, merged=merged))
-    in_4_bits = ", quantization_config=quantised" if job.method == "qlora" else ""
-    before = _QUANTISED.format(title=title) if in_4_bits else ""
-    load = (_LOAD_ADAPTER if adapter else _LOAD).format(base=name, title=title, options=in_4_bits, before=before)
+    load = (_LOAD_IN_4_BITS if job.method == "qlora" and adapter else _LOAD_ADAPTER if adapter else _LOAD).format(
+        base=name, title=title
+    )
     method = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}[job.method]
     return (
         f"---\n{_front(run, base=name, adapter=adapter, job=job)}---\n\n# {title}\n\n`{name}` after {method}, {how}; "
@@ -120,28 +119,33 @@ _NOTE = """
 > its place here, in `base_model` above{also}.
 """
 
-_ALSO = " and in `base_model_name_or_path` of `adapter_config.json`"
+_LOAD = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-_QUANTISED = """import json
-from transformers import BitsAndBytesConfig
-
-quantised = BitsAndBytesConfig.from_dict(json.load(open("{title}/quantization_config.json")))
+model = AutoModelForCausalLM.from_pretrained("{title}")  # this folder, or its hub id
+tokenizer = AutoTokenizer.from_pretrained("{title}")
+```
 """
 
 _LOAD_ADAPTER = """```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
-{before}
-model = AutoModelForCausalLM.from_pretrained("{base}"{options})
+
+model = AutoModelForCausalLM.from_pretrained("{base}")
 model = PeftModel.from_pretrained(model, "{title}")  # this folder, or its hub id
 tokenizer = AutoTokenizer.from_pretrained("{title}")
 ```
 """
 
-_LOAD = """```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+_LOAD_IN_4_BITS = """```python
+import json
 
-model = AutoModelForCausalLM.from_pretrained("{title}")  # this folder, or its hub id
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+quantised = BitsAndBytesConfig.from_dict(json.load(open("{title}/quantization_config.json")))
+model = AutoModelForCausalLM.from_pretrained("{base}", quantization_config=quantised)
+model = PeftModel.from_pretrained(model, "{title}")  # this folder, or its hub id
 tokenizer = AutoTokenizer.from_pretrained("{title}")
 ```
 """

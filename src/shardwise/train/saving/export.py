@@ -182,6 +182,7 @@ def _stop_at_ends(result: Result, folder: Path) -> list[str]:
     stops = listed(said.get("eos_token_id"))
     new = [(token, text) for token, text in result.ends if token not in stops]
     if new:
+        said.pop("_from_model_config", None)  # with it, transformers would take those of config.json
         write_json(path, {**said, "eos_token_id": [*stops, *(token for token, _ in new)]})
     return [text for _, text in new]
 
