@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from shardwise.catalog.engines import adapter_lines, model_lines
 from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
@@ -61,21 +61,28 @@ def merge(
     return json.loads(run_program("shardwise.train.merging", asked, capture=True))
 
 
+class Draws(TypedDict, total=False):
+    """How tokens of an answer are drawn: at temperature 0 the likeliest, by default at most 256 of them."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float | None
+    seed: int | None
+
+
 def chat(
     run_dir: str | Path,
     *,
     part: Literal["trained", "base", "merged"] = "trained",
     prompt: str | None = None,
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_p: float | None = None,
-    seed: int | None = None,
     system: str | None = None,
     as_json: bool = False,
     base_model: str | None = None,
+    **draws: Unpack[Draws],
 ) -> None:
-    """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. `base_model`, and what
-    is raised, as in `merge`."""
+    """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. `base_model`, and what is
+    raised, as in `merge`."""
+    drawn: Draws = {"max_new_tokens": 256, "temperature": 0.0, **draws}
     run = RunDirectory(Path(run_dir))
     finished_job(run)
     if prompt is not None and not prompt.strip():
@@ -83,16 +90,15 @@ def chat(
     for flag, text in (("--prompt", prompt), ("--system", system)):
         if text is not None and not _is_text(text):
             raise InputError(f"{flag} is not UTF-8 text; write it as UTF-8")
-    if top_p is not None and not temperature:
+    if drawn.get("top_p") is not None and not drawn.get("temperature"):
         raise InputError("--top-p is set, which has no effect at --temperature 0; write a higher one, or leave it out")
     if part == "merged" and not run.merged.is_dir():
         raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
     if part == "merged" and _read(run.merged).get("adapter") != read_json(run.final / "manifest.json"):
         message = f"{run.merged} holds another adapter than {run.final}, which was trained on since"
         raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
-    asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "max_new_tokens": max_new_tokens}
-    asked |= {"temperature": temperature, "top_p": top_p, "seed": seed, "system": system, "as_json": as_json}
-    asked |= {"base_model": base_model}
+    asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "system": system}
+    asked |= {"as_json": as_json, "base_model": base_model, **drawn}
     run_program("shardwise.train.chatting", asked)
 
 
