@@ -9,14 +9,11 @@ from shardwise.data.seen import look
 from shardwise.spec.run import EVALUATION, SAVING
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError, check_finite, check_sights
-from shardwise.train.guards.replicas import check_replicas
+from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.optim import gradient_norm, learning_rate
 from shardwise.train.update import Update
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
-
-#: Trained replicas are compared every so many steps; all of them at the start and before every save.
-REPLICA_CHECK_STEPS = 200
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,11 @@ def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> t
         counted: trained parameters that this rank owns.
         device: of this rank; gradients may lie elsewhere.
     """
-    gradients = [local_part(p.grad) for p in counted if p.grad is not None]
+    return norm_of([local_part(p.grad) for p in counted if p.grad is not None], device=device)
+
+
+def norm_of(gradients: list[torch.Tensor], *, device: torch.device) -> torch.Tensor:
+    """As `gradient_norm`, of local parts that this rank owns."""
     total = torch.zeros((), dtype=torch.float64, device=device)
     for norms in (_norms_on_gpu, _norms_on_cpu):
         found = norms(gradients)

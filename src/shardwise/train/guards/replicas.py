@@ -12,6 +12,9 @@ from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import local_part
 from shardwise.train.guards.checks import GuardError, gather
 
+#: Trained replicas are compared every so many steps; all of them at the start and before every save.
+REPLICA_CHECK_STEPS = 200
+
 #: Words that are hashed at once; takes 16 MiB of the device.
 CHUNK_WORDS = 2**20
 

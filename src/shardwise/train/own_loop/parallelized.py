@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.models.anatomy import drops_out
@@ -26,7 +25,6 @@ from shardwise.parallel.context import Context
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts
 from shardwise.parallel.optimizer.zero1 import Windows
-from shardwise.parallel.ownership import local_part
 from shardwise.spec.adapters.saved_names import saved_refusal
 from shardwise.spec.adapters.target_names import target_refusal
 from shardwise.spec.job.file import job_from_data
@@ -35,8 +33,11 @@ from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import Part, TrainedModel, cut_parts, spread_parts
-from shardwise.train.optim import gradient_norm
+from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
+from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given
+from shardwise.train.own_loop.gradients import plain
+from shardwise.train.own_loop.handed import Handed
 from shardwise.train.own_loop.rows import global_batch
 from shardwise.train.saving.export import Result
 from shardwise.train.saving.final import save_folder
@@ -116,16 +117,27 @@ def parallelize(
         content={},
     )
     hold_rotations(trained.spread.modules)
-    made = Parallelized(trained, micro_batch_size=micro_batch_size, seed=seed, drops=drops_out(parts[0].model))
-    made.train(model.training)
+    taken = [*model.parameters()]
     given.let_go()
-    return made
+    taken += model.parameters()
+    made = Parallelized(
+        trained, micro_batch_size=micro_batch_size, seed=seed, drops=drops_out(parts[0].model), given=taken
+    )
+    return made.train(model.training)
 
 
 class Parallelized:
     """A model over ranks. Every rank calls the same methods, in the same order, with the same whole batches."""
 
-    def __init__(self, model: TrainedModel, *, micro_batch_size: int | None, seed: int, drops: bool) -> None:
+    def __init__(
+        self,
+        model: TrainedModel,
+        *,
+        micro_batch_size: int | None,
+        seed: int,
+        drops: bool,
+        given: Sequence[nn.Parameter],
+    ) -> None:
         self._model, self._world = model, model.ownership.world
         self._step = Step(
             spread=model.spread, world=self._world, keeps_casts=False, scale=LossScale(), balance=model.balance
@@ -135,7 +147,7 @@ class Parallelized:
         self._stepped: Detour = self._parts
         if self._world.layout.shards_states_only:
             self._stepped = Windows(self._parts, shards=self._world.shards, tp=self._world.mesh["tp"])
-            register_optimizer_step_post_hook(self._after_step)
+        self._handed = Handed(self._stepped, ownership=model.ownership, given=given)
 
     @property
     def device(self) -> torch.device:
@@ -169,8 +181,9 @@ class Parallelized:
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """This rank's parts of what is trained, under the names of the whole weights: for a torch optimizer whose step
-        is elementwise. Plain tensors, which have their gradients after `step`."""
-        return iter(self._stepped.named)
+        is elementwise. Plain tensors; of a weight on another pipeline stage, one without elements. After `step` they
+        have gradients, whose norms and sums are those of whole weights: collectives, which every rank calls."""
+        return iter(self._handed.named)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """As `named_parameters`, without names."""
@@ -178,7 +191,7 @@ class Parallelized:
 
     def zero_grad(self) -> None:
         """Frees all gradients; the optimizer's own `zero_grad` does as well."""
-        for _, parameter in (*self._stepped.named, *self._parts.named, *self._model.trained):
+        for _, parameter in (*self._handed.named, *self._parts.named, *self._model.trained):
             parameter.grad = None
 
     def step(self, batch: Mapping[str, Any]) -> torch.Tensor:
@@ -193,19 +206,27 @@ class Parallelized:
         Raises:
             DataError: it is not such a batch, or ranks were given different ones.
             InputError: gradients of another step are still there.
+            UnsupportedError: an optimizer was stepped that holds nothing of this model.
+            GuardError: copies of a weight have become different.
         """
+        self._handed.must_be_stepped()
         if any(parameter.grad is not None for parameter in self.parameters()):
             raise InputError(
-                "gradients of an earlier step are still there: call optimizer.zero_grad() before the next step. To "
+                "gradients of an earlier step are still there: call optimizer.zero_grad() before the next step, "
+                "which sets them to None. To "
                 "accumulate, give step the whole batch and parallelize a micro_batch_size"
             )
         self.zero_grad()
+        # After the first update too: a mistake of the loop shows there.
+        if self._steps == 1 or self._steps and self._steps % REPLICA_CHECK_STEPS == 0:
+            check_replicas(self._world, self._model.trained, when=f"before step {self._steps + 1}")
         rows = self._rows(batch)
         with rows_unpacked(), self._own_randomness():
             loss = self._step(rows)
         self._steps += 1
         for detour in dict.fromkeys((self._parts, self._stepped)):
             detour.before_step()
+        self._handed.arrived()
         return loss
 
     @torch.no_grad()
@@ -220,15 +241,18 @@ class Parallelized:
         """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most, and returns the norm
         they had, a float64 scalar. `inf` leaves them as they are."""
         counted = {name for name, p in self._model.trained if self._model.ownership.counts(name, p)}
-        norm = gradient_norm((p for name, p in self._parts.named if name in counted), device=self.device)
-        gradients = [local_part(p.grad) for _, p in self._parts.named if p.grad is not None]
+        named = [(name, plain(p.grad)) for name, p in self._parts.named if p.grad is not None]
+        gradients = [gradient for _, gradient in named]
+        norm = norm_of([gradient for name, gradient in named if name in counted], device=self.device)
         if gradients:
             torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).float())  # pyright: ignore
         return norm
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes what `from_pretrained`, or `PeftModel.from_pretrained`, reads: tensor by tensor, without gathering the
-        whole, and compared with the live weights. Every rank calls it. Raises SaveError: a file action failed."""
+        whole, and compared with the live weights. Every rank calls it. Raises SaveError: a file action failed;
+        GuardError: copies of a weight are different, and nothing is written."""
+        check_replicas(self._world, self._model.parameters, when="before saving")
         save_folder(self._model, Path(folder).resolve())
 
     def _rows(self, batch: Mapping[str, Any]) -> Any:
@@ -245,12 +269,6 @@ class Parallelized:
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed((self._seed << 32) + self._steps * self._world.size + self._world.stream)
             yield
-
-    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Exchanges what ranks have stepped, where the optimizer holds it."""
-        mine = {id(parameter) for parameter in self.parameters()}
-        if any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"]):
-            self._stepped.after_step()
 
 
 def _leave_groups() -> None:

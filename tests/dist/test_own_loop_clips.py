@@ -1,0 +1,221 @@
+"""Gradients that a loop of one's own reads and clips by stock calls: norms of whole weights under every layout."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM
+
+import shardwise
+from shardwise.errors import UnsupportedError
+from shardwise.spec.layout.axes import Layout
+from shardwise.train.guards.checks import GuardError
+from tests.dist.cells import TOLERANCE, apart, relative
+from tests.dist.test_own_loop import batches, loaded, lora, model_of
+from tests.dist.worlds import run_world, said_by, toy_model
+
+#: To which gradients are clipped: less than any norm here.
+MOST, STEPS, EPSILON = 0.5, 3, 1e-5
+
+LAYOUTS: dict[str, Layout] = {
+    "single": Layout(),
+    "ddp": Layout(dp_replicate=2),
+    "zero1": Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False),
+    "fsdp": Layout(dp_shard=2),
+    "tp": Layout(tp=2),
+    "pp": Layout(pp=2),
+    "fsdp x pp": Layout(dp_shard=2, pp=2),
+    "tp x fsdp": Layout(dp_shard=2, tp=2),
+}
+CELLS = [
+    pytest.param(layout, adapters, id=f"{layout}, {method}", marks=() if quick else pytest.mark.slow)
+    for method, adapters in {"full": None, "lora": lora()}.items()
+    for layout in LAYOUTS
+    for quick in [method == "full" and layout in ("fsdp", "tp")]
+]
+
+
+def scaled(parameters: list[Any], norm: torch.Tensor) -> torch.Tensor:
+    for parameter in parameters:
+        parameter.grad.mul_((MOST / (norm + 1e-6)).clamp(max=1.0))
+    return norm
+
+
+def by_torch(parameters: list[Any], _: Any, **options: Any) -> torch.Tensor:
+    return torch.nn.utils.clip_grad_norm_(parameters, MOST, **options)
+
+
+def in_halves(parameters: list[Any], _: Any) -> torch.Tensor:
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    torch.nn.utils.clip_grads_with_norm_(parameters, MOST, norm)
+    return norm
+
+
+def summed(parameters: list[Any], _: Any) -> torch.Tensor:
+    return scaled(parameters, sum((p.grad.detach() ** 2).sum() for p in parameters).sqrt())  # pyright: ignore
+
+
+def by_items(parameters: list[Any], _: Any) -> torch.Tensor:
+    return scaled(parameters, torch.tensor(sum(p.grad.data.norm(2).item() ** 2 for p in parameters) ** 0.5))
+
+
+def stacked(parameters: list[Any], _: Any) -> torch.Tensor:
+    return scaled(parameters, torch.stack([p.grad.norm() for p in parameters]).norm())
+
+
+def flat(parameters: list[Any], _: Any) -> torch.Tensor:
+    return scaled(parameters, torch.cat([p.grad.flatten() for p in parameters]).norm())
+
+
+def by_accelerate(parameters: list[Any], _: Any) -> torch.Tensor:
+    return Accelerator(cpu=True).clip_grad_norm_(parameters, MOST)
+
+
+def by_fabric(parameters: list[Any], optimizer: Any) -> torch.Tensor:
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    norm = fabric.clip_gradients(torch.nn.Identity(), optimizer, max_norm=MOST)
+    assert norm is not None
+    return norm
+
+
+WAYS: dict[str, Callable[..., torch.Tensor]] = {
+    "torch": by_torch,
+    "torch, one tensor after another": lambda *given: by_torch(*given, foreach=False),
+    "torch, all tensors at once": lambda *given: by_torch(*given, foreach=True),
+    "torch, largest element": lambda *given: by_torch(*given, norm_type=float("inf")),
+    "torch, sum of sizes": lambda *given: by_torch(*given, norm_type=1),
+    "torch, norm and scaling apart": in_halves,
+    "squares summed": summed,
+    "squares of items summed": by_items,
+    "norms stacked": stacked,
+    "flattened": flat,
+    "accelerate": by_accelerate,
+    "fabric": by_fabric,
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy_model(tmp_path_factory.mktemp("clips") / "model", tied=True, num_hidden_layers=4)
+
+
+def loop(model: Any, way: str) -> list[float]:
+    """Norms of some steps, and a trained model. Nothing of ours but `step`."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer, norms = torch.optim.AdamW(parameters, lr=5e-4, eps=EPSILON), []
+    for batch in batches()[:STEPS]:
+        model.step(batch) if hasattr(model, "step") else model(**batch).loss.backward()
+        norms.append(WAYS[way](parameters, optimizer).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return norms
+
+
+def trained(folder: Path, layout: Layout | None, ways: list[str], adapters: Any, saved: Path) -> dict[str, list[float]]:
+    """By each way of clipping; without a layout by nothing of ours."""
+    found: dict[str, list[float]] = {}
+    for way in ways:
+        model = model_of(folder, adapters)
+        model = model if layout is None else shardwise.parallelize(model, layout)
+        found[way] = loop(model, way)
+        model.save_pretrained(saved / way)
+    return found
+
+
+@pytest.mark.parametrize(("layout", "adapters"), CELLS)
+def test_every_usual_way_to_clip_is_that_of_one_process(folder, tmp_path, layout, adapters) -> None:
+    ways = list(WAYS) if importlib.util.find_spec("lightning_fabric") else [way for way in WAYS if way != "fabric"]
+    ways = ways if adapters is None else ways[:1]
+    (expected,) = run_world(1, trained, folder, None, ways, adapters, tmp_path / "plain")
+    ranks = run_world(LAYOUTS[layout].world_size, trained, folder, LAYOUTS[layout], ways, adapters, tmp_path / "spread")
+    for way, norms in expected.items():
+        for found in ranks:
+            assert relative(norms, found[way]) <= TOLERANCE, way
+        wanted, got = (loaded(folder, tmp_path / name / way, adapters) for name in ("plain", "spread"))
+        for name, weight in wanted.items():
+            assert apart(weight, got[name]) <= TOLERANCE, (way, name)
+
+
+def _other_readings(folder: Path, layout: Layout | None) -> dict[str, Any]:
+    """What people log of gradients, beside the norm."""
+    model = model_of(folder, None)
+    model = model if layout is None else shardwise.parallelize(model, layout)
+    batch = batches()[0]
+    model.step(batch) if layout else model(**batch).loss.backward()
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    picked = [grads["model.layers.3.mlp.down_proj.weight"], grads["model.layers.0.input_layernorm.weight"]]
+    return {
+        "norms": [g.norm().item() for g in picked],
+        "means": [g.mean().item() * 1e3 for g in picked],
+        "sizes": [g.abs().mean().item() for g in picked],
+        "largest": [g.abs().max().item() for g in picked],
+        "smallest": [g.min().item() for g in picked],
+        "products": [torch.dot(g.flatten(), g.flatten()).item() for g in picked],
+        "in 16 bits": [g.bfloat16().norm().item() for g in picked],
+        "finite": [bool(torch.isfinite(g).all()) for g in picked],
+        "not a number": [bool(g.isnan().any()) for g in picked],
+        "zeros": [int(torch.count_nonzero(g)) for g in picked],
+        "after clipping by value": [
+            float(torch.nn.utils.clip_grad_value_(model.parameters(), 1e-3) or g.norm()) for g in picked
+        ],
+    }
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "pp"])
+def test_what_is_read_of_one_gradient_is_that_of_the_whole_weight(folder, layout) -> None:
+    (expected,) = run_world(1, _other_readings, folder, None)
+    for found in run_world(2, _other_readings, folder, LAYOUTS[layout]):
+        for name, values in expected.items():
+            tolerance = 1e-2 if name == "in 16 bits" else TOLERANCE
+            assert found[name] == pytest.approx(values, rel=tolerance), name
+
+
+def _wrong_readings(folder: Path) -> dict[str, str]:
+    model = shardwise.parallelize(model_of(folder, None), "fsdp")
+    model.step(batches()[0])
+    (first, *others) = [p.grad for p in model.parameters() if p.grad is not None]
+    assert repr(first).startswith("Gradient(part of this rank: tensor(")
+    return {
+        "dim": said_by(UnsupportedError, first.norm, dim=1),
+        "deviation": said_by(UnsupportedError, first.std),
+        "order": said_by(UnsupportedError, torch.linalg.vector_norm, first, 0),
+        "index": said_by(UnsupportedError, first.__getitem__, 0),
+        "side by side": said_by(UnsupportedError, torch.cat, [first, first]),
+        "local": first.to_local().std().item(),
+    }
+
+
+def test_what_a_part_cannot_answer_is_refused_in_a_sentence_that_names_the_right_call(folder) -> None:
+    for said in run_world(2, _wrong_readings, folder):
+        assert said.pop("local") > 0
+        for sentence in said.values():
+            assert "each rank holds a part of it" in sentence
+            assert "model.clip_grad_norm_(max_norm)" in sentence
+        assert said["deviation"].startswith("std of a gradient")
+
+
+def _drifting(folder: Path, saved: Path) -> tuple[str, str]:
+    """Copies of norms, which ranks scale by other factors."""
+    model = shardwise.parallelize(model_of(folder, None), {"tp": 2})
+    optimizer, rank = torch.optim.SGD(model.parameters(), lr=0.1), torch.distributed.get_rank()
+    model.step(batches()[0])
+    for parameter in model.parameters():
+        parameter.grad = parameter.grad.to_local() * (1 + rank)
+    optimizer.step()
+    optimizer.zero_grad()
+    return said_by(GuardError, model.save_pretrained, saved), said_by(GuardError, model.step, batches()[1])
+
+
+def test_copies_that_drifted_apart_are_neither_saved_nor_trained_on(folder, tmp_path) -> None:
+    for saving, stepping in run_world(2, _drifting, folder, tmp_path / "saved"):
+        assert saving.startswith("before saving: rank 0 and rank 1 hold different trained weights in model.")
+        assert stepping.startswith("before step 2: rank 0 and rank 1 hold different trained weights in model.")
+    assert not (tmp_path / "saved").exists()
