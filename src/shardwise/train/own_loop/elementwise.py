@@ -74,13 +74,14 @@ def _stepped(
 ) -> torch.Tensor:
     """The first of some weights after a few steps of an optimizer like this one: its class and settings."""
     parameters = [nn.Parameter(weight.clone()) for weight in weights]
-    alike: Any = copy.copy(optimizer)
+    alike: Any = object.__new__(type(optimizer))  # a copy would leave out what an optimizer does not pickle
+    vars(alike).update(vars(optimizer))
     alike.state = defaultdict(dict)
     # Some make states when they are made: those of a parameter of this group, as they would be before a step.
     made = optimizer.state.get(group["params"][0], {})
     for parameter in parameters if made else ():
         alike.state[parameter] = {
-            key: torch.zeros_like(parameter) if isinstance(value, torch.Tensor) and value.ndim else copy.copy(value)
+            key: torch.zeros_like(parameter) if isinstance(value, torch.Tensor) and value.ndim else copy.deepcopy(value)
             for key, value in made.items()
         }
     rate = {} if group.get("lr") is None else {"lr": _RATE}  # a schedule may begin at 0
