@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import Layout
-from shardwise.train.own_loop.parallelized import Parallelized, parallelize
+from shardwise.train.own_loop.honoured import refuse, refuse_named
+from shardwise.train.own_loop.parallelized import LACKING, Parallelized, lacking, parallelize
 
 
 class Trainer(transformers.Trainer):
@@ -25,7 +26,7 @@ class Trainer(transformers.Trainer):
         layout, precision: as of `parallelize`.
 
     Raises:
-        UnsupportedError: something is asked of it that it does not do: evaluation, or checkpoints to resume from.
+        UnsupportedError: arguments, or methods of a subclass, that would have no effect (`own_loop/honoured.py`).
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class Trainer(transformers.Trainer):
         precision: Any = None,
         **others: Any,
     ) -> None:
-        _refuse(args)
+        refuse(args, others, kind=type(self), ours=Trainer)
         args, rows = copy.copy(args), args.per_device_train_batch_size
+        self._whole: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore
         recompute = "full" if args.gradient_checkpointing else "none"
         self.parallelized = parallelize(
             model,
@@ -50,24 +52,27 @@ class Trainer(transformers.Trainer):
         )
         args.per_device_train_batch_size = rows * self.parallelized.data_world_size * args.gradient_accumulation_steps
         args.gradient_accumulation_steps, args.gradient_checkpointing = 1, False
+        vars(args)["activation_checkpointing"] = False  # as transformers 5.23 calls it
         super().__init__(model=_Facade(self.parallelized), args=args, **others)  # pyright: ignore
         clip = self.parallelized.clip_grad_norm_
         vars(self.accelerator)["clip_grad_norm_"] = lambda _, max_norm, **_others: clip(max_norm)
         vars(self.accelerator)["prepare_model"] = lambda model, **_: model  # DDP is not to wrap it
 
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:  # noqa: ARG002
-        """The optimizer of the arguments, over this rank's parts; decay of matrices only."""
-        if self.optimizer is None:
-            kind, settings = self.get_optimizer_cls_and_kwargs(self.args)
-            named = list(self.parallelized.named_parameters())
-            matrices = [p for _, p in named if p.ndim >= 2]
-            others = [p for _, p in named if p.ndim < 2]
-            groups = [
-                {"params": matrices, "weight_decay": self.args.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ]
-            self.optimizer = kind([group for group in groups if group["params"]], **settings)
-        return self.optimizer
+    def train(self, resume_from_checkpoint: Any = None, *given: Any, **named: Any) -> Any:
+        """As there, but from the start. Raises UnsupportedError: something was set since that would have no effect."""
+        refuse_named(["resume_from_checkpoint"] if resume_from_checkpoint else [], methods=vars(self))
+        refuse(self.args, {"compute_loss_func": self.compute_loss_func}, kind=type(self), ours=Trainer)
+        return super().train(None, *given, **named)
+
+    def evaluate(self, *_: Any, **__: Any) -> Any:
+        """Is refused; so is `predict`."""
+        raise UnsupportedError("shardwise.Trainer does not evaluate; call trainer.parallelized.evaluate(batch)")
+
+    predict = evaluate
+
+    def get_decay_parameter_names(self, model: Any) -> list[str]:  # noqa: ARG002
+        """As there, by the modules of the whole model."""
+        return super().get_decay_parameter_names(self._whole)
 
     def get_train_dataloader(self) -> Any:
         """Whole batches on every rank, in the order of one process."""
@@ -105,28 +110,27 @@ class Trainer(transformers.Trainer):
 
 
 class _Facade(nn.Module):
-    """Stands where Trainer wants a model; without parameters."""
+    """Stands where Trainer wants a model: its configuration and this rank's parts of what is trained."""
 
     def __init__(self, parallelized: Parallelized) -> None:
         super().__init__()
-        self._clear = parallelized.zero_grad
+        vars(self)["parallelized"] = parallelized
+        # By Trainer set to what is trained with, and saved with the weights.
+        self.config, self.generation_config = parallelized.config, parallelized.generation_config
+        self.zero_grad = lambda set_to_none=True: parallelized.zero_grad()  # noqa: ARG005
+        self.save_pretrained = parallelized.save_pretrained
 
     def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None) -> Any:  # noqa: ARG002
         """Names the columns of rows; not to be called."""
         raise UnsupportedError("a parallelized model is called by step(batch) and evaluate(batch)")
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """Of the parallelized model."""
-        self._clear()
+        return vars(self)["parallelized"].named_parameters()
 
+    def state_dict(self, *_: Any, **__: Any) -> Any:
+        """Is refused: ranks hold parts."""
+        raise UnsupportedError(LACKING["state_dict"])
 
-def _refuse(args: Any) -> None:
-    if str(getattr(args.eval_strategy, "value", args.eval_strategy)) != "no":
-        raise UnsupportedError("shardwise.Trainer does not evaluate; use eval_strategy='no', and parallelized.evaluate")
-    if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no":
-        raise UnsupportedError(
-            "shardwise.Trainer writes no checkpoints to resume from; use save_strategy='no' and save_model, or "
-            "`shardwise train`"
-        )
-    if args.bf16 or args.fp16:
-        raise UnsupportedError("bf16 and fp16 are the step's own here; leave them out, and write precision='mixed'")
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(lacking(name))

@@ -126,6 +126,27 @@ def parallelize(
     return made.train(model.training)
 
 
+#: What models have and a parallelized one has not: what there is instead.
+LACKING = {
+    "forward": "a parallelized model is called by step(batch), which is forward and backward, and by evaluate(batch)",
+    "backward": "step(batch) is forward and backward",
+    "state_dict": "ranks hold parts of weights; save_pretrained(folder), called by every rank, writes the whole",
+    "load_state_dict": "load the model before parallelize",
+    "generate": "ranks hold parts of weights; save_pretrained(folder), and load that with from_pretrained",
+    "module": "there is no wrapper to take off; save_pretrained(folder) writes the whole model",
+    "modules": "ranks hold parts of modules; change the model before parallelize",
+    "to": "parallelize chose device and type; see its precision",
+    "gradient_checkpointing_enable": "write gradient_checkpointing='full' in parallelize",
+    "push_to_hub": "upload the folder that save_pretrained wrote",
+}
+
+
+def lacking(name: str) -> str:
+    """The sentence for an attribute that there is not."""
+    instead = LACKING.get(name.removeprefix("named_"))
+    return f"a parallelized model has no {name}" + (f": {instead}" if instead else "")
+
+
 class Parallelized:
     """A model over ranks. Every rank calls the same methods, in the same order, with the same whole batches."""
 
@@ -148,6 +169,23 @@ class Parallelized:
         if self._world.layout.shards_states_only:
             self._stepped = Windows(self._parts, shards=self._world.shards, tp=self._world.mesh["tp"])
         self._handed = Handed(self._stepped, ownership=model.ownership, given=given)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(lacking(name))
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Is refused: there is no forward of a part."""
+        raise UnsupportedError(LACKING["forward"])
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration, which is saved with its weights."""
+        return self._model.result.model.config
+
+    @property
+    def generation_config(self) -> Any:
+        """Likewise, or None."""
+        return getattr(self._model.result.model, "generation_config", None)
 
     @property
     def device(self) -> torch.device:
