@@ -22,7 +22,7 @@ model = shardwise.parallelize(model.train(), "fsdp")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for batch in loader:
     loss = model.step(batch)
-    model.clip_grad_norm_(1.0)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     model.is_first and print(f"loss {loss.item():.6f}", flush=True)

@@ -14,7 +14,7 @@ from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 import shardwise
-from shardwise.errors import DataError, InputError
+from shardwise.errors import DataError, InputError, UnsupportedError
 from shardwise.spec.layout.axes import Layout
 from tests.dist import cells
 from tests.dist.cells import TOLERANCE, apart, relative
@@ -201,8 +201,16 @@ def _sentences(folder: Path) -> dict[str, str]:
         "ranks": said_by(DataError, model.step, {**good, "input_ids": ids + rank}),
         "size": said_by(InputError, shardwise.parallelize, model_of(folder, None), {"tp": 2, "pp": 2}),
     }
-    model.step(good)
-    return {**said, "again": said_by(InputError, model.step, good)}
+    loss = model.step(good)
+    return {
+        **said,
+        "again": said_by(InputError, model.step, good),
+        "backward": said_by(UnsupportedError, loss.backward),
+        "call": said_by(UnsupportedError, model, **good),
+        "copy": said_by(UnsupportedError, torch.optim.swa_utils.AveragedModel, model),
+        "state": said_by(AttributeError, getattr, model, "state_dict"),
+        "modules": said_by(AttributeError, getattr, model, "named_modules"),
+    }
 
 
 def test_what_a_step_does_not_take_is_refused_in_a_sentence(folders) -> None:
@@ -215,7 +223,12 @@ def test_what_a_step_does_not_take_is_refused_in_a_sentence(folders) -> None:
     assert "expected one shape [rows, length]" in said["shapes"]
     assert "rank 0 and rank 1 were given different batches" in said["ranks"]
     assert "2 processes were started; the layout tp x pp needs 4" in said["size"].replace("pp x tp", "tp x pp")
-    assert "call optimizer.zero_grad()" in said["again"]
+    assert "call optimizer.zero_grad() before the next step, which sets them to None" in said["again"]
+    assert said["backward"] == "step(batch) was forward and backward of this loss; leave backward out"
+    assert said["call"].startswith("a parallelized model has no forward: step(batch) is forward and backward")
+    assert said["copy"].startswith("a parallelized model has no copy: average weights over steps by copies")
+    assert said["state"].startswith("a parallelized model has no state_dict: ranks hold parts of weights")
+    assert "change the model before parallelize" in said["modules"]
 
 
 def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path) -> None:

@@ -28,7 +28,8 @@ def build_optimizer(
     wholes: Mapping[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.optim.Optimizer:
     """AdamW (fused, `foreach` or in 8 bits), Adafactor or SGD over the trainable parameters, of which a pipeline stage
-    may have none. Weight decay is applied to matrices only, not to norms and biases, as in Transformers.
+    may have none. Weight decay is applied to matrices only: not to norms and biases, as in Transformers, and not to
+    DoRA's magnitudes, which Transformers decays.
 
     Args:
         wholes: for each parameter a tensor with the shape and placement of what it is part of; None: they are whole.

@@ -14,7 +14,7 @@ from torch import nn
 from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import Layout
 from shardwise.train.own_loop.honoured import refuse, refuse_named
-from shardwise.train.own_loop.parallelized import LACKING, Parallelized, lacking, parallelize
+from shardwise.train.own_loop.parallelized import Parallelized, lacking, parallelize
 
 
 class Trainer(transformers.Trainer):
@@ -122,7 +122,7 @@ class _Facade(nn.Module):
 
     def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None) -> Any:  # noqa: ARG002
         """Names the columns of rows; not to be called."""
-        raise UnsupportedError("a parallelized model is called by step(batch) and evaluate(batch)")
+        raise UnsupportedError(lacking("forward"))
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """Of the parallelized model."""
@@ -130,7 +130,7 @@ class _Facade(nn.Module):
 
     def state_dict(self, *_: Any, **__: Any) -> Any:
         """Is refused: ranks hold parts."""
-        raise UnsupportedError(LACKING["state_dict"])
+        raise UnsupportedError(lacking("state_dict"))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(lacking(name))

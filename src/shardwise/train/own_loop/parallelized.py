@@ -128,11 +128,11 @@ def parallelize(
 
 #: What models have and a parallelized one has not: what there is instead.
 LACKING = {
-    "forward": "a parallelized model is called by step(batch), which is forward and backward, and by evaluate(batch)",
-    "backward": "step(batch) is forward and backward",
+    "forward": "step(batch) is forward and backward, evaluate(batch) the loss without gradients",
     "state_dict": "ranks hold parts of weights; save_pretrained(folder), called by every rank, writes the whole",
     "load_state_dict": "load the model before parallelize",
     "generate": "ranks hold parts of weights; save_pretrained(folder), and load that with from_pretrained",
+    "copy": "average weights over steps by copies of model.parameters(), and copy_ them back before save_pretrained",
     "module": "there is no wrapper to take off; save_pretrained(folder) writes the whole model",
     "modules": "ranks hold parts of modules; change the model before parallelize",
     "to": "parallelize chose device and type; see its precision",
@@ -143,7 +143,7 @@ LACKING = {
 
 def lacking(name: str) -> str:
     """The sentence for an attribute that there is not."""
-    instead = LACKING.get(name.removeprefix("named_"))
+    instead = LACKING.get(name.removeprefix("named_").strip("_"))
     return f"a parallelized model has no {name}" + (f": {instead}" if instead else "")
 
 
@@ -175,7 +175,11 @@ class Parallelized:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Is refused: there is no forward of a part."""
-        raise UnsupportedError(LACKING["forward"])
+        raise UnsupportedError(lacking("forward"))
+
+    def __deepcopy__(self, _: Any) -> Any:
+        """Is refused: there is one model over the ranks."""
+        raise UnsupportedError(lacking("copy"))
 
     @property
     def config(self) -> Any:
@@ -265,6 +269,7 @@ class Parallelized:
         for detour in dict.fromkeys((self._parts, self._stepped)):
             detour.before_step()
         self._handed.arrived()
+        vars(loss)["backward"] = _backward
         return loss
 
     @torch.no_grad()
@@ -307,6 +312,10 @@ class Parallelized:
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed((self._seed << 32) + self._steps * self._world.size + self._world.stream)
             yield
+
+
+def _backward(*_: Any, **__: Any) -> None:
+    raise UnsupportedError("step(batch) was forward and backward of this loss; leave backward out")
 
 
 def _leave_groups() -> None:
