@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from transformers import AutoModelForCausalLM
 
 import shardwise
 from shardwise.errors import UnsupportedError
@@ -181,7 +180,7 @@ def test_what_is_read_of_one_gradient_is_that_of_the_whole_weight(folder, layout
 def _wrong_readings(folder: Path) -> dict[str, str]:
     model = shardwise.parallelize(model_of(folder, None), "fsdp")
     model.step(batches()[0])
-    (first, *others) = [p.grad for p in model.parameters() if p.grad is not None]
+    (first, *_others) = [p.grad for p in model.parameters() if p.grad is not None]
     assert repr(first).startswith("Gradient(part of this rank: tensor(")
     return {
         "dim": said_by(UnsupportedError, first.norm, dim=1),

@@ -18,7 +18,6 @@ from tests.dist.cells import TOLERANCE, apart, relative
 from tests.dist.test_own_loop import EPSILON, loaded, lora, model_of
 from tests.dist.worlds import run_world, said_by, toy_model
 
-
 FIELDS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
 
 #: As transformers calls it from 5.23 on.
@@ -135,12 +134,12 @@ def test_an_argument_that_is_new_in_transformers_is_refused_until_it_is_listed(t
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor:"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha:"),
         ({"save_strategy": "steps"}, "save_strategy (write save_strategy='no' and call save_model)"),
-        ({"eval_strategy": "steps"}, "eval_strategy (write eval_strategy='no', and call parallelized.evaluate), eval_steps"),
+        ({"eval_strategy": "steps"}, "eval_strategy (write eval_strategy='no', and call parallelized"),
         ({"bf16": True}, "bf16 (write precision='mixed', or load the model in bfloat16)"),
         ({"optim": "adamw_bnb_8bit"}, "optim (these follow modules; use adamw_torch"),
         ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy (write random or group_by_length)"),
         ({f"{CHECKPOINTING}_kwargs": {"every_n_layers": 2}}, f"{CHECKPOINTING}_kwargs (leave it out)"),
-        ({"average_tokens_across_devices": False, "torch_compile": True}, "average_tokens_across_devices, torch_compile"),
+        ({"average_tokens_across_devices": False, "torch_compile": True}, "across_devices, torch_compile"),
         ({"accelerator_config": {"split_batches": True}}, "accelerator_config (the loader gives every rank"),
     ],
 )  # fmt: skip

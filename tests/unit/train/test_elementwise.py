@@ -23,7 +23,7 @@ class Own(torch.optim.Optimizer):
         self.scale = scale
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # noqa: ARG002  # pyright: ignore
+    def step(self, closure: Any = None) -> None:  # pyright: ignore
         every = [p for group in self.param_groups for p in group["params"]]
         for group in self.param_groups:
             for p in group["params"]:
@@ -31,10 +31,8 @@ class Own(torch.optim.Optimizer):
 
 
 ELEMENTWISE: dict[str, Any] = {
-    **{
-        name: getattr(torch.optim, name)
-        for name in "SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD".split()
-    },
+    **{name: getattr(torch.optim, name) for name in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad")},
+    **{name: getattr(torch.optim, name) for name in ("Adadelta", "RMSprop", "Rprop", "ASGD")},
     "at the start of a warm-up": lambda p: torch.optim.AdamW(p, lr=0.0),
     "fused": lambda p: torch.optim.AdamW(p, fused=True),
     "rate in a tensor": lambda p: torch.optim.SGD(p, lr=torch.tensor(0.1), momentum=0.9),
@@ -47,7 +45,7 @@ ELEMENTWISE: dict[str, Any] = {
 #: Of a weight: whole ones may be stepped on several ranks, parts may not.
 BY_WEIGHT: dict[str, Any] = {
     "Adafactor": torch.optim.Adafactor,
-    "Adafactor of transformers": lambda p: transformers.Adafactor(p),
+    "Adafactor of transformers": transformers.Adafactor,
     "Muon": lambda p: torch.optim.Muon([one for one in p if one.ndim == 2]),
     "8 bits": lambda p: bitsandbytes.optim.AdamW8bit(p, lr=1e-3),
     "8 bits, asked by number": lambda p: bitsandbytes.optim.AdamW(p, lr=1e-3, optim_bits=8),

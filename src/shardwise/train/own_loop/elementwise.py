@@ -48,14 +48,14 @@ def _refuse(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, dims: in
         alone = _stepped(optimizer, group, [weights[0][:share]], [gradients[0][:, :share]])
     except Exception as error:
         raise UnsupportedError(
-            f"{kind} could not be tried ({type(error).__name__}: {error}), so that nobody knows whether it steps element "
-            f"by element, as it must where ranks hold parts of the weights ({layout}); {_INSTEAD}"
+            f"{kind} could not be tried ({type(error).__name__}: {error}), so that nobody knows whether it steps "
+            f"element by element, as it must where ranks hold parts of the weights ({layout}); {_INSTEAD}"
         ) from error
     moved = whole - weights[0]
     if not torch.allclose(alone, whole[:share], rtol=_TOLERANCE, atol=_TOLERANCE * moved.abs().max().item() * 1e-2):
         raise UnsupportedError(
-            f"{kind} does not step element by element: tried on random weights, it steps a part of them alone otherwise "
-            f"than beside the rest, which other ranks hold here ({layout}); {_INSTEAD}"
+            f"{kind} does not step element by element: tried on random weights, it steps a part of them alone "
+            f"otherwise than beside the rest, which other ranks hold here ({layout}); {_INSTEAD}"
         )
 
 

@@ -22,14 +22,15 @@ class Gradient(torch.Tensor):
     part: torch.Tensor
     counts: bool
 
-    @staticmethod
-    def __new__(cls, part: torch.Tensor, *, counts: bool) -> Gradient:
+    @classmethod
+    def of(cls, part: torch.Tensor, *, counts: bool) -> Gradient:
+        """A part as such."""
         options: dict[str, Any] = {"strides": part.stride(), "dtype": part.dtype, "device": part.device}
         made: Any = torch.Tensor._make_wrapper_subclass(cls, part.size(), **options)  # pyright: ignore
         made.part, made.counts = part, counts
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
     def __repr__(self, **_: Any) -> str:
         return f"Gradient(part of this rank: {self.part!r})"
@@ -39,7 +40,7 @@ class Gradient(torch.Tensor):
         return self.part
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG003
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # pyright: ignore
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Gradient)]
         name = func._schema.name.removeprefix("aten::")
         if name == "_foreach_norm":
@@ -68,6 +69,7 @@ def _refused(name: str) -> UnsupportedError:
 
 #: Beside what torch calls pointwise: the same elements, or as many new ones.
 _ELEMENTWISE = frozenset(
+    # ruff: noqa: SIM905
     "view _unsafe_view detach alias clone _to_copy permute t transpose squeeze unsqueeze zeros_like ones_like "
     "empty_like full_like fill fill_ zero_ copy_ masked_fill masked_fill_".split()
 )
@@ -96,17 +98,17 @@ def _elementwise(func: Any, given: list[Gradient], args: Any, kwargs: Any, *, na
         return kwargs.get("out", args[0]) if isinstance(found, torch.Tensor) else found
     if not isinstance(found, torch.Tensor):
         pairs = zip(found, args[0], strict=True)
-        return [Gradient(one, counts=of.counts) if isinstance(of, Gradient) else one for one, of in pairs]
+        return [Gradient.of(one, counts=of.counts) if isinstance(of, Gradient) else one for one, of in pairs]
     if any(one.counts != given[0].counts or one.part.numel() != found.numel() for one in given):
         raise _refused(f"{name} with another shape or weight")
-    return Gradient(found, counts=given[0].counts)
+    return Gradient.of(found, counts=given[0].counts)
 
 
 def _joined(given: list[Gradient], parts: Sequence[torch.Tensor]) -> Gradient:
     """Parts side by side, of them those that this rank counts."""
     if len(given) != len(parts) or any(part.ndim != 1 for part in parts):
         raise _refused("cat")
-    return Gradient(torch.cat([one.part if one.counts else one.part[:0] for one in given]), counts=True)
+    return Gradient.of(torch.cat([one.part if one.counts else one.part[:0] for one in given]), counts=True)
 
 
 def _whole(func: Any, given: list[Gradient], args: Any, kwargs: Any, *, name: str) -> torch.Tensor:

@@ -71,7 +71,7 @@ class Handed:
             parameter.grad = torch.zeros_like(parameter)
         for name, parameter in self.named if self._partial else ():
             if parameter.grad is not None:
-                parameter.grad = Gradient(plain(parameter.grad), counts=self._counts[name])
+                parameter.grad = Gradient.of(plain(parameter.grad), counts=self._counts[name])
 
     def _held(self, optimizer: torch.optim.Optimizer) -> dict[int, nn.Parameter]:
         every = (parameter for group in optimizer.param_groups for parameter in group["params"])

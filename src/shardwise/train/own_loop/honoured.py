@@ -21,7 +21,7 @@ ARGUMENTS = frozenset(
     trackio_static_space_id save_strategy full_determinism seed data_seed use_cpu dataloader_drop_last
     dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
     dataloader_multiprocessing_context dataloader_in_order remove_unused_columns train_sampling_strategy
-    length_column_name skip_memory_metrics do_train do_eval do_predict local_rank""".split()
+    length_column_name skip_memory_metrics do_train do_eval do_predict local_rank""".split()  # noqa: SIM905
 )
 
 
@@ -55,7 +55,7 @@ INSTEAD = {
     "push_to_hub": "upload the folder that save_model wrote",
     "optimizers": "they were made before the model is spread: give optimizer_cls_and_kwargs, or override "
     "create_optimizer and create_scheduler in a subclass",
-    "compute_loss_func": "the loss is the mean over trained tokens; use parallelize and a loop, or transformers.Trainer",
+    "compute_loss_func": "the loss is the mean over trained tokens; use transformers.Trainer",
     "compute_loss": "the loss is the mean over trained tokens; use transformers.Trainer",
     "eval_dataset": "call parallelized.evaluate",
     "compute_metrics": "call parallelized.evaluate",
@@ -74,7 +74,7 @@ METHODS = frozenset(
     _finalize_training training_step _maybe_log_save_evaluate get_batch_samples set_initial_training_values
     get_total_train_batch_size _clip_grad_norm _get_grad_norm save_model log store_flos floating_point_ops
     add_callback pop_callback remove_callback is_local_process_zero is_world_process_zero get_learning_rates
-    get_num_trainable_parameters get_optimizer_group log_metrics metrics_format save_metrics save_state""".split()
+    get_num_trainable_parameters get_optimizer_group log_metrics metrics_format save_metrics save_state""".split()  # noqa: SIM905
 )
 
 

@@ -31,9 +31,9 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
 from shardwise.spec.support.trained import execution_refusals
+from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import Part, TrainedModel, cut_parts, spread_parts
-from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given
 from shardwise.train.own_loop.gradients import plain
@@ -260,7 +260,7 @@ class Parallelized:
             )
         self.zero_grad()
         # After the first update too: a mistake of the loop shows there.
-        if self._steps == 1 or self._steps and self._steps % REPLICA_CHECK_STEPS == 0:
+        if self._steps == 1 or (self._steps and self._steps % REPLICA_CHECK_STEPS == 0):
             check_replicas(self._world, self._model.trained, when=f"before step {self._steps + 1}")
         rows = self._rows(batch)
         with rows_unpacked(), self._own_randomness():
