@@ -215,6 +215,7 @@ def _data_json(
         "preview": preview,
         "padding_id": summary["padding_id"],
         "chat_template": summary["chat_template"],
+        "ends": summary["ends"],
     }
 
 
@@ -249,6 +250,8 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
             say(f"  other files not read: {source.num_ignored}")
         if source.note:
             say(f"  {source.note}")
+    if cause := data_json["ends"]["cause"]:
+        say(f"warning: {cause}")
     if data_json["chat_template"] == DEFAULT_TEMPLATE:
         say("the tokenizer has no chat template; rows are written with the default one, which data.json shows")
     for name, part in (("train", data_json["train"]), ("eval", data_json["eval"])):

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.catalog.processors import usable_cores
 from shardwise.data.prepare.build import Documents, Shard, copy_tokens, evaluation_rows, gather, preview, write_store
 from shardwise.data.prepare.cache import FileState, check_untouched
+from shardwise.data.prepare.ends import Ends, count_ends
 from shardwise.data.prepare.progress import progress
 from shardwise.data.read.chunks import Chunk, cut_file
 from shardwise.data.read.formats import FORMATS, Format, recognise, renamed
@@ -109,13 +110,15 @@ def ingest(asked: Preparation, *, into: Path) -> None:
             check_untouched(asked.states, labels=[file.label for file in asked.files])
         _report_problems(asked, files, chunks, replies)
         shards = [Shard(stem=_stem(into, index), file=chunk.file) for index, chunk in enumerate(chunks)]
-        parts = _parts(asked, shards, into=into)
+        ends = Ends(pool.facts["added_ids"])
+        parts = _parts(asked, shards, into=into, ends=ends)
         summary = {
             "padding_id": pool.facts["padding_id"],
             "chat_template": _template_in_force(asked, files, pool.facts),
             "sources": _describe(asked, files, chunks, replies),
             **{name: {**part, "num_dropped": 0} for name, part in parts.items()},
             "preview": preview(pool, into / "train"),
+            "ends": ends.described(pool),
         }
     for index, reply in enumerate(replies):
         part = "train" if asked.source_of_file[chunks[index].file] < len(asked.train) else "eval"
@@ -202,7 +205,7 @@ def _report_problems(
         raise DataError(listed, total=total)
 
 
-def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[str, dict[str, Any]]:
+def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path, ends: Ends) -> dict[str, dict[str, Any]]:
     """Writes both stores; part name -> manifest."""
     documents = gather(shards, source_of_file=asked.source_of_file)
     by_path = documents["source"] >= len(asked.train)
@@ -216,6 +219,7 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path) -> dict[s
     _refuse_empty(asked, {name: int(np.count_nonzero(mask)) for name, (mask, _, _) in parts.items()})
     for name in parts:
         (into / name).mkdir()
+    count_ends(shards, chosen, into=ends)
     copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
     return {
         name: _write_part(into / name, documents[mask], asked, first_source=first, sources=sources)

@@ -99,6 +99,11 @@ class Renderer:
             case Conversation():
                 return self._chat(example)
 
+    @property
+    def marks_answers(self) -> bool:
+        """Whether the template says itself what the assistant's part is."""
+        return _GENERATION.search(self.template or "") is not None
+
     def syntax_fault(self) -> str | None:
         """What keeps the template from being compiled, or None."""
         from jinja2 import TemplateSyntaxError

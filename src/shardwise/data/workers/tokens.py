@@ -73,6 +73,11 @@ class Tokenizer:
             return None
         return self._tokenizer.get_chat_template()
 
+    @property
+    def added_ids(self) -> list[int]:
+        """Tokens that no text is cut into by chance: special ones, and others added to the vocabulary."""
+        return sorted({self.eos_id, *self._tokenizer.added_tokens_encoder.values()})
+
     def renderer(self, rules: Rules) -> Renderer:
         """Renders for this tokenizer."""
         return Renderer(

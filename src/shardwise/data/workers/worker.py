@@ -134,7 +134,13 @@ def _load(request: dict[str, Any]) -> tuple[Worker, dict[str, Any]]:
     renderer = tokenizer.renderer(rules)
     bound_memory(limits)
     worker = Worker(tokenizer=tokenizer, renderer=renderer, rules=rules, limits=limits)
-    return worker, {"padding_id": tokenizer.padding_id, "has_template": tokenizer.template is not None}
+    facts = {
+        "padding_id": tokenizer.padding_id,
+        "has_template": tokenizer.template is not None,
+        "added_ids": tokenizer.added_ids,
+        "generation_blocks": renderer.marks_answers,
+    }
+    return worker, facts
 
 
 def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
