@@ -19,10 +19,9 @@ GENERATION = (
     "{% else %}{{ m['content'] }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
 )
 
-#: Drops all assistant messages but the last: what was prompted is not what stands in the whole.
+#: Numbers the messages from the last: what was prompted is not what stands in the whole.
 UNSTABLE = (
-    "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}"
-    "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ loop.revindex }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 

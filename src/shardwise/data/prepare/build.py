@@ -140,9 +140,9 @@ class ShardWriter:
     def append(self, rows: list[tuple[int, Tokens]]) -> None:
         """Rows as (line, tokens)."""
         tokens, trained, records = self._files
-        for _, row in rows:
-            put(row.ids.astype("<i4", copy=False), tokens)
-            put(row.trained, trained)
+        if rows:
+            put(np.concatenate([row.ids for _, row in rows]).astype("<i4", copy=False), tokens)
+            put(np.concatenate([row.trained for _, row in rows]), trained)
         facts = [(line, len(row.ids), row.num_trained, row.was_truncated) for line, row in rows]
         put(np.array(facts, ROW), records)
 

@@ -11,20 +11,36 @@ becomes a chat where one of the first two exists, else prompt + completion + EOS
 | `all`        | everything                    | everything              | everything    |
 
 An assistant's span includes its end-of-turn token. Spans come from `{% generation %}` blocks, else from rendering the
-conversation up to each assistant message and with it; a template that rewrites earlier turns is refused. The text is
-tokenised once, so no token is split by a span. Templates are rendered in a sandbox, in a worker process with limits.
+conversation up to each trained message and with it, once for all rows of one shape; a template that rewrites turns
+before a trained one is refused. The text is tokenised once, so no token is split by a span. Templates are rendered in a
+sandbox, in a worker process with limits.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
 from shardwise.data.read.messages import RowError
-from shardwise.errors import said
+from shardwise.data.workers.lost import LEFT_OUT, UNREAD, complaint, lost_of, unwritten
+from shardwise.data.workers.said import (
+    REASONING,
+    Message,
+    Place,
+    calls_in,
+    mark,
+    marked,
+    replaced,
+    said_in,
+    shape_of,
+    with_text_arguments,
+)
+from shardwise.data.workers.shapes import Shape, cut, points
+from shardwise.data.workers.template import Span, Template, checked
 from shardwise.spec.job.data import TrainOn
 
 #: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token need be added to the
@@ -36,13 +52,6 @@ DEFAULT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-
-#: Characters of one rendered row; a template can make much of little.
-MAX_RENDERED_CHARACTERS = 32 * 1024 * 1024
-
-_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +71,10 @@ class Rendered:
     notes: tuple[str, ...] = ()
 
 
-class TemplateMemoryError(Exception):
-    """Rendering met the worker's memory limit: the whole data set stops, not one row."""
+#: Shapes of rows that are remembered; rows of more are rendered anew.
+MAX_SHAPES = 1000
+#: A mark beside those of a shape.
+_OTHER = mark(10**6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +82,23 @@ class Renderer:
     """Renders examples for one tokenizer.
 
     Attributes:
+        template: the template's text, or templates by their names, of which `tool_use` is for rows with tools.
         special_tokens: names of special tokens -> their text, which templates read (`bos_token`, `eos_token` ...).
         end_marks: texts of all special tokens; one of them ends a turn.
     """
 
-    template: str | None
+    template: str | Mapping[str, str] | None
     special_tokens: Mapping[str, Any]
     end_marks: tuple[str, ...]
     train_on: TrainOn
+    _shapes: dict[Any, Shape] = field(default_factory=dict[Any, Shape], repr=False)
+
+    @cached_property
+    def templates(self) -> dict[str, Template]:
+        """By name; one without a name is the `default`."""
+        named = self.template or DEFAULT_TEMPLATE
+        sources = {"default": named} if isinstance(named, str) else named
+        return {name: Template(source, self.special_tokens) for name, source in sources.items()}
 
     def render(self, example: Example) -> Rendered:
         """The text and what of it is trained. Raises RowError: the example cannot be rendered, or not with these masks;
@@ -88,141 +108,189 @@ class Renderer:
                 if self.train_on in ("assistant", "completion"):
                     what = f"train_on: {self.train_on} has no meaning for plain text"
                     raise RowError(f"{what}; use train_on: auto or all")
-                return Rendered(text=_checked(example.text), spans=None, special_tokens=True, ends=True)
+                return Rendered(text=checked(example.text), spans=None, special_tokens=True, ends=True)
             case Pair(prompt=prompt, completion=completion) if self.template is not None:
                 chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
                 return self._chat(conversation(chat))
             case Pair(prompt=prompt, completion=completion):
                 text = prompt + completion
                 spans = None if self.train_on == "all" else ((len(prompt), len(text)),)
-                return Rendered(text=_checked(text), spans=spans, special_tokens=True, ends=True)
+                return Rendered(text=checked(text), spans=spans, special_tokens=True, ends=True)
             case Conversation():
                 return self._chat(example)
 
-    @property
-    def marks_answers(self) -> bool:
-        """Whether the template says itself what the assistant's part is."""
-        return _GENERATION.search(self.template or "") is not None
-
-    def syntax_fault(self) -> str | None:
-        """What keeps the template from being compiled, or None."""
-        from jinja2 import TemplateSyntaxError
-        from transformers.utils import chat_template_utils
-
-        render: Any = chat_template_utils.render_jinja_template
-        try:
-            render(conversations=[[]], chat_template=self.template, **self.special_tokens)
-        except MemoryError:
-            raise TemplateMemoryError from None
-        except TemplateSyntaxError as error:
-            return f"is no chat template: {said(error)} (line {error.lineno} of the template)"
-        except Exception:  # noqa: BLE001 - it compiles; without messages it may say anything
-            return None
-        return None
+    def _template(self, tools: Any) -> Template:
+        """As transformers chooses it."""
+        name = "tool_use" if tools and "tool_use" in self.templates else "default"
+        if name in self.templates:
+            return self.templates[name]
+        names = ", ".join(sorted(self.templates))
+        raise RowError(f"the model has chat templates named {names} and no default; name one in data.chat_template")
 
     def _chat(self, chat: Conversation) -> Rendered:
-        template = self.template or DEFAULT_TEMPLATE
+        template, trained = self._template(chat.tools), self._trained(chat)
+        shape = self._shape(template, chat, trained)
+        if shape.text_arguments:
+            chat = replace(chat, messages=with_text_arguments(chat.messages))
+        blocks = template.marks_answers and self.train_on != "all"
+        text, found = template.render(chat.messages, tools=chat.tools, blocks=blocks)
+        filled = shape.fill(chat.messages, text)
+        notes = self._losses(template, chat, trained, shape, text=None if filled is not None else text)
         if self.train_on == "all":
-            text, _ = self._apply(template, chat)
-            self._refuse_unread(template, chat, text)
-            return Rendered(text=text, spans=None, special_tokens=False, ends=False, notes=chat.notes)
-        turns = [index for index, message in enumerate(chat.messages) if message["role"] == "assistant"]
-        if _GENERATION.search(template):
-            text, spans = self._apply(template, chat, generation=True)
-            if len(spans) != len(turns):
-                raise RowError(f"the chat template marks {len(spans)} spans for {len(turns)} assistant messages")
+            spans = None
+        elif blocks:
+            spans = _of_blocks(found, chat.messages, trained)
+        elif filled is not None and shape.spans is not None:
+            spans = filled
         else:
-            text, spans = self._by_prefixes(template, chat, turns)
-        self._refuse_unread(template, chat, text)
-        kept = [span for span, turn in zip(spans, turns, strict=True) if chat.learns[turn]]
-        if self.train_on == "completion":
-            kept = kept[-1:]
-        return Rendered(text=text, spans=tuple(kept), special_tokens=False, ends=False, notes=chat.notes)
+            spans = self._by_prefixes(template, chat, text, trained)
+        return Rendered(
+            text=text,
+            spans=None if spans is None else tuple(spans),
+            special_tokens=False,
+            ends=False,
+            notes=(*chat.notes, *notes),
+        )
 
-    def _refuse_unread(self, template: str, chat: Conversation, text: str) -> None:
-        """Raises RowError where a row says something that the template writes nothing about."""
-        for what, without in _without_each(chat):
+    def _trained(self, chat: Conversation) -> tuple[int, ...]:
+        """The numbers of the messages that are trained."""
+        if self.train_on == "all":
+            return tuple(range(len(chat.messages)))
+        turns = _turns(chat.messages)[-1 if self.train_on == "completion" else 0 :]
+        return tuple(turn for turn in turns if chat.learns[turn])
+
+    def _shape(self, template: Template, chat: Conversation, trained: tuple[int, ...]) -> Shape:
+        """Raises RowError: the template does not read the tools."""
+        key = (tuple(map(shape_of, chat.messages)), trained, json.dumps(chat.tools) if chat.tools else "")
+        shape = self._shapes.get(key)
+        if shape is None:
+            if len(self._shapes) == MAX_SHAPES:
+                self._shapes.clear()
+            shape = self._shapes[key] = self._new_shape(template, chat, trained)
+        return shape
+
+    def _new_shape(self, template: Template, chat: Conversation, trained: Sequence[int]) -> Shape:
+        messages, marks = marked(chat.messages)
+        text = _rendered(template, messages, tools=chat.tools)
+        in_text = False
+        if any(calls_in(messages)) and (text is None or _prints_objects(messages, text)):
+            other, other_marks = marked(with_text_arguments(chat.messages))
+            if (other_text := _rendered(template, other, tools=chat.tools)) is not None:
+                messages, marks, text, in_text = other, other_marks, other_text, True
+        if text is None:
+            return Shape()
+        if chat.tools and _rendered(template, messages, tools=None) == text:
+            raise RowError(f"tools is {UNREAD}")
+        parts, tail, literals = cut(text, list(marks))
+        spans = None
+        if self.train_on != "all" and not template.marks_answers:
             try:
-                lost = self._apply(template, without)[0] == text
+                spans = points(self._by_prefixes(template, replace(chat, messages=messages), text, trained), literals)
             except RowError:
-                continue  # it reads it: without it, it refuses the row
-            if lost:
-                raise RowError(
-                    f"{what} is not read by the chat template and would be lost; remove it, or name a template that "
-                    "writes it in data.chat_template"
-                )
+                spans = None  # each row says so itself
+        lost = [place for place, own in marks.items() if own.strip() not in text]
+        earlier = [place for place in lost if self._leaves_out(template, messages, place, trained, tools=chat.tools)]
+        return Shape(
+            parts=parts,
+            tail=tail,
+            spans=spans,
+            lost=tuple(place for place in lost if place not in earlier),
+            notes=(LEFT_OUT,) if earlier else (),
+            text_arguments=in_text,
+        )
 
-    def _by_prefixes(self, template: str, chat: Conversation, turns: list[int]) -> tuple[str, list[Span]]:
-        whole, _ = self._apply(template, chat)
+    def _leaves_out(
+        self, template: Template, messages: list[Message], place: Place, trained: Sequence[int], *, tools: Any
+    ) -> bool:
+        """Whether it is reasoning of an earlier turn, which is not trained, and the template writes the last turn's."""
+        index, (key, *_) = place
+        last = max(_turns(messages), default=-1)
+        if key not in REASONING or index in trained or index >= last:
+            return False
+        asked = [*messages[:last], {**messages[last], key: _OTHER}, *messages[last + 1 :]]
+        return _OTHER in (_rendered(template, asked, tools=tools) or "")
+
+    def _losses(
+        self, template: Template, chat: Conversation, trained: Sequence[int], shape: Shape, *, text: str | None
+    ) -> tuple[str, ...]:
+        """The notes on what is left out on purpose. Raises RowError: something else is lost.
+
+        Args:
+            text: the rendering, where it is not the shape's.
+        """
+        suspects = {*shape.lost, *(() if text is None else unwritten(chat.messages, text))}
+        notes = set(shape.notes)
+        last = max(_turns(chat.messages), default=-1)
+        lost = lost_of(template, chat.messages, suspects, tools=chat.tools) if suspects else ()
+        for place, piece in lost:
+            is_answer = chat.messages[place[0]]["role"] == "assistant" and place[0] < last
+            is_earlier = is_answer and place not in shape.lost and (place[1][0] in REASONING or bool(piece))
+            if not is_earlier or place[0] in trained:
+                raise RowError(complaint(chat.messages, place, piece, is_earlier=is_earlier))
+            notes.add(LEFT_OUT)
+        return tuple(notes)
+
+    def _by_prefixes(self, template: Template, chat: Conversation, whole: str, trained: Sequence[int]) -> list[Span]:
         spans: list[Span] = []
-        for turn in turns:
-            prompt, _ = self._apply(template, chat, until=turn, prompting=True)
+        for turn in trained:
+            prompt = self._prompt(template, chat, turn, whole)
             is_last = turn + 1 == len(chat.messages)
-            answered = whole if is_last else self._apply(template, chat, until=turn + 1)[0]
+            answered = whole if is_last else template.render(chat.messages[: turn + 1], tools=chat.tools)[0]
             if not (answered.startswith(prompt) and whole.startswith(answered)):
                 raise RowError(_UNSTABLE)
             turn_end = len(answered.rstrip()) if answered.rstrip().endswith(self.end_marks) else len(answered)
             spans.append((len(prompt), turn_end))
-        return whole, spans
+        return spans
 
-    def _apply(
-        self,
-        template: str,
-        chat: Conversation,
-        *,
-        until: int | None = None,
-        prompting: bool = False,
-        generation: bool = False,
-    ) -> tuple[str, list[Span]]:
-        from transformers.utils import chat_template_utils
-
-        render: Any = chat_template_utils.render_jinja_template
+    def _prompt(self, template: Template, chat: Conversation, turn: int, whole: str) -> str:
+        """What stands before a turn. Not every template can end before one: of a chat that the assistant opens it is
+        what stands before the first text."""
         try:
-            texts, spans = render(
-                conversations=[chat.messages[:until]],
-                tools=chat.tools,
-                chat_template=template,
-                add_generation_prompt=prompting,
-                return_assistant_tokens_mask=generation,
-                **self.special_tokens,
-            )
-        except MemoryError:
-            raise TemplateMemoryError from None
-        except Exception as error:  # noqa: BLE001 - a template is a stranger's program and can raise anything
-            raise RowError(f"the chat template refuses this row: {said(error)}") from None
-        return _checked(texts[0]), spans[0] if generation else []
+            prompt, _ = template.render(chat.messages[:turn], tools=chat.tools, prompting=True)
+            if turn or whole.startswith(prompt):
+                return prompt
+        except RowError:
+            pass
+        message = chat.messages[turn : turn + 1]
+        own = replaced(message, {place: _OTHER for place, _ in said_in(message)})
+        text, _ = template.render([*chat.messages[:turn], *own], tools=chat.tools)
+        prompt, found, _ = text.partition(_OTHER)
+        if not found:
+            raise RowError(_UNSTABLE)
+        return prompt
+
+    def syntax_fault(self) -> str | None:
+        """What keeps a template from being compiled, or None."""
+        return next(filter(None, (template.syntax_fault() for template in self.templates.values())), None)
 
 
-#: What a message may say beside its content. Other keys (identifiers, names, times, ratings) tell about it.
-_SAID_BESIDE = ("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
+def _turns(messages: Sequence[Message]) -> list[int]:
+    """The assistant's messages."""
+    return [index for index, message in enumerate(messages) if message["role"] == "assistant"]
 
 
-def _without_each(chat: Conversation) -> Iterator[tuple[str, Conversation]]:
-    """(name, the conversation without it) of all that a row says beside roles and contents."""
-    if chat.tools:
-        yield "tools", replace(chat, tools=None)
-    for key in _SAID_BESIDE:
-        places = [index for index, message in enumerate(chat.messages) if key in message]
-        if places:
-            bare = [{name: value for name, value in message.items() if name != key} for message in chat.messages]
-            name = f"{key} of message {places[0] + 1} ({chat.messages[places[0]]['role']})"
-            yield name, replace(chat, messages=bare)
+def _of_blocks(spans: list[Span], messages: Sequence[Message], trained: Sequence[int]) -> list[Span]:
+    turns = _turns(messages)
+    if len(spans) != len(turns):
+        raise RowError(f"the chat template marks {len(spans)} spans for {len(turns)} assistant messages")
+    return [span for span, turn in zip(spans, turns, strict=True) if turn in trained]
+
+
+def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) -> str | None:
+    """The text, or None where the template refuses the messages."""
+    try:
+        return template.render(messages, tools=tools)[0]
+    except RowError:
+        return None
+
+
+def _prints_objects(messages: Sequence[Message], text: str) -> bool:
+    """Whether arguments of calls stand in a text as Python prints them, as where a template expects JSON text."""
+    return any(call["arguments"] and str(call["arguments"]) in text for _, _, call in calls_in(messages))
 
 
 _UNSTABLE = (
     "the chat template rewrites earlier turns, so the assistant's part cannot be told apart; use train_on: all, or "
-    "data.chat_template with a template that does not, or one with {% generation %} blocks"
+    "train_on: completion, which trains the last turn alone, or data.chat_template with a template that does not, or "
+    "one with {% generation %} blocks"
 )
-
-
-def _checked(text: str) -> str:
-    if len(text) > MAX_RENDERED_CHARACTERS:
-        raise RowError(f"becomes {len(text)} characters of text; at most {MAX_RENDERED_CHARACTERS} are read")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-        if 0xDC80 <= code < 0xDD00:  # a byte of the file
-            raise RowError("is not UTF-8 text; save the file as UTF-8") from None
-        raise RowError(f"holds half a character (\\u{code:04x}), which no encoding can write; remove it") from None
-    return text

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.data.workers.render import Rendered, Renderer, Span
+from shardwise.data.workers.render import Rendered, Renderer
+from shardwise.data.workers.template import Span
 from shardwise.errors import DataError, said
 from shardwise.spec.job.data import OverLong, TrainOn
 from shardwise.spec.run import read_json
@@ -67,11 +68,9 @@ class Tokenizer:
         return self.eos_id if padding is None else padding
 
     @property
-    def template(self) -> str | None:
-        """Its own chat template."""
-        if not self._tokenizer.chat_template:
-            return None
-        return self._tokenizer.get_chat_template()
+    def template(self) -> str | dict[str, str] | None:
+        """Its own chat template, or several by their names."""
+        return self._tokenizer.chat_template or None
 
     @property
     def added_ids(self) -> list[int]:
@@ -100,14 +99,17 @@ class Tokenizer:
         encoded = self._tokenizer(
             [text.text for text in texts],
             add_special_tokens=texts[0].special_tokens,
-            return_offsets_mapping=texts[0].spans is not None,
             return_attention_mask=False,
             return_token_type_ids=False,
             verbose=False,
         )
-        offsets: Any = encoded.get("offset_mapping") or [None] * len(texts)
-        for text, ids, places in zip(texts, encoded["input_ids"], offsets, strict=True):
-            mask = np.ones(len(ids), bool) if text.spans is None else trained_tokens(places, text.spans)
+        for text, ids, encoding in zip(texts, encoded["input_ids"], encoded.encodings, strict=True):
+            if text.spans is None:
+                mask = np.ones(len(ids), bool)
+            elif text.special_tokens:
+                mask = trained_tokens(encoding.offsets, text.spans)
+            else:
+                mask = _trained_tokens(encoding, text)
             row = Tokens(ids=np.array(ids, np.int32), trained=mask)
             yield self._ended(row) if text.ends else row
 
@@ -130,6 +132,33 @@ def trained_tokens(offsets: Sequence[Span], spans: Sequence[Span]) -> Mask:
     for start, end in spans:
         mask |= (ends > start) & (starts < end)
     return mask
+
+
+def _trained_tokens(encoding: Any, text: Rendered) -> Mask:
+    """As `trained_tokens`, where only a template wrote special tokens: it looks at the ends of spans alone, for a list
+    of all offsets takes longer than anything else."""
+    mask = np.zeros(len(encoding), bool)
+    for start, end in text.spans or ():
+        first, last = _token_at(encoding, start, text=text.text), _token_at(encoding, end, text=text.text)
+        while first and encoding.token_to_chars(first - 1)[1] > start:
+            first -= 1
+        while last and _start(encoding, last - 1) >= end:
+            last -= 1
+        while last < len(mask) and _start(encoding, last) < end:
+            last += 1
+        mask[first:last] = True
+    return mask
+
+
+def _token_at(encoding: Any, character: int, *, text: str) -> int:
+    """The first token at a character or behind it; some characters belong to none."""
+    found = (encoding.char_to_token(at) for at in range(character, len(text)))
+    return next((token for token in found if token is not None), len(encoding))
+
+
+def _start(encoding: Any, token: int) -> int:
+    start: int = encoding.token_to_chars(token)[0]
+    return min(start, encoding.token_to_chars(token - 1)[1] if token else 0)
 
 
 def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:

@@ -11,6 +11,7 @@ It alone parses rows and renders chat templates, both from strangers. It speaks 
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import sys
@@ -25,7 +26,8 @@ from shardwise.data.read.formats import BY_NAME, Format, read_row, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import BadRow, Row, read_chunk
 from shardwise.data.workers.pool import Limits, bound_memory, bound_next_batch
-from shardwise.data.workers.render import Rendered, Renderer, TemplateMemoryError
+from shardwise.data.workers.render import Rendered, Renderer
+from shardwise.data.workers.template import TemplateMemoryError
 from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, said
 from shardwise.units import format_bytes
@@ -132,13 +134,14 @@ def _load(request: dict[str, Any]) -> tuple[Worker, dict[str, Any]]:
     rules, limits = Rules(**request["rules"]), Limits(**request["limits"])
     tokenizer = load_tokenizer(request["tokenizer"])
     renderer = tokenizer.renderer(rules)
+    gc.freeze()  # what is loaded stays; collections of what rows leave behind need not look at it
     bound_memory(limits)
     worker = Worker(tokenizer=tokenizer, renderer=renderer, rules=rules, limits=limits)
     facts = {
         "padding_id": tokenizer.padding_id,
         "has_template": tokenizer.template is not None,
         "added_ids": tokenizer.added_ids,
-        "generation_blocks": renderer.marks_answers,
+        "generation_blocks": any(template.marks_answers for template in renderer.templates.values()),
     }
     return worker, facts
 

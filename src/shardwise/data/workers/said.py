@@ -1,0 +1,137 @@
+"""The texts that messages say, each by its place, and messages with other texts in those places."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+#: What a message may say beside its content. Other keys (identifiers, names, times, ratings) tell about it.
+REASONING = ("reasoning_content", "reasoning", "thinking")
+CALLS = ("tool_calls", "function_call")
+
+Message = dict[str, Any]
+Path = tuple[str | int, ...]
+#: (number of the message, path inside it)
+Place = tuple[int, Path]
+
+#: A text that no row holds, and what stands around it where it is a whole content: white space that a template trims.
+MARK = re.compile(r"Qz(\d+)qZ")
+BEFORE, BEHIND = " \t\n", "\n\t "
+
+
+def mark(number: int) -> str:
+    """The text that stands for the numbered one."""
+    return f"Qz{number}qZ"
+
+
+def said_in(messages: Sequence[Message]) -> Iterator[tuple[Place, str]]:
+    """All that is said: contents, reasoning, and names and arguments of calls. White space says nothing."""
+    for index, message in enumerate(messages):
+        for key, value in message.items():
+            if key == "content" or key in REASONING:
+                found = _texts(value, (key,))
+            elif key in CALLS:
+                found = _of_calls(value, (key,))
+            else:
+                continue
+            yield from (((index, path), text) for path, text in found if text.strip())
+
+
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _texts(item, (*path, key))
+
+
+def _of_calls(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, list):
+        for index, call in enumerate(value):
+            yield from _of_calls(call, (*path, index))
+    elif isinstance(value, dict) and isinstance(value.get("function"), dict):
+        yield from _of_calls(value["function"], (*path, "function"))
+    elif isinstance(value, dict):
+        for key in ("name", "arguments"):
+            yield from _texts(value.get(key), (*path, key))
+
+
+def put(value: Any, path: Path, text: Any) -> Any:
+    """A copy of nested objects and lists with another value at a path."""
+    if not path:
+        return text
+    copied: Any = dict(value) if isinstance(value, dict) else list(value)
+    copied[path[0]] = put(value[path[0]], path[1:], text)
+    return copied
+
+
+def replaced(messages: Sequence[Message], texts: Mapping[Place, str]) -> list[Message]:
+    """The messages with other texts in some places."""
+    found = list(messages)
+    for (index, path), text in texts.items():
+        found[index] = put(found[index], path, text)
+    return found
+
+
+def marked(messages: Sequence[Message]) -> tuple[list[Message], dict[Place, str]]:
+    """The messages with a mark in place of each text, and the marks by their places, in order. Two keys of a message
+    that hold the same reasoning share one."""
+    marks: dict[Place, str] = {}
+    shared: dict[tuple[int, str], str] = {}
+    for place, text in said_in(messages):
+        own = mark(len(marks))
+        if is_whole(place):
+            own = f"{BEFORE}{own}{BEHIND}"
+        if place[1][0] in REASONING:
+            own = shared.setdefault((place[0], text), own)
+        marks[place] = own
+    return replaced(messages, marks), marks
+
+
+def is_whole(place: Place) -> bool:
+    """Whether it is a content or reasoning, which templates trim, and no part of a call."""
+    return len(place[1]) == 1
+
+
+def shape_of(message: Message) -> tuple[Any, ...]:
+    """What messages of one shape have in common: the role, the keys, and which of their texts are blank or empty."""
+    same = [message.get(key) for key in REASONING]
+    return message["role"], outline(message), same[0] == same[1], same[1] == same[2], same[0] == same[2]
+
+
+def outline(value: Any) -> Any:
+    """Keys, and what is text, blank or empty; not what the texts say."""
+    if isinstance(value, str):
+        return bool(value) + bool(value.strip())
+    if isinstance(value, dict):
+        return tuple((key, outline(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(map(outline, value))
+    return type(value)
+
+
+def with_text_arguments(messages: Sequence[Message]) -> list[Message]:
+    """The messages with each call's arguments as JSON text, as some templates expect them."""
+    found = list(messages)
+    for index, path, call in calls_in(messages):
+        text = json.dumps(call["arguments"], ensure_ascii=False)
+        found[index] = put(found[index], (*path, "arguments"), text)
+    return found
+
+
+def calls_in(messages: Sequence[Message]) -> Iterator[tuple[int, Path, dict[str, Any]]]:
+    """(number of the message, path, call) of calls whose arguments are objects."""
+    for index, message in enumerate(messages):
+        for key in CALLS:
+            held = message.get(key)
+            listed = held if isinstance(held, list) else [held]
+            for number, call in enumerate(listed):
+                path = (key, number) if isinstance(held, list) else (key,)
+                inner = call.get("function") if isinstance(call, dict) else None
+                if isinstance(inner, dict) and isinstance(inner.get("arguments"), dict):
+                    yield index, (*path, "function"), inner
+                elif isinstance(call, dict) and isinstance(call.get("arguments"), dict):
+                    yield index, path, call
