@@ -189,26 +189,8 @@ class Renderer:
             except RowError:
                 spans = None  # each row says so itself
         lost = [place for place, own in marks.items() if own.strip() not in text]
-        earlier = [place for place in lost if self._leaves_out(template, messages, place, trained, tools=chat.tools)]
-        return Shape(
-            parts=parts,
-            tail=tail,
-            spans=spans,
-            lost=tuple(place for place in lost if place not in earlier),
-            notes=(LEFT_OUT,) if earlier else (),
-            text_arguments=in_text,
-        )
-
-    def _leaves_out(
-        self, template: Template, messages: list[Message], place: Place, trained: Sequence[int], *, tools: Any
-    ) -> bool:
-        """Whether it is reasoning of an earlier turn, which is not trained, and the template writes the last turn's."""
-        index, (key, *_) = place
-        last = max(_turns(messages), default=-1)
-        if key not in REASONING or index in trained or index >= last:
-            return False
-        asked = [*messages[:last], {**messages[last], key: _OTHER}, *messages[last + 1 :]]
-        return _OTHER in (_rendered(template, asked, tools=tools) or "")
+        earlier = frozenset(place for place in lost if _writes_last(template, messages, place, tools=chat.tools))
+        return Shape(parts=parts, tail=tail, spans=spans, lost=frozenset(lost), earlier=earlier, text_arguments=in_text)
 
     def _losses(
         self, template: Template, chat: Conversation, trained: Sequence[int], shape: Shape, *, text: str | None
@@ -218,17 +200,17 @@ class Renderer:
         Args:
             text: the rendering, where it is not the shape's.
         """
-        suspects = {*shape.lost, *(() if text is None else unwritten(chat.messages, text))}
-        notes = set(shape.notes)
+        left_out = {place for place in shape.earlier if place[0] not in trained}
+        suspects = {*shape.lost, *(() if text is None else unwritten(chat.messages, text))} - left_out
         last = max(_turns(chat.messages), default=-1)
         lost = lost_of(template, chat.messages, suspects, tools=chat.tools) if suspects else ()
         for place, piece in lost:
-            is_answer = chat.messages[place[0]]["role"] == "assistant" and place[0] < last
-            is_earlier = is_answer and place not in shape.lost and (place[1][0] in REASONING or bool(piece))
+            is_cut = bool(piece) and chat.messages[place[0]]["role"] == "assistant" and place[0] < last
+            is_earlier = is_cut or place in shape.earlier
             if not is_earlier or place[0] in trained:
                 raise RowError(complaint(chat.messages, place, piece, is_earlier=is_earlier))
-            notes.add(LEFT_OUT)
-        return tuple(notes)
+            left_out.add(place)
+        return (LEFT_OUT,) if left_out else ()
 
     def _by_prefixes(self, template: Template, chat: Conversation, whole: str, trained: Sequence[int]) -> list[Span]:
         spans: list[Span] = []
@@ -236,11 +218,21 @@ class Renderer:
             prompt = self._prompt(template, chat, turn, whole)
             is_last = turn + 1 == len(chat.messages)
             answered = whole if is_last else template.render(chat.messages[: turn + 1], tools=chat.tools)[0]
+            if not whole.startswith(answered):
+                answered = self._without_last_mark(answered, whole)
             if not (answered.startswith(prompt) and whole.startswith(answered)):
                 raise RowError(_UNSTABLE)
             turn_end = len(answered.rstrip()) if answered.rstrip().endswith(self.end_marks) else len(answered)
             spans.append((len(prompt), turn_end))
         return spans
+
+    def _without_last_mark(self, answered: str, whole: str) -> str:
+        """A conversation without what a template writes behind any last turn, a mark more: Phi's do."""
+        for behind in self.end_marks:
+            shorter = answered.rstrip().removesuffix(behind)
+            if whole.startswith(shorter) and shorter.rstrip().endswith(self.end_marks):
+                return shorter
+        return answered
 
     def _prompt(self, template: Template, chat: Conversation, turn: int, whole: str) -> str:
         """What stands before a turn. Not every template can end before one: of a chat that the assistant opens it is
@@ -282,6 +274,16 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
         return template.render(messages, tools=tools)[0]
     except RowError:
         return None
+
+
+def _writes_last(template: Template, messages: Sequence[Message], place: Place, *, tools: Any) -> bool:
+    """Whether what is lost is reasoning of an earlier turn, of a kind that the template writes of the last turn."""
+    index, (key, *_) = place
+    last = max(_turns(messages), default=-1)
+    if key not in REASONING or index >= last:
+        return False
+    asked = [*messages[:last], {**messages[last], key: _OTHER}, *messages[last + 1 :]]
+    return _OTHER in (_rendered(template, asked, tools=tools) or "")
 
 
 def _prints_objects(messages: Sequence[Message], text: str) -> bool:

@@ -24,17 +24,15 @@ class Shape:
         spans: of the trained turns, each as two points, (number of the part, character of what stands before it); None
             where they have to be found anew for each row.
         lost: places of texts that are not written.
-        notes: what is left out on purpose.
-        ends: for each assistant's content, the mark that the template writes behind it.
+        earlier: those of them that are reasoning of an earlier turn, where the last turn's is written.
         text_arguments: whether the template expects arguments of calls as JSON text.
     """
 
     parts: tuple[tuple[str, int, bool, bool], ...] = ()
     tail: str = ""
     spans: tuple[tuple[tuple[int, int], tuple[int, int]], ...] | None = None
-    lost: tuple[Place, ...] = ()
-    notes: tuple[str, ...] = ()
-    ends: tuple[tuple[int, str], ...] = ()
+    lost: frozenset[Place] = frozenset()
+    earlier: frozenset[Place] = frozenset()
     text_arguments: bool = False
 
     def fill(self, messages: Sequence[Message], text: str) -> list[Span] | None:
