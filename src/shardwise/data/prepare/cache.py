@@ -121,6 +121,7 @@ def cache_key(
         "packing": data.packing,
         "train_on": data.train_on,
         "over_long": data.over_long,
+        "rendered": data.rendered,
         "eval_fraction": data.eval_fraction,
         "eval_seed": job.train.seed if data.eval_fraction else None,
     }

@@ -77,6 +77,7 @@ class Preparation:
             train_on=data.train_on,
             max_length=data.max_length,
             over_long=data.over_long,
+            rendered=data.rendered,
         )
 
 

@@ -27,6 +27,7 @@ from typing import Any
 from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.lost import LEFT_OUT, UNREAD, complaint, lost_of, unwritten
+from shardwise.data.workers.ready import AS_IT_IS, ONE_END, Marks, marks_of
 from shardwise.data.workers.said import (
     REASONING,
     Message,
@@ -41,6 +42,7 @@ from shardwise.data.workers.said import (
 )
 from shardwise.data.workers.shapes import Shape, cut, points
 from shardwise.data.workers.template import Span, Template, checked
+from shardwise.spec.job.data import Rendered as IsRendered
 from shardwise.spec.job.data import TrainOn
 
 #: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token need be added to the
@@ -85,12 +87,16 @@ class Renderer:
         template: the template's text, or templates by their names, of which `tool_use` is for rows with tools.
         special_tokens: names of special tokens -> their text, which templates read (`bos_token`, `eos_token` ...).
         end_marks: texts of all special tokens; one of them ends a turn.
+        rendered: whether prompts of pairs were put into the template before.
+        stop_marks: special tokens behind which a text needs no EOS.
     """
 
     template: str | Mapping[str, str] | None
     special_tokens: Mapping[str, Any]
     end_marks: tuple[str, ...]
     train_on: TrainOn
+    rendered: IsRendered = "auto"
+    stop_marks: tuple[str, ...] = ()
     _shapes: dict[Any, Shape] = field(default_factory=dict[Any, Shape], repr=False)
 
     @cached_property
@@ -108,16 +114,39 @@ class Renderer:
                 if self.train_on in ("assistant", "completion"):
                     what = f"train_on: {self.train_on} has no meaning for plain text"
                     raise RowError(f"{what}; use train_on: auto or all")
-                return Rendered(text=checked(example.text), spans=None, special_tokens=True, ends=True)
-            case Pair(prompt=prompt, completion=completion) if self.template is not None:
-                chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
-                return self._chat(conversation(chat))
+                return self._plain(example.text, None)
             case Pair(prompt=prompt, completion=completion):
+                is_ready = self._marks.hold(prompt) if self.rendered == "auto" else self.rendered
+                if self.template is not None and not is_ready:
+                    chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+                    return self._chat(conversation(chat))
                 text = prompt + completion
                 spans = None if self.train_on == "all" else ((len(prompt), len(text)),)
-                return Rendered(text=checked(text), spans=spans, special_tokens=True, ends=True)
+                return self._plain(text, spans, notes=() if self.template is None else (AS_IT_IS,))
             case Conversation():
+                if self.rendered is True:
+                    raise RowError(
+                        "data.rendered: true has no meaning for a chat, which is put into a template; remove it"
+                    )
                 return self._chat(example)
+
+    def _plain(self, text: str, spans: tuple[Span, ...] | None, *, notes: tuple[str, ...] = ()) -> Rendered:
+        """Text without a template: with one BOS, where the tokenizer writes one, and one EOS."""
+        bos = self.special_tokens.get("bos_token")
+        return Rendered(
+            text=checked(text),
+            spans=spans,
+            special_tokens=not (bos and text.startswith(bos)),
+            ends=not text.rstrip().endswith(self.stop_marks),
+            notes=notes,
+        )
+
+    @cached_property
+    def _marks(self) -> Marks:
+        """Those of the template for chats without tools."""
+        template = self.templates.get("default")
+        bos = self.special_tokens.get("bos_token") or ""
+        return Marks() if template is None else marks_of(template, special=self.end_marks, bos=bos)
 
     def _template(self, tools: Any) -> Template:
         """As transformers chooses it."""
@@ -129,6 +158,7 @@ class Renderer:
 
     def _chat(self, chat: Conversation) -> Rendered:
         template, trained = self._template(chat.tools), self._trained(chat)
+        chat = self._with_one_end(chat)
         shape = self._shape(template, chat, trained)
         if shape.text_arguments:
             chat = replace(chat, messages=with_text_arguments(chat.messages))
@@ -151,6 +181,18 @@ class Renderer:
             ends=False,
             notes=(*chat.notes, *notes),
         )
+
+    def _with_one_end(self, chat: Conversation) -> Conversation:
+        """Without the marks at the ends of answers that the template writes itself."""
+        shorter = {
+            (turn, ("content",)): text
+            for turn in _turns(chat.messages)
+            if isinstance(content := chat.messages[turn].get("content"), str)
+            and (text := self._marks.without_end(content)) is not None
+        }
+        if not shorter:
+            return chat
+        return replace(chat, messages=replaced(chat.messages, shorter), notes=(*chat.notes, ONE_END))
 
     def _trained(self, chat: Conversation) -> tuple[int, ...]:
         """The numbers of the messages that are trained."""

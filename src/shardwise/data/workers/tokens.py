@@ -15,6 +15,7 @@ from shardwise.data.workers.render import Rendered, Renderer
 from shardwise.data.workers.template import Span
 from shardwise.errors import DataError, said
 from shardwise.spec.job.data import OverLong, TrainOn
+from shardwise.spec.job.data import Rendered as IsRendered
 from shardwise.spec.run import read_json
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Rules:
     train_on: TrainOn
     max_length: int
     over_long: OverLong
+    rendered: IsRendered = "auto"
 
 
 class Tokenizer:
@@ -84,7 +86,17 @@ class Tokenizer:
             special_tokens=self._tokenizer.special_tokens_map,
             end_marks=tuple(self._tokenizer.added_tokens_encoder),
             train_on=rules.train_on,
+            rendered=rules.rendered,
+            stop_marks=self._stop_marks(),
         )
+
+    def _stop_marks(self) -> tuple[str, ...]:
+        """Special tokens behind which a text needs no EOS: all but those that begin, fill or stand for something."""
+        names = {"bos_token", "unk_token", "pad_token", "cls_token", "mask_token"}
+        other = {text for name, text in self._tokenizer.special_tokens_map.items() if name in names}
+        added = self._tokenizer.added_tokens_decoder.values()
+        marks = {token.content for token in added if token.special and token.content.strip()} - other
+        return (self._tokenizer.eos_token, *sorted(marks))
 
     def encode(self, texts: Sequence[Rendered]) -> list[Tokens]:
         """Tokenises rows, each as one string; in batches of rows that are treated alike."""

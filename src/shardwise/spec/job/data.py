@@ -10,6 +10,7 @@ from shardwise.spec.job.strict import Positive, Share, Strict, Text, Whole
 
 TrainOn = Literal["auto", "assistant", "completion", "all"]
 OverLong = Literal["error", "drop", "truncate"]
+Rendered = Literal["auto"] | bool
 RowFormat = Literal[
     "auto", "messages", "conversations", "instruction", "prompt_completion", "question_answer", "query_response", "text"
 ]
@@ -58,6 +59,8 @@ class DataSpec(Strict):
         eval_path: rows to evaluate on.
         eval_fraction: or the share of the training rows set aside for it.
         chat_template: path of a Jinja file that replaces the tokenizer's own template.
+        rendered: whether prompts of pairs are text that was put into the chat template before and is taken as it is;
+            `auto` looks for the template's marks at their ends.
         shuffle: a new order each epoch, from (seed, epoch).
         num_rows: for planning without data.
     """
@@ -71,6 +74,7 @@ class DataSpec(Strict):
     eval_path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
     eval_fraction: Share = 0.0
     chat_template: Text | None = None
+    rendered: Rendered = "auto"
     shuffle: bool = True
     num_rows: Whole | None = None
 
