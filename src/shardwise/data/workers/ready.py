@@ -19,7 +19,7 @@ class Marks:
 
     Attributes:
         tokens: special tokens before the answer.
-        opening, closing: what stands before the question, BOS aside, and (without white space) between it and the answer.
+        opening, closing: what stands before the question, BOS aside; between it and the answer, white space aside.
         end: the special token behind an answer.
     """
 

@@ -184,7 +184,7 @@ class Renderer:
 
     def _with_one_end(self, chat: Conversation) -> Conversation:
         """Without the marks at the ends of answers that the template writes itself."""
-        shorter = {
+        shorter: dict[Place, str] = {
             (turn, ("content",)): text
             for turn in _turns(chat.messages)
             if isinstance(content := chat.messages[turn].get("content"), str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardwise.data.workers.render import Rendered, Renderer
 from shardwise.data.workers.template import Span
+from shardwise.data.workers.widths import Widths, byte_widths, mask_by_widths
 from shardwise.errors import DataError, said
 from shardwise.spec.job.data import OverLong, TrainOn
 from shardwise.spec.job.data import Rendered as IsRendered
@@ -62,6 +63,8 @@ class Tokenizer:
         self._tokenizer: Any = tokenizer
         self.vocab_size = vocab_size
         self.eos_id: int = self._tokenizer.eos_token_id
+        self._tokenizer("")  # takes padding and truncation away that the file may ask for
+        self._widths = byte_widths(self._tokenizer)
 
     @property
     def padding_id(self) -> int:
@@ -108,6 +111,9 @@ class Tokenizer:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def _encode(self, texts: list[Rendered]) -> Iterator[Tokens]:
+        if self._widths is not None and not texts[0].special_tokens:
+            yield from map(self._by_widths, texts, self._fast([text.text for text in texts]), repeat(self._widths))
+            return
         encoded = self._tokenizer(
             [text.text for text in texts],
             add_special_tokens=texts[0].special_tokens,
@@ -115,15 +121,30 @@ class Tokenizer:
             return_token_type_ids=False,
             verbose=False,
         )
-        for text, ids, encoding in zip(texts, encoded["input_ids"], encoded.encodings, strict=True):
-            if text.spans is None:
-                mask = np.ones(len(ids), bool)
-            elif text.special_tokens:
-                mask = trained_tokens(encoding.offsets, text.spans)
-            else:
-                mask = _trained_tokens(encoding, text)
-            row = Tokens(ids=np.array(ids, np.int32), trained=mask)
-            yield self._ended(row) if text.ends else row
+        for text, encoding in zip(texts, encoded.encodings, strict=True):
+            yield self._row(text, encoding)
+
+    def _fast(self, texts: list[str]) -> list[Any]:
+        """Encodings without offsets."""
+        return self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+
+    def _by_widths(self, text: Rendered, encoding: Any, widths: Widths) -> Tokens:
+        ids = np.array(encoding.ids, np.int32)
+        found = mask_by_widths(ids, widths, text=text.text, spans=text.spans) if text.spans is not None else True
+        if found is None:
+            return self._row(text, self._tokenizer.backend_tokenizer.encode(text.text, add_special_tokens=False))
+        row = Tokens(ids=ids, trained=np.ones(len(ids), bool) if found is True else found)
+        return self._ended(row) if text.ends else row
+
+    def _row(self, text: Rendered, encoding: Any) -> Tokens:
+        if text.spans is None:
+            mask = np.ones(len(encoding), bool)
+        elif text.special_tokens:
+            mask = trained_tokens(encoding.offsets, text.spans)
+        else:
+            mask = _trained_tokens(encoding, text)
+        row = Tokens(ids=np.array(encoding.ids, np.int32), trained=mask)
+        return self._ended(row) if text.ends else row
 
     def _ended(self, row: Tokens) -> Tokens:
         """With EOS behind it, trained; some tokenizers have put one there already."""
