@@ -50,6 +50,36 @@ def test_pairs_and_plain_text_are_recognised() -> None:
     assert set(get_args(RowFormat)) == {"auto", *BY_NAME}
 
 
+@pytest.mark.parametrize("mark", ["weight", "train", "training", "loss_mask", "loss"])
+def test_a_turn_that_a_row_marks_as_not_trained_is_not_trained(mark: str) -> None:
+    told = [
+        {**USER, mark: 0},
+        {**ASSISTANT, mark: False},
+        USER,
+        {**ASSISTANT, mark: 1},
+        USER,
+        {**ASSISTANT, mark: None},
+    ]
+    example = read_row(BY_NAME["messages"], {"messages": told})
+    assert isinstance(example, Conversation)
+    assert example.messages == [USER, ASSISTANT] * 3
+    assert (example.learns, example.excluded) == ((False, False, False, True, False, True), 1)
+    row = {"prompt": [USER], "completion": [{**ASSISTANT, mark: 0}, USER, {**ASSISTANT, mark: 1.0}]}
+    pair = read_row(BY_NAME["prompt_completion"], row)
+    assert isinstance(pair, Conversation)
+    assert (pair.learns, pair.excluded) == ((False, False, False, True), 2)
+
+
+@pytest.mark.parametrize(("speaker", "role"), [("Human", "user"), (" USER ", "user"), ("prompter", "user")])
+@pytest.mark.parametrize("answers", ["GPT", "ChatGPT", "bot", "AI", "Assistant", "model"])
+def test_speakers_are_known_by_the_names_people_write(speaker: str, role: str, answers: str) -> None:
+    for who, says in (("from", "value"), ("role", "content")):
+        items = [{who: speaker, says: "hi"}, {who: answers, says: "hello"}]
+        example = read_row(BY_NAME["messages"], {"messages": items})
+        assert isinstance(example, Conversation)
+        assert example.messages == [{"role": role, "content": "hi"}, ASSISTANT]
+
+
 def test_unknown_columns_are_named_with_all_that_would_be_read() -> None:
     with pytest.raises(RowError, match="has the columns body, title; expected messages; or conversations") as caught:
         recognise(["body", "title"])
@@ -73,11 +103,11 @@ def test_a_column_that_a_job_names_and_the_file_has_not_is_told() -> None:
 
 def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
     parts = [{"type": "text", "text": "he"}, {"type": "text", "text": "llo"}]
-    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "arguments": {}}]}
     row = {"messages": [USER, call, {"role": "assistant", "content": parts}], "tools": [{"name": "f"}]}
     example = read_row(BY_NAME["messages"], row)
     assert isinstance(example, Conversation)
-    assert example.messages[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}
+    assert example.messages[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": {}}]}
     assert example.messages[2]["content"] == "hello"
     assert example.tools == [{"name": "f"}]
     for tools in ('[{"name": "f"}]', [{"name": "f"}]):
@@ -97,15 +127,34 @@ def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
         ("messages", {"messages": [{"role": 3, "content": "x"}]}, r"messages\[0\].role is 3"),
         ("messages", {"messages": [USER, {"role": "assistant", "content": 4}]}, r"\[1\].content is 4; expected text"),
         ("messages", {"messages": [USER, {"role": "assistant", "content": " "}]}, r"\[1\].content is empty"),
-        ("messages", {"messages": [{**USER, "weight": 0}]}, "weight is not read"),
+        ("messages", {"messages": [{**USER, "weight": 1}]}, r"messages\[0\] \(user\) is marked as trained; only what"),
+        ("messages", {"messages": [USER, {**ASSISTANT, "weight": 0.5}]}, r"\[1\].weight is 0.5; expected 1 or true"),
+        ("messages", {"messages": [USER, {**ASSISTANT, "train": "no"}]}, r"\[1\].train is 'no'; expected 1 or true"),
+        ("messages", {"messages": [{**ASSISTANT, "loss_mask": [0, 1]}]}, r"\[0\].loss_mask is a list; expected 1 or"),
+        ("messages", {"messages": [{**ASSISTANT, "weight": 1, "train": False}]}, r"weight and train say different"),
+        ("messages", {"messages": [{**ASSISTANT, "train_detail": [{}]}]}, r"\[0\].train_detail is not read: a turn is"),
+        ("messages", {"messages": [{**ASSISTANT, "training_detail": [{}]}]}, "training_detail is not read"),
+        (
+            "prompt_completion",
+            {"prompt": [{**ASSISTANT, "train": True}], "completion": [ASSISTANT]},
+            "of a prompt: rem",
+        ),
         ("messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "parts that are not text"),
         ("messages", {"messages": [USER, ASSISTANT], "tools": "f"}, "tools is 'f'; expected a list of objects"),
         ("messages", {"messages": [USER, {**ASSISTANT, "tool_calls": "x"}]}, r"tool_calls is 'x'; expected a list of"),
-        ("messages", {"messages": [USER, {**ASSISTANT, "tool_calls": [{}]}]}, "is a list; expected a list of"),
+        (
+            "messages",
+            {"messages": [USER, {**ASSISTANT, "tool_calls": [{}]}]},
+            r"tool_calls\[0\] is an object; expected a",
+        ),
         ("messages", {"messages": [USER, {**ASSISTANT, "content": "", "tool_calls": []}]}, "content is empty"),
         ("messages", {"messages": [USER, {"role": "assistant", "reasoning_content": "x"}]}, "expected role and "),
         ("prompt_completion", {"prompt": "x", "completion": "y", "tools": [{"name": "f"}]}, "tools has no meaning"),
-        ("conversations", {"conversations": [{"from": "bot", "value": "x"}]}, "from is 'bot'; expected system, human"),
+        (
+            "conversations",
+            {"conversations": [{"from": "narrator", "value": "x"}]},
+            "from is 'narrator'; expected system, ",
+        ),
         ("question_answer", {"question": None, "answer": "x"}, "question is null; expected text"),
         ("question_answer", {"question": "x", "answer": ""}, "answer is empty; expected text to train on"),
         ("question_answer", {"question": "x"}, "has the columns question; expected question and answer, as this "),

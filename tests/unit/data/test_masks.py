@@ -84,6 +84,7 @@ ANSWER = {"role": "assistant", "content": "hello", "reasoning_content": "so"}
 
 FOUR = talk("hi", "hello", "two?", "four 🙂.")
 LAST = Conversation(messages=FOUR.messages, learns=(False, False, False, True))
+FIRST = Conversation(messages=FOUR.messages, learns=(False, True, False, False))
 TOLD = conversation([{**USER, "name": "Ann"}, {"role": "assistant", "content": "hello", "rating": "good"}])
 CALLED = conversation([USER, CALLS, RESULT, ANSWER], tools=[{"name": "f"}])
 PAIR = Pair(prompt="two and two?", completion=" four.")
@@ -104,6 +105,7 @@ OF_A_CHAT: list[tuple[Example, Rules, str]] = [
     (FOUR, rules(template=GENERATION), EVERY_ANSWER),
     *((LAST, rules(template=template), LAST_ANSWER) for template in (None, GENERATION)),
     *((FOUR, rules(template=template, train_on="completion"), LAST_ANSWER) for template in (None, GENERATION)),
+    (FIRST, rules(train_on="completion"), EVERY_ANSWER.replace("⟦", "").replace("⟧", "")),
     *((one, rules(train_on="all"), EVERYTHING) for one in (TOLD, Pair(prompt="hi", completion="hello"))),
     (CALLED, rules(template=TOOLS), TOOLS_AND_ANSWERS),
 ]

@@ -246,6 +246,8 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
             say(f"  {rows:,} rows: {note}")
         if facts["ignored_columns"]:
             say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
+        if facts["ignored_keys"]:
+            say(f"  keys of messages not used: {', '.join(facts['ignored_keys'])}")
         if source.num_ignored:
             say(f"  other files not read: {source.num_ignored}")
         if source.note:

@@ -20,7 +20,7 @@ from shardwise.data.read.chunks import Chunk, cut_file
 from shardwise.data.read.formats import FORMATS, Format, recognise, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import first_columns
-from shardwise.data.read.sources import Source, SourceFile
+from shardwise.data.read.sources import COLUMNAR, Source, SourceFile
 from shardwise.data.workers.pool import MAX_WORKERS, Limits, Pool, Reply
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.data.workers.tokens import Rules
@@ -146,8 +146,8 @@ def _survey(asked: Preparation, index: int) -> _File:
     except RowError as error:
         return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)
-    # Parquet is read by columns, so the others (an image, say) are never loaded; a CSV row must be split in full.
-    chunks = [replace(chunk, header=needed) if chunk.kind == "parquet" else chunk for chunk in cut.chunks]
+    # These are read by columns, so the others (an image, say) are never loaded; a CSV row must be split in full.
+    chunks = [replace(chunk, header=needed) if chunk.kind in COLUMNAR else chunk for chunk in cut.chunks]
     ignored = tuple(column for column in columns if column not in needed)
     return _File(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
 
@@ -173,7 +173,7 @@ def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: 
 
 
 #: The reply about a chunk that no worker is left for; another's problem is reported then.
-_NO_ROWS: Reply = {"num_rows": 0, "num_dropped": 0, "num_problems": 0, "problems": [], "notes": {}}
+_NO_ROWS: Reply = {"num_rows": 0, "num_dropped": 0, "num_problems": 0, "problems": [], "notes": {}, "keys": []}
 
 
 def _failed(chunk: Chunk, error: str) -> Reply:
@@ -286,6 +286,7 @@ def _describe(
                 "num_dropped": sum(reply["num_dropped"] for reply in of_it),
                 "notes": sum((Counter(reply["notes"]) for reply in of_it), Counter[str]()),
                 "ignored_columns": list(dict.fromkeys(column for file in own for column in file.ignored)),
+                "ignored_keys": list(dict.fromkeys(key for reply in of_it for key in reply["keys"])),
             }
         )
     return described

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from shardwise.data.read.sources import Kind, SourceFile
+from shardwise.data.read import columnar
+from shardwise.data.read.sources import COLUMNAR, Kind, SourceFile
 from shardwise.errors import said
 from shardwise.units import GIB, MIB
 
@@ -40,6 +41,8 @@ _FOREIGN = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the file; run `git lfs pull`"),
 )
 
+_NAMES = {"parquet": "a Parquet", "arrow": "an Arrow"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
@@ -47,9 +50,9 @@ class Chunk:
 
     Attributes:
         file: index of the file among all files of the preparation.
-        start, stop: byte range; for Parquet, a range of row groups.
-        first_line: 1-based line of `start`; for Parquet, the number of its first row.
-        header: the column names of a CSV or Parquet file; of Parquet, only these are read.
+        start, stop: byte range; for Parquet and Arrow, a range of row groups.
+        first_line: 1-based line of `start`; for Parquet and Arrow, the number of its first row.
+        header: the column names of a CSV, Parquet or Arrow file; of the last two, only these are read.
         num_bytes: how much work it is, for progress.
     """
 
@@ -104,14 +107,15 @@ def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
         head = opened.read(64)
         if not head:
             raise BrokenFileError(1, "is empty; expected rows")
-        if head.startswith(b"PAR1") != (file.kind == "parquet"):
-            message = "is not a Parquet file" if file.kind == "parquet" else "is a Parquet file; name it with .parquet"
-            raise BrokenFileError(1, message)
         for magic, message in _FOREIGN:
             if head.startswith(magic):
                 raise BrokenFileError(1, message)
-        if file.kind == "parquet":
-            yield from _parquet(file, make)
+        for kind, name in _NAMES.items():
+            if head.startswith(columnar.MAGIC[kind]) != (file.kind == kind):
+                is_not = f"is not {name} file" if file.kind == kind else f"is {name} file; name it with .{kind}"
+                raise BrokenFileError(1, is_not)
+        if file.kind in COLUMNAR:
+            yield from _columnar(file, make)
             return
         start = 3 if head.startswith(b"\xef\xbb\xbf") else 0  # a byte order mark is no part of the first row
         opened.seek(start)
@@ -277,23 +281,20 @@ def _element_end(text: str, at: int, *, line: int) -> int:
     return end
 
 
-def _parquet(file: SourceFile, make: Make) -> Iterator[Chunk]:
+def _columnar(file: SourceFile, make: Make) -> Iterator[Chunk]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(file.path) as opened:
-            metadata, names = opened.metadata, tuple(opened.schema_arrow.names)
+        names, groups = columnar.groups(file.path, kind=file.kind)
     except (pa.ArrowException, OSError) as error:
-        raise BrokenFileError(1, f"is not a Parquet file: {said(error)}") from None
+        raise BrokenFileError(1, f"is not {_NAMES[file.kind]} file: {said(error)}") from None
     _refuse_twice(names)
     row = 1
-    for group in range(metadata.num_row_groups):
-        details = metadata.row_group(group)
-        if details.num_rows:
-            num_bytes = max(1, details.total_byte_size)
-            yield make(kind="parquet", start=group, stop=group + 1, first_line=row, num_bytes=num_bytes, header=names)
-        row += details.num_rows
+    for group, (num_rows, num_bytes) in enumerate(groups):
+        if num_rows:
+            place = {"start": group, "stop": group + 1, "first_line": row, "num_bytes": max(1, num_bytes)}
+            yield make(kind=file.kind, header=names, **place)
+        row += num_rows
 
 
 def nesting_or(error: Exception) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.data.read.messages import Row, RowError, messages_of, text_of, tools_of
+from shardwise.data.read.calls import FILLED, Row, RowError, tools_of, unfilled
+from shardwise.data.read.messages import Message, messages_of, text_of
 from shardwise.spec.job.data import RowFormat
 
 
@@ -17,12 +18,14 @@ class Conversation:
     Attributes:
         messages: each with `role` and `content`, and what else the template may read (`tool_calls`, `name` ...).
         learns: for each message, whether it may be trained; only ever true for the assistant's.
+        excluded: the number of the first message that the row marks as not trained; 0 for none.
         notes: what was done with the row that its reader would not guess, each as a sentence without figures.
     """
 
     messages: list[dict[str, Any]]
     learns: tuple[bool, ...]
     tools: list[dict[str, Any]] | None = None
+    excluded: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -94,13 +97,18 @@ def renamed(row: Row, columns: Mapping[Any, str]) -> Row:
     return kept | {ours: row[theirs] for ours, theirs in there.items()}
 
 
-def read_row(form: Format, row: Row) -> Example:
-    """A row as an example of its file's format. Raises RowError: a column is missing, or holds something else."""
+def read_row(form: Format, row: Row, *, columnar: bool = False) -> Example:
+    """A row as an example of its file's format; `columnar`: of a file of typed columns, which nulls fill up. Raises
+    RowError: a column is missing, or holds something else."""
     missing = [column for column in form.required if column not in row]
     if missing:
         found = f"has the columns {', '.join(row)}"
         raise RowError(f"{found}; expected {' and '.join(form.required)}, as this file's other rows ({form.label})")
-    return form.read(row)
+    bare = unfilled(row) if columnar else row
+    example = form.read(bare)
+    if isinstance(example, Conversation) and bare != row:
+        return replace(example, notes=(*example.notes, FILLED))
+    return example
 
 
 def _chat(prompt: str, answer: str, *, system: str = "") -> Conversation:
@@ -113,6 +121,23 @@ def conversation(messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] 
     """Messages of which every assistant's may be trained."""
     learns = tuple(message["role"] == "assistant" for message in messages)
     return Conversation(messages=messages, learns=learns, tools=tools)
+
+
+def _conversation_of(messages: Sequence[Message], row: Row, *, of_prompt: int = 0) -> Conversation:
+    """A row's messages, of which the first `of_prompt` are not trained. Raises RowError: another is marked as trained
+    than may be."""
+    learns = [message.said["role"] == "assistant" and at >= of_prompt for at, message in enumerate(messages)]
+    for message, may in zip(messages, learns, strict=True):
+        if message.mark and not may:
+            expected = "only what the assistant says is trained, and nothing of a prompt"
+            raise RowError(f"{message.of} ({message.said['role']}) is marked as trained; {expected}: remove the mark")
+    return Conversation(
+        messages=[message.said for message in messages],
+        learns=tuple(may and message.mark is not False for message, may in zip(messages, learns, strict=True)),
+        tools=tools_of(row),
+        excluded=next((at for at, message in enumerate(messages, start=1) if message.mark is False), 0),
+        notes=tuple(note for message in messages for note in message.notes),
+    )
 
 
 def _optional_text(row: Row, column: str) -> str:
@@ -130,21 +155,19 @@ def _read_instruction(row: Row) -> Example:
 
 
 def _read_pair(row: Row) -> Example:
-    tools = tools_of(row)
     if not isinstance(row["prompt"], list):
-        if tools:
+        if tools_of(row):
             raise RowError("tools has no meaning for a prompt of plain text; remove it, or write the pair as messages")
         return Pair(prompt=text_of(row, "prompt", may_be_empty=True), completion=text_of(row, "completion"))
     prompt, completion = messages_of(row, "prompt"), messages_of(row, "completion")
-    learns = tuple(message["role"] == "assistant" for message in completion)
-    return Conversation(messages=prompt + completion, learns=(False,) * len(prompt) + learns, tools=tools)
+    return _conversation_of(prompt + completion, row, of_prompt=len(prompt))
 
 
 def _read_conversations(row: Row) -> Example:
     messages, system = messages_of(row, "conversations"), _optional_text(row, "system")
     if system.strip():
-        messages.insert(0, {"role": "system", "content": system})
-    return conversation(messages, tools=tools_of(row))
+        messages.insert(0, Message(said={"role": "system", "content": system}, of="system"))
+    return _conversation_of(messages, row)
 
 
 #: In the order of precedence: a row with `messages` and `text` is a chat.
@@ -154,7 +177,7 @@ FORMATS: tuple[Format, ...] = (
         label="messages",
         required=("messages",),
         optional=("tools",),
-        read=lambda row: conversation(messages_of(row, "messages"), tools=tools_of(row)),
+        read=lambda row: _conversation_of(messages_of(row, "messages"), row),
     ),
     Format(
         name="conversations",

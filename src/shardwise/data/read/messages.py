@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-Row = Mapping[str, Any]
-
-
-class RowError(Exception):
-    """What is wrong with one row, as a sentence; the reader knows where the row stands."""
+from shardwise.data.read.calls import CALL_KEYS, Row, RowError, call_of, calls_of, parsed, shown
 
 
 def text_of(row: Row, column: str, *, may_be_empty: bool = False, of: str = "") -> str:
@@ -25,81 +20,109 @@ def text_of(row: Row, column: str, *, may_be_empty: bool = False, of: str = "") 
     return value
 
 
-def shown(value: Any) -> str:
-    """A stranger's value in a message: short."""
-    names = {dict: "an object", list: "a list", type(None): "null", bool: "true or false"}
-    if type(value) in names:
-        return names[type(value)]
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
+#: Who speaks, in any case -> the role; a call is the assistant's.
 SPEAKERS = {
-    "system": "system",
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-    "assistant": "assistant",
-    "tool": "tool",
-    "observation": "tool",
+    **{role: role for role in ROLES},
+    **dict.fromkeys(("human", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "bot", "ai"), "assistant"),
+    **dict.fromkeys(("observation", "function", "function_response", "tool_response", "ipython"), "tool"),
+    **dict.fromkeys(("function_call", "tool_call"), "call"),
 }
 
+#: Keys that say whether a turn is trained: OpenAI's, Axolotl's, and others'.
+MARKS = ("weight", "train", "training", "loss_mask", "loss")
+_PARTS = ("train_detail", "training_detail")
 
-def messages_of(row: Row, column: str) -> list[dict[str, Any]]:
-    """The messages in a column, each with `role`, `content` and whatever else it says. Raises RowError: they are none,
-    or one has no known role or no text."""
-    items = row.get(column)
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A message for a chat template, with `role`, `content` and whatever else the row says of it.
+
+    Attributes:
+        of: where it stands.
+        mark: whether the row says that it is trained or is not; None where it says nothing.
+        notes: what was done that a reader of the row would not guess.
+    """
+
+    said: dict[str, Any]
+    of: str
+    mark: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def messages_of(row: Row, column: str) -> list[Message]:
+    """The messages in a column; it or each of them may be JSON text. Raises RowError: they are none, or one has no
+    known role or no text."""
+    items = parsed(row.get(column))
     if not isinstance(items, list):
         raise RowError(f"{column} is {shown(items)}; expected a list of messages")
     if not items:
         raise RowError(f"{column} is empty; expected at least one message")
-    return [_message(item, of=f"{column}[{index}]") for index, item in enumerate(items)]
+    return [_message(parsed(item), of=f"{column}[{index}]") for index, item in enumerate(items)]
 
 
-def _message(item: Any, *, of: str) -> dict[str, Any]:
+def _message(item: Any, *, of: str) -> Message:
     if not isinstance(item, dict):
         raise RowError(f"{of} is {shown(item)}; expected an object with role and content")
-    speaker, says, roles = _spelling(item, of=of)
+    speaker, says = _spelling(item, of=of)
     name = item[speaker]
-    if not isinstance(name, str) or name not in roles:
-        raise RowError(f"{of}.{speaker} is {shown(name)}; expected {', '.join(roles)}")
-    role = roles[name]
-    if item.get("weight") is not None:
-        raise RowError(f"{of}.weight is not read; remove it, or move what is not trained into the prompt of a pair")
-    extras = {key: value for key, value in item.items() if key not in (speaker, says) and value not in _NOTHING}
-    if "tool_calls" in extras and not _are_calls(extras["tool_calls"]):
-        expected = 'a list of calls, each {"function": {"name": ..., "arguments": {...}}}'
-        raise RowError(f"{of}.tool_calls is {shown(extras['tool_calls'])}; expected {expected}")
-    may_be_empty = role != "assistant" or "tool_calls" in extras
-    return {"role": role, "content": _content(item, says, may_be_empty=may_be_empty, of=f"{of}."), **extras}
+    role = SPEAKERS.get(name.strip().lower()) if isinstance(name, str) else None
+    if role is None:
+        raise RowError(f"{of}.{speaker} is {shown(name)}; expected {', '.join(SPEAKERS)}")
+    beside = (speaker, says, *MARKS)
+    extras = {key: value for key, value in item.items() if key not in beside and value not in _NOTHING}
+    mark = _mark(item, of=of)
+    notes: list[str] = []
+    if role == "call":
+        role, item, extras = "assistant", {}, {**extras, "tool_calls": _spoken_calls(item, says, of=of)}
+    for key in [key for key in CALL_KEYS if key in extras]:
+        read = calls_of if key == "tool_calls" else call_of
+        extras[key] = read(extras[key], of=f"{of}.{key}", notes=notes)
+    may_be_empty = role != "assistant" or any(key in extras for key in CALL_KEYS)
+    content = _content(item, says, may_be_empty=may_be_empty, of=f"{of}.")
+    return Message(said={"role": role, "content": content, **extras}, of=of, mark=mark, notes=tuple(notes))
 
 
 #: Values of a message's keys that say nothing, as columns of one type are filled up with.
 _NOTHING = (None, "", [], {})
 
 
-def _are_calls(calls: Any) -> bool:
-    """Whether each is {"function": {"name": ...}} or, as templates also read it, {"name": ...}."""
-    functions = (
-        [call.get("function", call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    )
-    named = [function for function in functions if isinstance(function, dict) and isinstance(function.get("name"), str)]
-    return isinstance(calls, list) and len(named) == len(calls)
-
-
-def _spelling(item: dict[str, Any], *, of: str) -> tuple[str, str, dict[str, str]]:
-    """The keys for who speaks and what is said, and the names of speakers."""
-    if "role" in item and ("content" in item or "tool_calls" in item):
-        return "role", "content", {role: role for role in ROLES}
+def _spelling(item: dict[str, Any], *, of: str) -> tuple[str, str]:
+    """The keys for who speaks and what is said."""
+    if "role" in item and any(key in item for key in ("content", *CALL_KEYS)):
+        return "role", "content"
     if "from" in item and "value" in item:
-        return "from", "value", SPEAKERS
+        return "from", "value"
     raise RowError(
         f"{of} has the keys {', '.join(map(str, item)) or '(none)'}; expected role and content, or from and value"
     )
+
+
+def _spoken_calls(item: dict[str, Any], says: str, *, of: str) -> list[Any]:
+    """The calls that a message of the speaker `function_call` writes as JSON in place of text."""
+    held = parsed(item.get(says))
+    if not held or not isinstance(held, dict | list):
+        expected = 'a call as JSON, {"name": ..., "arguments": {...}}, or a list of them'
+        raise RowError(f"{of}.{says} is {shown(held)}; expected {expected}")
+    calls = held if isinstance(held, list) else [held]
+    whole = [isinstance(call, dict) and "function" in call for call in calls]
+    pairs = zip(calls, whole, strict=True)
+    return [call if is_whole else {"type": "function", "function": call} for call, is_whole in pairs]
+
+
+def _mark(item: dict[str, Any], *, of: str) -> bool | None:
+    """Whether a message's own keys say that it is trained. Raises RowError: they say something else."""
+    if parts := [key for key in _PARTS if item.get(key) not in _NOTHING]:
+        raise RowError(f"{of}.{parts[0]} is not read: a turn is trained as a whole or not at all; remove it")
+    marks = {key: item[key] for key in MARKS if item.get(key) is not None}
+    for key, value in marks.items():
+        if value not in (0, 1):
+            raise RowError(f"{of}.{key} is {shown(value)}; expected 1 or true (trained), or 0 or false (not trained)")
+    if len(set(marks.values())) > 1:
+        raise RowError(f"{of}: {' and '.join(marks)} say different things about whether it is trained; keep one")
+    return bool(next(iter(marks.values()))) if marks else None
 
 
 def _content(item: dict[str, Any], key: str, *, may_be_empty: bool, of: str) -> str:
@@ -113,17 +136,3 @@ def _content(item: dict[str, Any], key: str, *, may_be_empty: bool, of: str) -> 
         raise RowError(f"{of}{key} holds parts that are not text; expected text, or parts of type text only")
     texts = "".join(text_of(part, "text", may_be_empty=True, of=f"{of}{key}.") for part in parts)
     return text_of({key: texts}, key, may_be_empty=may_be_empty, of=of)
-
-
-def tools_of(row: Row) -> list[dict[str, Any]] | None:
-    """The functions a row offers: a list of objects, or one as JSON text, as columns of one type need it. Raises
-    RowError: it holds something else."""
-    tools = value = row.get("tools")
-    if isinstance(value, str) and value.strip():
-        try:
-            tools = json.loads(value)
-        except (ValueError, RecursionError):
-            tools = value
-    if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise RowError(f"tools is {shown(value)}; expected a list of objects that describe functions")
-    return tools or None

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.data.read.chunks import DELIMITERS, MAX_ROW_BYTES, Chunk, after_space, nesting_or
+from shardwise.data.read.columnar import read_groups
 from shardwise.errors import said
-
-PARQUET_BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: column name -> value. `line` is 1-based; in Parquet it is the number of the row."""
+    """One row: column name -> value. `line` is 1-based; in Parquet and Arrow it is the number of the row."""
 
     line: int
     value: dict[str, Any]
@@ -140,37 +139,45 @@ def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...]) -> Row | B
     return Row(line, dict(zip(header, cells, strict=True)))
 
 
-def _read_parquet(chunk: Chunk) -> Iterator[Row | BadRow]:
+def _read_columnar(chunk: Chunk) -> Iterator[Row | BadRow]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     line = chunk.first_line
     try:
-        with pq.ParquetFile(chunk.path) as file:
-            groups = list(range(chunk.start, chunk.stop))
-            for batch in file.iter_batches(
-                batch_size=PARQUET_BATCH_ROWS, row_groups=groups, columns=list(chunk.header), use_threads=False
-            ):
-                names = batch.schema.names
-                for index in range(batch.num_rows):
-                    yield _parquet_row(line, names, [column[index] for column in batch.columns])
-                    line += 1
+        for batch in read_groups(chunk.path, kind=chunk.kind, start=chunk.start, stop=chunk.stop, columns=chunk.header):
+            named = zip(batch.schema.names, batch.columns, strict=True)
+            columns = [(name, column, "map<" in str(column.type)) for name, column in named]
+            for index in range(batch.num_rows):
+                yield _columnar_row(line, index, columns)
+                line += 1
     except (pa.ArrowException, OSError, ValueError, ArithmeticError) as error:
         if isinstance(error, MemoryError):  # Arrow's is of both kinds
             raise
         yield BadRow(line, f"is damaged from here on: {said(error)}")
 
 
-def _parquet_row(line: int, names: list[str], cells: list[Any]) -> Row | BadRow:
+def _columnar_row(line: int, index: int, columns: list[tuple[str, Any, bool]]) -> Row | BadRow:
     value: dict[str, Any] = {}
-    for name, cell in zip(names, cells, strict=True):
+    for name, column, has_maps in columns:
         try:
-            value[name] = cell.as_py()
+            cell = column[index].as_py()
+            value[name] = _objects(cell) if has_maps else cell
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a stranger's cell: each type's conversion has errors of its own
             return BadRow(line, f"{name} cannot be read: {said(error)}")
     return Row(line, value)
+
+
+def _objects(value: Any) -> Any:
+    """Maps, which Arrow gives as lists of pairs, as objects."""
+    if isinstance(value, dict):
+        return {key: _objects(part) for key, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    if not value or not isinstance(value[0], tuple):
+        return [_objects(part) for part in value]
+    return _unique([(str(key), _objects(part)) for key, part in value])
 
 
 def _text(chunk: Chunk) -> str:
@@ -185,6 +192,7 @@ _READERS: dict[str, Callable[[Chunk], Iterator[Row | BadRow]]] = {
     "json": _read_array,
     "csv": _read_csv,
     "tsv": _read_csv,
-    "parquet": _read_parquet,
+    "parquet": _read_columnar,
+    "arrow": _read_columnar,
     "txt": _read_text,
 }

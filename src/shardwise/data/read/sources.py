@@ -12,7 +12,7 @@ from shardwise.errors import DataError, Problem
 from shardwise.spec.job.data import RowFormat, SourceSpec
 from shardwise.spec.job.places import Key, Places
 
-Kind = Literal["jsonl", "json", "csv", "tsv", "parquet", "txt"]
+Kind = Literal["jsonl", "json", "csv", "tsv", "ssv", "parquet", "arrow", "txt"]
 
 KINDS: dict[str, Kind] = {
     ".jsonl": "jsonl",
@@ -21,8 +21,12 @@ KINDS: dict[str, Kind] = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
+    ".arrow": "arrow",
     ".txt": "txt",
 }
+
+#: Of typed columns, in groups of rows.
+COLUMNAR: tuple[Kind, ...] = ("parquet", "arrow")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import errno
 import gc
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,11 +23,12 @@ from typing import Any, TextIO, cast
 
 from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
-from shardwise.data.read.formats import BY_NAME, Format, read_row, renamed
+from shardwise.data.read.formats import BY_NAME, Conversation, Example, Format, read_row, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import BadRow, Row, read_chunk
+from shardwise.data.read.sources import COLUMNAR
 from shardwise.data.workers.pool import Limits, bound_memory, bound_next_batch
-from shardwise.data.workers.render import Rendered, Renderer
+from shardwise.data.workers.render import DEFAULT_TEMPLATE, Rendered, Renderer
 from shardwise.data.workers.template import TemplateMemoryError
 from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, said
@@ -41,13 +43,14 @@ MAX_MESSAGE = 600
 @dataclass(kw_only=True)
 class Tally:
     """What became of a chunk's rows; the first problems are kept, all are counted. `notes`: what was done that
-    a reader of the rows would not guess, by sentence, with the number of rows."""
+    a reader of the rows would not guess, by sentence, with the number of rows. `keys`: those of messages."""
 
     num_rows: int = 0
     num_dropped: int = 0
     num_problems: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, None] = field(default_factory=dict)
 
     def problem(self, line: int, message: str) -> None:
         """Notes a bad row."""
@@ -85,7 +88,7 @@ class Worker:
             if tally.num_rows % BATCH_ROWS == 0:
                 bound_next_batch(self.limits)
             tally.num_rows += 1
-            rendered = self._render(row, form, tally)
+            rendered = self._render(row, form, tally, columnar=chunk.kind in COLUMNAR)
             if rendered is None:
                 continue
             batch.append((row.line, rendered))
@@ -97,17 +100,26 @@ class Worker:
         if batch:
             yield batch
 
-    def _render(self, row: Row | BadRow, form: Format, tally: Tally) -> Rendered | None:
+    def _render(self, row: Row | BadRow, form: Format, tally: Tally, *, columnar: bool) -> Rendered | None:
         if isinstance(row, BadRow):
             tally.problem(row.line, row.message)
             return None
         try:
-            rendered = self.renderer.render(read_row(form, renamed(row.value, self.rules.columns)))
+            example = read_row(form, renamed(row.value, self.rules.columns), columnar=columnar)
+            self._refuse_excluded(example)
+            rendered = self.renderer.render(example)
         except RowError as error:
             tally.problem(row.line, str(error))
             return None
         tally.note(rendered.notes)
+        if isinstance(example, Conversation):
+            tally.keys |= dict.fromkeys(key for message in example.messages for key in message)
         return rendered
+
+    def _refuse_excluded(self, example: Example) -> None:
+        if self.rules.train_on == "all" and isinstance(example, Conversation) and example.excluded:
+            marked = f"message {example.excluded} is marked as not trained, and train_on: all trains everything"
+            raise RowError(f"{marked}; use train_on: assistant, or remove the mark")
 
     def _keep(self, batch: list[tuple[int, Rendered]], tally: Tally) -> Iterator[tuple[int, Tokens]]:
         encoded = self.tokenizer.encode([rendered for _, rendered in batch])
@@ -149,7 +161,15 @@ def _load(request: dict[str, Any]) -> tuple[Worker, dict[str, Any]]:
 def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     described = {**request["chunk"], "header": tuple(request["chunk"]["header"])}
     tally = worker.chunk(Chunk(**described), form=BY_NAME[request["format"]], stem=Path(request["stem"]))
-    return {**asdict(tally), "problems": sorted(tally.problems)}
+    template = str(worker.renderer.template or DEFAULT_TEMPLATE)
+    unread = [key for key in tally.keys if key not in ("role", "content") and not _may_read(template, key)]
+    return {**asdict(tally), "problems": sorted(tally.problems), "keys": unread}
+
+
+def _may_read(template: str, key: str) -> bool:
+    """Whether a template names a key of messages, or writes messages whole."""
+    whole = r"\bm(sg|essages?)?\s*(\|\s*(tojson|items|string)|\.items\()"
+    return re.search(rf"\b{re.escape(key)}\b|{whole}", template) is not None
 
 
 def _template(worker: Worker, _request: dict[str, Any]) -> dict[str, Any]:
