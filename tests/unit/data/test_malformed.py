@@ -113,9 +113,9 @@ def test_a_cell_that_cannot_be_converted_is_named_with_its_row(tmp_path: Path, p
 
 def _whole_files(folder: Path) -> dict[str, str]:
     """Paths that are no file of rows at all -> what is said."""
-    for name in ("empty", "photos", "linked"):
+    for name in ("empty", "photos", "linked", "packed"):
         (folder / name).mkdir()
-    for name in ("photos/a.png", "rows.doc", "rows", "rows.jsonl.gz"):
+    for name in ("photos/a.png", "rows.doc", "rows", "rows.jsonl.gz", "packed/rows.jsonl.zst", "packed/rows.jsonl"):
         (folder / name).write_bytes(GOOD)
     os.mkfifo(folder / "pipe.jsonl")
     (folder / "linked" / "rows.jsonl").symlink_to(folder / "rows.doc")
@@ -126,7 +126,8 @@ def _whole_files(folder: Path) -> dict[str, str]:
         "photos": "is a folder without rows",
         "rows.doc": "is of an unknown kind; expected a name that ends in .jsonl",
         "rows": "is of an unknown kind",
-        "rows.jsonl.gz": "is of an unknown kind",
+        "rows.jsonl.gz": "is compressed; unpack it first (gunzip)",
+        "packed": "rows.jsonl.zst: is compressed; unpack it first (unzstd)",
         "pipe.jsonl": "is not a regular file",
         "linked": "is a link that leaves",
         "loop.jsonl": "there is no such file or folder",
@@ -171,7 +172,10 @@ SHORT = {"max_length": 2}
         ({"eval_fraction": 0.5}, "data.eval_fraction: ROWS: eval_fraction leaves no row to train on"),
         ({"path": {"path": "ROWS", "weight": 1e6}}, "data.path: ROWS: weight: 1e+06 is too much"),
         ({"path": {"path": "ROWS", "name": "main"}}, "data.path: ROWS: name: main chooses a configuration"),
-        ({"path": {"path": "ROWS", "split": "a"}}, "data.path: ROWS: split: a chooses a split of a hub data set, but"),
+        (
+            {"path": {"path": "ROWS", "split": "a"}},
+            "data.path: ROWS: split: a chooses among files, but this is one file",
+        ),
         ({"eval_path": {"path": "ROWS", "weight": 2.0}}, "data.eval_path: ROWS: weight: means nothing here"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,11 @@ KINDS: dict[str, Kind] = {
 #: Of typed columns, in groups of rows.
 COLUMNAR: tuple[Kind, ...] = ("parquet", "arrow")
 
+#: Suffixes of compressed files -> what unpacks them.
+_PACKED = {".gz": "gunzip", ".zst": "unzstd", ".bz2": "bunzip2", ".xz": "unxz", ".zip": "unzip"}
+#: What `datasets` and the hub write beside rows.
+_METADATA = re.compile(r"(dataset_infos?|dataset_dict|state|config)\.json|cache-\w+\.arrow")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
@@ -40,14 +46,14 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows, by their suffix."""
+    """One entry of `data.path`. `ignored`: files of a folder that are not read, for what they are or are called."""
 
     label: str
     key: Key
     weight: float
     format: RowFormat
     files: tuple[SourceFile, ...]
-    num_ignored: int = 0
+    ignored: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -73,9 +79,12 @@ def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places:
 
 def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
     path = Path(spec.path).expanduser()
-    note, ignored = "", 0
+    note, ignored = "", ()
     if path.is_dir():
+        _refuse_several_sets(path, label=spec.path)
         files, ignored = _files_of_folder(path, label=spec.path)
+        files, others, note = _of_split(files, spec, folder=path)
+        ignored += tuple(Path(file.label).name for file in others)
     elif path.exists():
         files = (_single_file(path, label=spec.path),)
     elif path.suffix.lower() not in KINDS and is_hub_id(spec.path):
@@ -86,30 +95,44 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
     if path.exists():
         _refuse_hub_keys(spec)
     return Source(
-        label=spec.path, key=key, weight=spec.weight, format=spec.format, files=files, num_ignored=ignored, note=note
+        label=spec.path, key=key, weight=spec.weight, format=spec.format, files=files, ignored=ignored, note=note
     )
 
 
 def _refuse_hub_keys(spec: SourceSpec) -> None:
     """Raises DataError where a local path has keys that only a hub data set has."""
     said = f"name: {spec.name} chooses a configuration" if spec.name is not None else ""
-    if spec.split != "train":
-        said = f"split: {spec.split} chooses a split"
     if said:
         raise DataError.at(spec.path, f"{said} of a hub data set, but this is a local path; remove it")
+    if spec.split != "train" and Path(spec.path).expanduser().is_file():
+        raise DataError.at(spec.path, f"split: {spec.split} chooses among files, but this is one file; remove it")
 
 
 def _single_file(path: Path, *, label: str) -> SourceFile:
     kind = KINDS.get(path.suffix.lower())
     if not path.is_file():
         raise DataError.at(label, "is not a regular file; rows are read from files and folders")
+    if path.suffix.lower() in _PACKED:
+        raise DataError.at(label, f"is compressed; unpack it first ({_PACKED[path.suffix.lower()]})")
     if kind is None:
         raise DataError.at(label, f"is of an unknown kind; expected a name that ends in {', '.join(KINDS)}")
     return SourceFile(path=str(path.resolve()), label=label, kind=kind)
 
 
-def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
-    """Files of known kinds in the folder and below, in the order of their names; and how many others there are."""
+def _refuse_several_sets(folder: Path, *, label: str) -> None:
+    """Raises DataError where a clone of the hub's has several configurations, by its README.md."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return
+    head = re.match(r"---\n.*?\n---", card.read_text(encoding="utf-8", errors="replace"), re.DOTALL)
+    names = dict.fromkeys(re.findall(r"^\s*-?\s*config_name: *(.+)", head[0] if head else "", re.MULTILINE))
+    if len(names) > 1:
+        several = f"holds several data sets, as its README.md says: {', '.join(names)}"
+        raise DataError.at(label, f"{several}; name the folder or the files of one")
+
+
+def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
+    """Files of known kinds in the folder and below, in the order of their names; and the names of the others."""
     visible = (path for path in folder.rglob("[!.]*") if path.is_file())
     found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()
@@ -120,10 +143,69 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
     ]
     if problems:
         raise DataError(problems)
-    known = [path for path in found if path.suffix.lower() in KINDS]
+    suffixes = {*KINDS, *_PACKED}
+    known = [path for path in found if path.suffix.lower() in suffixes and not _METADATA.fullmatch(path.name)]
+    # Those without the suffix of rows beneath, an archive of pictures say, are no rows.
+    known = [path for path in known if path.suffix.lower() in KINDS or Path(path.stem).suffix.lower() in KINDS]
     tables = [path for path in known if path.suffix.lower() != ".txt"]
     known = [path for path in known if path.stat().st_size]  # an empty text is no document
     known = tables or known  # beside rows, a text file is a licence or a note
     if not known:
         raise DataError.at(label, f"is a folder without rows; expected files that end in {', '.join(KINDS)}")
-    return tuple(_single_file(path, label=str(path)) for path in known), len(found) - len(known)
+    others = tuple(path.name for path in found if path not in set(known))
+    return tuple(_single_file(path, label=str(path)) for path in known), others
+
+
+_SPLITS = ("train", "validation", "test")
+
+#: Words in names of files and folders -> the split, as `datasets` reads them.
+_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_SHARD = re.compile(r"data/(.+)-\d{5}-of-\d{5}.*")
+
+
+def _of_split(
+    files: tuple[SourceFile, ...], spec: SourceSpec, *, folder: Path
+) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...], str]:
+    """Of a folder's files those of the asked split, by their names, those of no split, and what to tell the user; all
+    of them where no name speaks of a split. Raises DataError: there is no such split."""
+    by_split: dict[str, list[SourceFile]] = {}
+    for file in files:
+        by_split.setdefault(_split_of(Path(file.label).relative_to(folder), label=file.label), []).append(file)
+    nameless = by_split.pop("", [])
+    split = spec.split if spec.split in by_split else _WORDS.get(spec.split, spec.split)
+    if split == "train" and not set(by_split) & set(_SPLITS) and len(by_split) < 2:
+        return files, (), ""
+    if split == "train" and split not in by_split and nameless:
+        by_split[split], nameless = nameless, []
+    if split not in by_split:
+        there = (
+            f"its files are of {', '.join(by_split)}: name one of these" if by_split else "no name of a file has one"
+        )
+        raise DataError.at(spec.path, f"has no files of the split {spec.split}; {there}")
+    others = [name for name in by_split if name != split]
+    note = f"split {split}, by the names of files"
+    if others:
+        note += (
+            f"; not read: {', '.join(others)}. To evaluate on one: eval_path: {{path: {spec.path}, split: {others[0]}}}"
+        )
+    return tuple(by_split[split]), tuple(nameless), note
+
+
+def _split_of(path: Path, *, label: str) -> str:
+    """The split that the names of a file's folders speak of, else its own name; "" for none."""
+    if shard := _SHARD.fullmatch(path.as_posix()):
+        return shard[1]
+    for names in (path.parent.as_posix(), path.name):
+        found = {_WORDS[word] for word in re.split(r"[-._ 0-9/]+", names.lower()) if word in _WORDS}
+        if len(found) > 1:
+            message = (
+                f"speaks of the splits {' and '.join(sorted(found))} in its name; rename it, or name files one by one"
+            )
+            raise DataError.at(label, message)
+        if found:
+            return found.pop()
+    return ""

@@ -26,9 +26,10 @@ class SourceSpec(Strict):
     """One data set.
 
     Attributes:
-        path: a file (JSONL, JSON, CSV, Parquet, plain text), a folder of such files, or a hub id.
+        path: a file (JSONL, JSON, CSV, Parquet, Arrow, plain text), a folder of such files, or a hub id.
         weight: how often its rows are seen per epoch; 0.5 is half of them, another half each epoch.
-        split, name: split and configuration of a hub data set.
+        split: of a hub data set or, by the names of its files (`train-1.jsonl`, `test/a.jsonl`), of a folder.
+        name: configuration of a hub data set.
         format: how rows are read; `auto` recognises them by their columns.
     """
 
