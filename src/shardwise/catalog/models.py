@@ -94,6 +94,7 @@ def _stated(name: str, *, offline: bool, revision: str | None) -> tuple[dict[str
     """What the config.json of a name holds, and where it stands."""
     path = Path(name).expanduser()
     if path.is_dir():
+        _refuse_adapter(path)
         return read_config_file(path / "config.json")
     if path.is_file():
         return read_config_file(path)
@@ -101,6 +102,17 @@ def _stated(name: str, *, offline: bool, revision: str | None) -> tuple[dict[str
         raise ModelError.at(name, f"is no folder, no config.json and no known model{_nearest(name)}")
     cached = cached_config(name, revision=revision)
     return _from_hub(name, offline=offline) if cached is None else read_config_file(cached)
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Raises ModelError where a folder holds an adapter and no weights of a model."""
+    adapter = folder / "adapter_config.json"
+    whole = [path for path in folder.glob("*.safetensors") if path.name != "adapter_model.safetensors"]
+    if adapter.is_file() and not whole:
+        base = read_config_file(adapter)[0].get("base_model_name_or_path")
+        named = f", {base}" if isinstance(base, str) else ""
+        said = f"holds an adapter, not a model; name its base model{named}, or the folder that `shardwise merge` writes"
+        raise ModelError.at(str(folder), said)
 
 
 def read_model(name: str, *, revision: str | None = None) -> ModelShape:

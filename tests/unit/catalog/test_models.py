@@ -39,6 +39,20 @@ def test_a_folder_and_its_config_are_the_same_model(tmp_path):
     assert find_model(str(tmp_path)) == find_model(str(tmp_path / "config.json")) == read_model(str(tmp_path))
 
 
+def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "some-org/base", "peft_type": "LORA"}')
+    (tmp_path / "adapter_model.safetensors").touch()
+    for _ in range(2):  # alone, and with the base model's configuration beside it
+        with pytest.raises(ModelError) as caught:
+            find_model(str(tmp_path))
+        said = "holds an adapter, not a model; name its base model, some-org/base, or the folder that `shardwise merge`"
+        assert str(caught.value).startswith(f"{tmp_path}: {said}")
+        (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ModelError, match="config.json"):
+        find_model(str(tmp_path))
+
+
 def test_the_newest_snapshot_of_the_local_cache_is_read(tmp_path, monkeypatch):
     folder = tmp_path / "hub" / "models--org--small" / "snapshots" / "abc"
     folder.mkdir(parents=True)

@@ -62,6 +62,13 @@ def test_rows_are_the_same_wherever_the_file_is_cut(tmp_path, suffix, write, row
         ("rows.json", '[\n {"text": "a"},\n {\n  "text": "b"\n }\n,\n\n {"text": "c"}]\n', [2, 3, 8]),
         ("lines.json", '{"text": "a"}\n{"text": "b"}\n', [1, 2]),
         ("rows.tsv", "text\tanswer\na, b\tc\n", [2]),
+        ("semicolons.csv", 'text;answer\na;b\n\n"a, b";c\n', [2, 4]),
+        ("tabs.csv", "text\tanswer\na, b\tc\n", [2]),
+        ("commas.tsv", "text,answer\na,b\n", [2]),
+        ("list.jsonl", ' \n[{"text": "a"},\n {"text": "b"}]', [2, 3]),
+        ("joined.jsonl", '{"text": "a"}\n\ufeff{"text": "b"}\n\ufeff\n', [1, 2]),
+        ("joined.txt", "a\n\ufeffb\r\n", [1, 2]),
+        ("one.json", '{"text": "a", "tags": ["x"]}', [1]),
     ],
 )
 def test_lines_are_those_where_rows_begin(tmp_path, name, text, lines, chunk_bytes) -> None:
@@ -82,6 +89,31 @@ def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
     assert first_columns(cut.chunks) == (1, ("messages", "id"))
     found = [row for chunk in cut.chunks for row in read_chunk(chunk)]
     assert found == [Row(number + 1, row) for number, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_arrow_is_read_by_record_batches_as_a_stream_or_a_file(tmp_path, stream) -> None:
+    path = tmp_path / "rows.arrow"
+    rows = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]
+    table = pa.Table.from_pylist(rows)
+    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=4)
+    found, problems = read_all(path)
+    assert problems == []
+    assert found == [Row(number + 1, row) for number, row in enumerate(rows)]
+    cut = cut_file(SourceFile(path=str(path), label="rows.arrow", kind="arrow"), index=0, chunk_bytes=1)
+    assert [chunk.first_line for chunk in cut.chunks] == [1, 5, 9]
+    assert first_columns(cut.chunks) == (1, ("messages", "id"))
+    path.write_bytes(path.read_bytes()[: -path.stat().st_size // 2])
+    rows, problems = read_all(path)
+    messages = [message for _, message in problems] + [row.message for row in rows if isinstance(row, BadRow)]
+    assert len(messages) == 1 and messages[0].startswith(("is not an Arrow file: ", "is damaged from here on: "))
+
+
+def test_a_row_of_a_header_again_says_what_it_is(tmp_path) -> None:
+    (tmp_path / "rows.csv").write_text("text,answer\na,b\ntext,answer\n")
+    bad = [row for row in read_all(tmp_path / "rows.csv")[0] if isinstance(row, BadRow)]
+    assert bad == [BadRow(3, "is the header again, as where files were put together; remove it")]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +151,21 @@ def test_a_broken_line_is_reported_where_it_stands(tmp_path, content, line, mess
         ("pointer.jsonl", b"version https://git-lfs.github.com/spec/v1\n", 1, "Git LFS pointer"),
         ("renamed.jsonl", b"PAR1....", 1, "name it with .parquet"),
         ("rows.parquet", b'{"text": "a"}\n', 1, "is not a Parquet file"),
+        ("rows.arrow", b'{"text": "a"}\n', 1, "is not an Arrow file"),
+        ("cut.arrow", b"ARROW1" + b"\x00" * 20, 1, "is not an Arrow file: "),
+        ("short.arrow", b"\xff\xff\xff\xff\x10", 1, "is not an Arrow file: "),
+        ("renamed.csv", b"ARROW1....", 1, "is an Arrow file; name it with .arrow"),
+        ("columns.json", b'{"text": ["a", "b"], "id": [1, 2]}', 1, "holds columns, not rows; write a list of rows"),
+        ("indent.json", b'{\n "messages": [\n  [{"role": "user"}]]}', 1, "holds columns, not rows"),
+        ("pandas.json", b'{"text": {"0": "a", "1": "b"}}', 1, r"not rows; .* in pandas to_json\(orient='records'\)"),
+        (
+            "under.json",
+            b'{"version": 1, "data": [{"question": "q", "answer": "a"}]}',
+            1,
+            "rows under the key 'data'",
+        ),
+        ("splits.json", b'{"train": [\n{"messages": []}]}', 1, "has its rows under the key 'train'; write that list"),
+        ("columns.jsonl", b'{"text": ["a", "b"]}\n', 1, "holds columns, not rows"),
         ("cut.parquet", b"PAR1" + b"\x00" * 20, 1, "is not a Parquet file"),
         ("none.json", b"[ ]", 1, "is an empty list"),
         ("cut.json", b'[{"text": "a"},\n{"text": "b"}', 2, "the file ends here; expected ',' or ']'"),
@@ -148,6 +195,7 @@ def test_what_is_no_rows_says_what_it_is(tmp_path, name, content, line, message)
         ("cut.json", b'[{"text": "a"},\n5,\n{"text": "b"}', [2, 3]),
         ("nul.json", b'[{"text": "a"},\n5,\n{"text": "b\x00"}]', [2, 3]),
         ("quote.csv", b'question,answer\na,b\nonly\n"c,d\ne,f\n', [3, 4]),
+        ("joined.csv", b'question,answer\na,b\n\xef\xbb\xbf"question",answer\na,b\nquestion,answer\n', [3, 5]),
         ("rows.csv", b"question,answer\na,b\nc\nd,e\ng\n", [3, 5]),
         ("rows.json", b'[{"text": "a"},\n{"a": 1, "a": 2},\n5,\n{"text": "b"}]', [2, 3]),
     ],

@@ -7,8 +7,6 @@ character a byte, so that character offsets are byte offsets.
 from __future__ import annotations
 
 import csv
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,17 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shardwise.data.read import columnar
+from shardwise.data.read.json_files import MAX_ROW_BYTES, TOO_LONG, BrokenFileError, Place, json_kind, json_list
 from shardwise.data.read.sources import COLUMNAR, Kind, SourceFile
 from shardwise.errors import said
-from shardwise.units import GIB, MIB
 
-#: A row is one training example; a longer one is refused.
-MAX_ROW_BYTES = 16 * MIB
-TOO_LONG = f"this row is longer than {MAX_ROW_BYTES // MIB} MiB; a row holds one training example"
-#: A JSON list is cut in memory; larger sets are stored one object per line.
-MAX_LIST_BYTES = 4 * GIB
-
-DELIMITERS = {"csv": ",", "tsv": "\t"}
+DELIMITERS = {"csv": ",", "tsv": "\t", "ssv": ";"}
 
 #: First bytes of files that are not rows, and what to do about them.
 _FOREIGN = (
@@ -74,14 +66,6 @@ class Cut:
     problems: list[tuple[int, str]] = field(default_factory=list)
 
 
-class BrokenFileError(Exception):
-    """What is wrong with a file from a line on."""
-
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
-
-
 def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
     """Chunks of about `chunk_bytes`; a file that cannot be cut yields its problem instead of raising."""
     cut = Cut()
@@ -98,8 +82,6 @@ def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
 
 
 Make = Callable[..., Chunk]
-#: Begin, end and 1-based line of a row, or of several, in bytes.
-Place = tuple[int, int, int]
 
 
 def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
@@ -120,14 +102,14 @@ def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
         start = 3 if head.startswith(b"\xef\xbb\xbf") else 0  # a byte order mark is no part of the first row
         opened.seek(start)
         kind, header = file.kind, ()
-        if file.kind in DELIMITERS:
-            header, rows = _csv(opened, DELIMITERS[file.kind], start)
+        if kind in DELIMITERS:
+            kind = _separation(opened, kind, start)
+            header, rows = _csv(opened, DELIMITERS[kind], start)
             places = _grouped(rows, chunk_bytes)
-        elif file.kind == "json" and _holds_list(opened, start):
-            places = _grouped(_list(opened, start), chunk_bytes)
         else:
-            kind = "txt" if file.kind == "txt" else "jsonl"
-            places = _lines(opened, start, chunk_bytes)
+            kind = kind if kind == "txt" else json_kind(opened, kind, start)
+            is_list = kind == "json"
+            places = _grouped(json_list(opened, start), chunk_bytes) if is_list else _lines(opened, start, chunk_bytes)
         for begin, end, line in places:
             yield make(kind=kind, start=begin, stop=end, first_line=line, num_bytes=end - begin, header=header)
 
@@ -152,21 +134,6 @@ def _grouped(rows: Iterable[Place], chunk_bytes: int) -> Iterator[Place]:
         raise broken
 
 
-def _holds_list(opened: BinaryIO, start: int) -> bool:
-    """Whether a .json file is a list of rows; else it must be one object per line, as many data sets on the hub are."""
-    line = b"\n"
-    while line and not line.strip():
-        line = opened.readline(MAX_ROW_BYTES)
-    opened.seek(start)
-    if line.lstrip().startswith(b"["):
-        return True
-    try:
-        json.loads(line or b"{}")
-    except (ValueError, RecursionError):
-        raise BrokenFileError(1, "is neither a list of rows ([{...}, ...]) nor one whole object per line") from None
-    return False
-
-
 def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[Place]:
     line = 1
     while block := opened.read(chunk_bytes):
@@ -179,6 +146,13 @@ def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[Place]:
             yield start, start + len(block), line
         start += len(block)
         line += block.count(b"\n")
+
+
+def _separation(opened: BinaryIO, kind: Kind, start: int) -> Kind:
+    """By what a header is cut: what the file's name says, or where it has none of that, another mark that it has."""
+    header = opened.readline(MAX_ROW_BYTES)
+    opened.seek(start)
+    return next((cut for cut in (kind, "csv", "tsv", "ssv") if DELIMITERS[cut].encode() in header), kind)
 
 
 def _csv(opened: BinaryIO, delimiter: str, start: int) -> tuple[tuple[str, ...], Iterator[Place]]:
@@ -230,57 +204,6 @@ def _refuse_twice(names: tuple[str, ...]) -> None:
         raise BrokenFileError(1, f"the column {twice[0]!r} stands twice; remove one")
 
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-
-
-def _list(opened: BinaryIO, start: int) -> Iterator[Place]:
-    """The elements of a JSON list."""
-    raw = opened.read(MAX_LIST_BYTES + 1)
-    if len(raw) > MAX_LIST_BYTES:
-        raise BrokenFileError(
-            1, f"is a list of more than {MAX_LIST_BYTES // GIB} GiB; write one object per line (.jsonl)"
-        )
-    text = raw.decode("latin-1")
-    at, line, counted = after_space(text, text.index("[") + 1), 1, 0
-    if text.startswith("]", at):
-        raise _broken(text, at, "is an empty list; expected rows")
-    found = ","
-    while found == ",":
-        line, counted = line + text.count("\n", counted, at), at
-        end = _element_end(text, at, line=line)
-        yield start + at, start + end, line
-        at = after_space(text, end)
-        found = text[at : at + 1]
-        if found not in (",", "]"):
-            what = f"found {found!r}" if found else "the file ends here"
-            raise _broken(text, at, f"is not JSON: {what}; expected ',' or ']'")
-        at = after_space(text, at + 1)
-    if at < len(text):
-        raise _broken(text, at, "goes on after the list's closing bracket; remove the rest")
-
-
-def after_space(text: str, at: int) -> int:
-    """Where JSON goes on behind the space at `at`."""
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
-
-
-def _broken(text: str, at: int, message: str) -> BrokenFileError:
-    return BrokenFileError(text.count("\n", 0, at) + 1, message)
-
-
-def _element_end(text: str, at: int, *, line: int) -> int:
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, at)
-    except json.JSONDecodeError as error:
-        raise _broken(text, error.pos, f"is not JSON: {error.msg}") from None
-    except (RecursionError, ValueError) as error:
-        raise BrokenFileError(line, f"cannot be read: {nesting_or(error)}") from None
-    if end - at > MAX_ROW_BYTES:
-        raise BrokenFileError(line, TOO_LONG)
-    return end
-
-
 def _columnar(file: SourceFile, make: Make) -> Iterator[Chunk]:
     import pyarrow as pa
 
@@ -295,8 +218,3 @@ def _columnar(file: SourceFile, make: Make) -> Iterator[Chunk]:
             place = {"start": group, "stop": group + 1, "first_line": row, "num_bytes": max(1, num_bytes)}
             yield make(kind=file.kind, header=names, **place)
         row += num_rows
-
-
-def nesting_or(error: Exception) -> str:
-    """A parser's error; Python's own message about recursion does not speak of the file."""
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.data.read.chunks import DELIMITERS, MAX_ROW_BYTES, Chunk, after_space, nesting_or
+from shardwise.data.read.chunks import DELIMITERS, Chunk
 from shardwise.data.read.columnar import read_groups
+from shardwise.data.read.json_files import MAX_ROW_BYTES, after_space, nesting_or
 from shardwise.errors import said
 
 
@@ -73,9 +74,15 @@ def _row(line: int, value: Any) -> Row | BadRow:
 
 
 def _read_lines(chunk: Chunk) -> Iterator[Row | BadRow]:
+    for line, content in _lines(chunk):
+        yield _parse_line(line, content)
+
+
+def _lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
+    """Lines that are not empty; a byte order mark inside a file, where files were put together, is no part of one."""
     for line, content in enumerate(_text(chunk).split("\n"), start=chunk.first_line):
-        if content.strip():
-            yield _parse_line(line, content)
+        if (text := content.removeprefix("\ufeff")).strip():
+            yield line, text
 
 
 def _parse_line(line: int, content: str) -> Row | BadRow:
@@ -89,9 +96,8 @@ def _parse_line(line: int, content: str) -> Row | BadRow:
 
 def _read_text(chunk: Chunk) -> Iterator[Row | BadRow]:
     """A document a line, as the hub's `text` builder reads them; empty lines are none."""
-    for line, text in enumerate(_text(chunk).split("\n"), start=chunk.first_line):
-        if text.strip():
-            yield Row(line, {"text": text.removesuffix("\r")})
+    for line, text in _lines(chunk):
+        yield Row(line, {"text": text.removesuffix("\r")})
 
 
 def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
@@ -136,6 +142,8 @@ def _keep_ends(text: str) -> Iterator[str]:
 def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...]) -> Row | BadRow:
     if len(cells) != len(header):
         return BadRow(line, f"has {len(cells)} cells; the header names {len(header)} columns ({', '.join(header)})")
+    if tuple(cell.strip('\ufeff" ') for cell in cells) == header:
+        return BadRow(line, "is the header again, as where files were put together; remove it")
     return Row(line, dict(zip(header, cells, strict=True)))
 
 
@@ -192,6 +200,7 @@ _READERS: dict[str, Callable[[Chunk], Iterator[Row | BadRow]]] = {
     "json": _read_array,
     "csv": _read_csv,
     "tsv": _read_csv,
+    "ssv": _read_csv,
     "parquet": _read_columnar,
     "arrow": _read_columnar,
     "txt": _read_text,
