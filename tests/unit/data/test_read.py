@@ -173,6 +173,7 @@ def test_a_broken_line_is_reported_where_it_stands(tmp_path, content, line, mess
         ("more.json", b'[{"text": "a"}]\n[]', 2, "goes on after the list's closing bracket"),
         ("deep.json", b"[" * 100_000, 1, "nested too deeply"),
         ("pretty.json", b'{\n "text": "a"\n}', 1, r"neither a list of rows \(\[\{...\}, ...\]\) nor one whole object"),
+        ("excel.csv", b"sep=;\ntext;id\na;1\n", 1, "begins with a line of Excel's, sep=, and not with its columns"),
         ("head.csv", b"question,answer\n", 1, "is empty"),
         ("names.csv", b",\n1,2\n", 1, "has no header"),
         ("twice.csv", b"text,text\n1,2\n", 1, "the column 'text' stands twice"),

@@ -18,7 +18,7 @@ from shardwise.data.read.json_files import MAX_ROW_BYTES, TOO_LONG, BrokenFileEr
 from shardwise.data.read.sources import COLUMNAR, Kind, SourceFile
 from shardwise.errors import said
 
-DELIMITERS = {"csv": ",", "tsv": "\t", "ssv": ";"}
+DELIMITERS: dict[Kind, str] = {"csv": ",", "tsv": "\t", "ssv": ";"}
 
 #: First bytes of files that are not rows, and what to do about them.
 _FOREIGN = (
@@ -152,7 +152,12 @@ def _separation(opened: BinaryIO, kind: Kind, start: int) -> Kind:
     """By what a header is cut: what the file's name says, or where it has none of that, another mark that it has."""
     header = opened.readline(MAX_ROW_BYTES)
     opened.seek(start)
-    return next((cut for cut in (kind, "csv", "tsv", "ssv") if DELIMITERS[cut].encode() in header), kind)
+    if header.lower().startswith(b"sep="):
+        raise BrokenFileError(1, "begins with a line of Excel's, sep=, and not with its columns' names; remove it")
+    for cut in (kind, *DELIMITERS):
+        if DELIMITERS[cut].encode() in header:
+            return cut
+    return kind
 
 
 def _csv(opened: BinaryIO, delimiter: str, start: int) -> tuple[tuple[str, ...], Iterator[Place]]:

@@ -127,15 +127,18 @@ def _conversation_of(messages: Sequence[Message], row: Row, *, of_prompt: int = 
     """A row's messages, of which the first `of_prompt` are not trained. Raises RowError: another is marked as trained
     than may be."""
     learns = [message.said["role"] == "assistant" and at >= of_prompt for at, message in enumerate(messages)]
-    for message, may in zip(messages, learns, strict=True):
-        if message.mark and not may:
+    excluded = 0
+    for at, message in enumerate(messages):
+        if message.mark and not learns[at]:
             expected = "only what the assistant says is trained, and nothing of a prompt"
             raise RowError(f"{message.of} ({message.said['role']}) is marked as trained; {expected}: remove the mark")
+        if message.mark is False:
+            learns[at], excluded = False, excluded or at + 1
     return Conversation(
         messages=[message.said for message in messages],
-        learns=tuple(may and message.mark is not False for message, may in zip(messages, learns, strict=True)),
+        learns=tuple(learns),
         tools=tools_of(row),
-        excluded=next((at for at, message in enumerate(messages, start=1) if message.mark is False), 0),
+        excluded=excluded,
         notes=tuple(note for message in messages for note in message.notes),
     )
 

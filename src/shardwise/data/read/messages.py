@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise.data.read.calls import CALL_KEYS, Row, RowError, call_of, calls_of, parsed, shown
 
@@ -36,8 +35,7 @@ MARKS = ("weight", "train", "training", "loss_mask", "loss")
 _PARTS = ("train_detail", "training_detail")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(NamedTuple):
     """A message for a chat template, with `role`, `content` and whatever else the row says of it.
 
     Attributes:
@@ -71,17 +69,16 @@ def _message(item: Any, *, of: str) -> Message:
     role = SPEAKERS.get(name.strip().lower()) if isinstance(name, str) else None
     if role is None:
         raise RowError(f"{of}.{speaker} is {shown(name)}; expected {', '.join(SPEAKERS)}")
-    beside = (speaker, says, *MARKS)
-    extras = {key: value for key, value in item.items() if key not in beside and value not in _NOTHING}
-    mark = _mark(item, of=of)
+    extras = {key: value for key, value in item.items() if key not in (speaker, says) and value not in _NOTHING}
+    mark = _take_mark(extras, of=of) if extras else None
     notes: list[str] = []
     if role == "call":
         role, item, extras = "assistant", {}, {**extras, "tool_calls": _spoken_calls(item, says, of=of)}
-    for key in [key for key in CALL_KEYS if key in extras]:
+    calls = [key for key in CALL_KEYS if key in extras] if extras else []
+    for key in calls:
         read = calls_of if key == "tool_calls" else call_of
         extras[key] = read(extras[key], of=f"{of}.{key}", notes=notes)
-    may_be_empty = role != "assistant" or any(key in extras for key in CALL_KEYS)
-    content = _content(item, says, may_be_empty=may_be_empty, of=f"{of}.")
+    content = _content(item, says, may_be_empty=role != "assistant" or bool(calls), of=f"{of}.")
     return Message(said={"role": role, "content": content, **extras}, of=of, mark=mark, notes=tuple(notes))
 
 
@@ -91,7 +88,7 @@ _NOTHING = (None, "", [], {})
 
 def _spelling(item: dict[str, Any], *, of: str) -> tuple[str, str]:
     """The keys for who speaks and what is said."""
-    if "role" in item and any(key in item for key in ("content", *CALL_KEYS)):
+    if "role" in item and ("content" in item or any(key in item for key in CALL_KEYS)):
         return "role", "content"
     if "from" in item and "value" in item:
         return "from", "value"
@@ -112,11 +109,12 @@ def _spoken_calls(item: dict[str, Any], says: str, *, of: str) -> list[Any]:
     return [call if is_whole else {"type": "function", "function": call} for call, is_whole in pairs]
 
 
-def _mark(item: dict[str, Any], *, of: str) -> bool | None:
-    """Whether a message's own keys say that it is trained. Raises RowError: they say something else."""
-    if parts := [key for key in _PARTS if item.get(key) not in _NOTHING]:
+def _take_mark(extras: dict[str, Any], *, of: str) -> bool | None:
+    """Whether a message's own keys, which are taken out, say that it is trained. Raises RowError: they say something
+    else."""
+    if parts := [key for key in _PARTS if key in extras]:
         raise RowError(f"{of}.{parts[0]} is not read: a turn is trained as a whole or not at all; remove it")
-    marks = {key: item[key] for key in MARKS if item.get(key) is not None}
+    marks = {key: extras.pop(key) for key in MARKS if key in extras}
     for key, value in marks.items():
         if value not in (0, 1):
             raise RowError(f"{of}.{key} is {shown(value)}; expected 1 or true (trained), or 0 or false (not trained)")

@@ -23,6 +23,7 @@ KINDS: dict[str, Kind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".feather": "arrow",
     ".txt": "txt",
 }
 
@@ -187,11 +188,10 @@ def _of_split(
         )
         raise DataError.at(spec.path, f"has no files of the split {spec.split}; {there}")
     others = [name for name in by_split if name != split]
-    note = f"split {split}, by the names of files"
+    note = ""
     if others:
-        note += (
-            f"; not read: {', '.join(others)}. To evaluate on one: eval_path: {{path: {spec.path}, split: {others[0]}}}"
-        )
+        offer = f"To evaluate on one: eval_path: {{path: {spec.path}, split: {others[0]}}}"
+        note = f"split {split}, by the names of files; not read: {', '.join(others)}. {offer}"
     return tuple(by_split[split]), tuple(nameless), note
 
 

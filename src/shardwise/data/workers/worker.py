@@ -50,7 +50,7 @@ class Tally:
     num_problems: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
-    keys: dict[str, None] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
 
     def problem(self, line: int, message: str) -> None:
         """Notes a bad row."""
@@ -113,7 +113,7 @@ class Worker:
             return None
         tally.note(rendered.notes)
         if isinstance(example, Conversation):
-            tally.keys |= dict.fromkeys(key for message in example.messages for key in message)
+            tally.keys.update(*example.messages)
         return rendered
 
     def _refuse_excluded(self, example: Example) -> None:
@@ -162,7 +162,7 @@ def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     described = {**request["chunk"], "header": tuple(request["chunk"]["header"])}
     tally = worker.chunk(Chunk(**described), form=BY_NAME[request["format"]], stem=Path(request["stem"]))
     template = str(worker.renderer.template or DEFAULT_TEMPLATE)
-    unread = [key for key in tally.keys if key not in ("role", "content") and not _may_read(template, key)]
+    unread = sorted(key for key in tally.keys - {"role", "content"} if not _may_read(template, key))
     return {**asdict(tally), "problems": sorted(tally.problems), "keys": unread}
 
 
