@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardwise.data.read.calls import FILLED, NO_ARGUMENTS
-from shardwise.data.read.formats import BY_NAME, Conversation, read_row
+from shardwise.data.read.formats import BY_NAME, Conversation, Pair, read_row
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.render import Renderer
 from shardwise.data.workers.tokens import Rules, load_tokenizer
@@ -217,6 +217,12 @@ def test_messages_that_a_column_holds_as_json_text_are_read(tmp_path: Path) -> N
         example = read_row(BY_NAME["messages"], {"messages": spelling})
         assert isinstance(example, Conversation)
         assert example.messages == messages
+    pair = {"prompt": json.dumps(messages[:1]), "completion": json.dumps(messages[1:])}
+    example = read_row(BY_NAME["prompt_completion"], pair)
+    assert isinstance(example, Conversation)
+    assert example.messages == messages
+    for plain in ({**pair, "completion": "sunny"}, {"prompt": "[1, 2]", "completion": "[3]"}):
+        assert read_row(BY_NAME["prompt_completion"], plain) == Pair(**plain)
     with pytest.raises(RowError, match=r"messages is \"\[{'role': .*; expected a list of messages"):
         read_row(BY_NAME["messages"], {"messages": str([USER])})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.data.read.calls import FILLED, Row, RowError, tools_of, unfilled
+from shardwise.data.read.calls import FILLED, Row, RowError, parsed, tools_of, unfilled
 from shardwise.data.read.messages import Message, messages_of, text_of
 from shardwise.spec.job.data import RowFormat
 
@@ -158,12 +158,20 @@ def _read_instruction(row: Row) -> Example:
 
 
 def _read_pair(row: Row) -> Example:
-    if not isinstance(row["prompt"], list):
+    if not isinstance(row["prompt"], list) and not all(_is_chat(row[column]) for column in ("prompt", "completion")):
         if tools_of(row):
             raise RowError("tools has no meaning for a prompt of plain text; remove it, or write the pair as messages")
         return Pair(prompt=text_of(row, "prompt", may_be_empty=True), completion=text_of(row, "completion"))
     prompt, completion = messages_of(row, "prompt"), messages_of(row, "completion")
     return _conversation_of(prompt + completion, row, of_prompt=len(prompt))
+
+
+def _is_chat(value: Any) -> bool:
+    """Whether a column holds the JSON text of messages."""
+    held = parsed(value)
+    return isinstance(held, list) and all(
+        isinstance(item, dict) and ("role" in item or "from" in item) for item in held
+    )
 
 
 def _read_conversations(row: Row) -> Example:
