@@ -84,7 +84,7 @@ def test_a_folder_whose_names_speak_of_no_split_is_read_as_a_whole_and_nothing_i
         tmp_path / "train" / "set", "trained.jsonl", "contest.jsonl", "more/evals.jsonl", "data-00000-of-2.jsonl"
     )
     source = found(folder)
-    assert (len(source.files), source.note, source.ignored) == (4, "", ())
+    assert (len(source.files), source.note, source.num_ignored) == (4, "", 0)
     shards = made(tmp_path / "shards", "data/part-00000-of-00002.jsonl", "data/part-00001-of-00002.jsonl")
     assert (len(found(shards).files), found(shards).note) == (2, "")
 
@@ -94,7 +94,7 @@ def test_files_of_no_split_are_the_training_rows_where_no_file_is_called_so_and_
     assert names(found(folder), folder) == ["rows.jsonl"]
     made(tmp_path, "train.jsonl")
     source = found(folder)
-    assert (names(source, folder), source.ignored) == (["train.jsonl"], ("rows.jsonl",))
+    assert (names(source, folder), source.num_ignored) == (["train.jsonl"], 1)
 
 
 @pytest.mark.parametrize(("split", "file"), [("val", "dev.jsonl"), ("validation", "dev.jsonl"), ("eval", "test.jsonl")])
@@ -119,7 +119,7 @@ def test_a_split_may_be_asked_for_by_another_word_for_it(tmp_path: Path, split: 
         (["a.jsonl"], {"split": "test"}, "has no files of the split test; no name of a file has one"),
         (["train.jsonl"], {"split": "train[:10%]"}, r"has no files of the split train\[:10%\]; its files are of train"),
         (["a.jsonl"], {"name": "main"}, "name: main chooses a configuration of a hub data set, but this is a local"),
-        (["train-test.jsonl"], {}, "train-test.jsonl: speaks of the splits test and train in its name; rename it"),
+        (["train-test.jsonl"], {}, "train-test.jsonl: its name speaks of the splits test and train; rename it"),
     ],
 )
 def test_a_split_that_is_not_there_or_not_clear_is_a_sentence(
@@ -139,7 +139,7 @@ def test_training_and_evaluation_read_two_splits_of_one_folder(
     said = capsys.readouterr().err
     offer = f"To evaluate on one: eval_path: {{path: {folder}, split: validation}}"
     assert f"  split train, by the names of files; not read: validation. {offer}\n" in said
-    assert "  other files not read: LICENSE.txt\n" in said
+    assert "  other files not read: 1\n" in said
 
 
 def test_a_clone_of_a_hub_data_set_is_read_without_its_metadata(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_clone_of_a_hub_data_set_is_read_without_its_metadata(tmp_path: Path) 
         (folder / name).write_text("---\nconfigs:\n- config_name: default\n  data_files: data/train-*\n---\n# A set\n")
     source = found(folder)
     assert names(source, folder) == ["data/train-00000-of-00001.jsonl"]
-    assert source.ignored == ("README.md", "config.json", "dataset_info.json", "dataset_infos.json")
+    assert source.num_ignored == 4
 
 
 def test_a_clone_with_several_configurations_is_refused_for_one_of_them(tmp_path: Path) -> None:

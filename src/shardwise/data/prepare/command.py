@@ -248,9 +248,8 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
             say(f"  columns not used: {', '.join(facts['ignored_columns'])}")
         if facts["ignored_keys"]:
             say(f"  keys of messages not used: {', '.join(facts['ignored_keys'])}")
-        if source.ignored:
-            more = f" and {len(source.ignored) - 3} more" if len(source.ignored) > 3 else ""
-            say(f"  other files not read: {', '.join(source.ignored[:3])}{more}")
+        if source.num_ignored:
+            say(f"  other files not read: {source.num_ignored}")
         if source.note:
             say(f"  {source.note}")
     if cause := data_json["ends"]["cause"]:

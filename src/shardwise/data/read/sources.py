@@ -47,14 +47,14 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One entry of `data.path`. `ignored`: files of a folder that are not read, for what they are or are called."""
+    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows, or are of no split."""
 
     label: str
     key: Key
     weight: float
     format: RowFormat
     files: tuple[SourceFile, ...]
-    ignored: tuple[str, ...] = ()
+    num_ignored: int = 0
     note: str = ""
 
 
@@ -80,12 +80,12 @@ def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places:
 
 def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
     path = Path(spec.path).expanduser()
-    note, ignored = "", ()
+    note, ignored = "", 0
     if path.is_dir():
         _refuse_several_sets(path, label=spec.path)
         files, ignored = _files_of_folder(path, label=spec.path)
-        files, others, note = _of_split(files, spec, folder=path)
-        ignored += tuple(Path(file.label).name for file in others)
+        files, num_nameless, note = _of_split(files, spec, folder=path)
+        ignored += num_nameless
     elif path.exists():
         files = (_single_file(path, label=spec.path),)
     elif path.suffix.lower() not in KINDS and is_hub_id(spec.path):
@@ -96,15 +96,15 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
     if path.exists():
         _refuse_hub_keys(spec)
     return Source(
-        label=spec.path, key=key, weight=spec.weight, format=spec.format, files=files, ignored=ignored, note=note
+        label=spec.path, key=key, weight=spec.weight, format=spec.format, files=files, num_ignored=ignored, note=note
     )
 
 
 def _refuse_hub_keys(spec: SourceSpec) -> None:
-    """Raises DataError where a local path has keys that only a hub data set has."""
-    said = f"name: {spec.name} chooses a configuration" if spec.name is not None else ""
-    if said:
-        raise DataError.at(spec.path, f"{said} of a hub data set, but this is a local path; remove it")
+    """Raises DataError where a local path has keys that mean nothing for it."""
+    if spec.name is not None:
+        said = f"name: {spec.name} chooses a configuration of a hub data set, but this is a local path; remove it"
+        raise DataError.at(spec.path, said)
     if spec.split != "train" and Path(spec.path).expanduser().is_file():
         raise DataError.at(spec.path, f"split: {spec.split} chooses among files, but this is one file; remove it")
 
@@ -132,8 +132,8 @@ def _refuse_several_sets(folder: Path, *, label: str) -> None:
         raise DataError.at(label, f"{several}; name the folder or the files of one")
 
 
-def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
-    """Files of known kinds in the folder and below, in the order of their names; and the names of the others."""
+def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
+    """Files of known kinds in the folder and below, in the order of their names; and how many others there are."""
     visible = (path for path in folder.rglob("[!.]*") if path.is_file())
     found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()
@@ -144,20 +144,20 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
     ]
     if problems:
         raise DataError(problems)
-    suffixes = {*KINDS, *_PACKED}
-    known = [path for path in found if path.suffix.lower() in suffixes and not _METADATA.fullmatch(path.name)]
-    # Those without the suffix of rows beneath, an archive of pictures say, are no rows.
-    known = [path for path in known if path.suffix.lower() in KINDS or Path(path.stem).suffix.lower() in KINDS]
+    known = [path for path in found if _holds_rows(path)]
     tables = [path for path in known if path.suffix.lower() != ".txt"]
     known = [path for path in known if path.stat().st_size]  # an empty text is no document
     known = tables or known  # beside rows, a text file is a licence or a note
     if not known:
         raise DataError.at(label, f"is a folder without rows; expected files that end in {', '.join(KINDS)}")
-    others = tuple(path.name for path in found if path not in set(known))
-    return tuple(_single_file(path, label=str(path)) for path in known), others
+    return tuple(_single_file(path, label=str(path)) for path in known), len(found) - len(known)
 
 
-_SPLITS = ("train", "validation", "test")
+def _holds_rows(path: Path) -> bool:
+    """By its name; of a compressed file by the one beneath: an archive of pictures, say, holds none."""
+    name = Path(path.stem) if path.suffix.lower() in _PACKED else path
+    return name.suffix.lower() in KINDS and not _METADATA.fullmatch(path.name)
+
 
 #: Words in names of files and folders -> the split, as `datasets` reads them.
 _WORDS = {
@@ -170,29 +170,25 @@ _SHARD = re.compile(r"data/(.+)-\d{5}-of-\d{5}.*")
 
 def _of_split(
     files: tuple[SourceFile, ...], spec: SourceSpec, *, folder: Path
-) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...], str]:
-    """Of a folder's files those of the asked split, by their names, those of no split, and what to tell the user; all
-    of them where no name speaks of a split. Raises DataError: there is no such split."""
+) -> tuple[tuple[SourceFile, ...], int, str]:
+    """Of a folder's files those of the asked split, by their names, how many are of none, and what to tell the user;
+    all of them where no name speaks of a split. Raises DataError: there is no such split."""
     by_split: dict[str, list[SourceFile]] = {}
     for file in files:
         by_split.setdefault(_split_of(Path(file.label).relative_to(folder), label=file.label), []).append(file)
     nameless = by_split.pop("", [])
     split = spec.split if spec.split in by_split else _WORDS.get(spec.split, spec.split)
-    if split == "train" and not set(by_split) & set(_SPLITS) and len(by_split) < 2:
-        return files, (), ""
+    if split == "train" and len(by_split) < 2 and not set(by_split) & set(_WORDS.values()):
+        return files, 0, ""
     if split == "train" and split not in by_split and nameless:
         by_split[split], nameless = nameless, []
+    others = ", ".join(name for name in by_split if name != split)
     if split not in by_split:
-        there = (
-            f"its files are of {', '.join(by_split)}: name one of these" if by_split else "no name of a file has one"
-        )
+        there = f"its files are of {others}: name one of these" if others else "no name of a file has one"
         raise DataError.at(spec.path, f"has no files of the split {spec.split}; {there}")
-    others = [name for name in by_split if name != split]
-    note = ""
-    if others:
-        offer = f"To evaluate on one: eval_path: {{path: {spec.path}, split: {others[0]}}}"
-        note = f"split {split}, by the names of files; not read: {', '.join(others)}. {offer}"
-    return tuple(by_split[split]), tuple(nameless), note
+    offer = f"To evaluate on one: eval_path: {{path: {spec.path}, split: {others.split(', ')[0]}}}"
+    note = f"split {split}, by the names of files; not read: {others}. {offer}" if others else ""
+    return tuple(by_split[split]), len(nameless), note
 
 
 def _split_of(path: Path, *, label: str) -> str:
@@ -202,10 +198,8 @@ def _split_of(path: Path, *, label: str) -> str:
     for names in (path.parent.as_posix(), path.name):
         found = {_WORDS[word] for word in re.split(r"[-._ 0-9/]+", names.lower()) if word in _WORDS}
         if len(found) > 1:
-            message = (
-                f"speaks of the splits {' and '.join(sorted(found))} in its name; rename it, or name files one by one"
-            )
-            raise DataError.at(label, message)
+            both = " and ".join(sorted(found))
+            raise DataError.at(label, f"its name speaks of the splits {both}; rename it, or name files one by one")
         if found:
             return found.pop()
     return ""
