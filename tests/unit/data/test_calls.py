@@ -37,7 +37,7 @@ def read(*messages: Any, columnar: bool = False, **columns: Any) -> Conversation
 
 def renderer_of(of_call: str, *, model: Path) -> Renderer:
     """Of a template that writes each call so."""
-    each = "{% for call in m.tool_calls %}" + of_call + "{% endfor %}"
+    each = "{% for call in m.tool_calls %}{{ call.function.name }} " + of_call + "{% endfor %}"
     template = "{% for m in messages %}{{ m.content }}" + each + "{% endfor %}"
     rules = Rules(template=template, columns={}, train_on="all", max_length=99, over_long="error")
     return load_tokenizer(str(model)).renderer(rules)
@@ -131,7 +131,7 @@ def test_a_row_that_quotes_its_arguments_in_pythons_notation_keeps_the_template_
     quoted = {"role": "user", "content": str(OBJECT)}
     for of_call, expected in (("{{ arguments | tojson }}", WRITTEN), ("{{ arguments }}", TEXT)):
         renderer = renderer_of(of_call.replace("arguments", "call.function.arguments"), model=plain_model)
-        assert renderer.render(read(quoted, calling(TEXT))).text == str(OBJECT) + expected
+        assert renderer.render(read(quoted, calling(TEXT))).text == f"{OBJECT}f {expected}"
 
 
 def test_a_template_that_refuses_a_row_for_another_reason_says_so(plain_model: Path) -> None:
