@@ -13,8 +13,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import check_finite, check_sights, gather
-from shardwise.train.guards.replicas import check_replicas
-from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS
+from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.optim import gradient_norm
 from shardwise.train.update import Update
 from tests.dist.cells import composed, prepare_cell, spread

@@ -49,7 +49,7 @@ def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
         assert str(caught.value).startswith(f"{tmp_path}: {said}")
         (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ModelError, match="config.json"):
+    with pytest.raises(ModelError, match=r"config\.json"):
         find_model(str(tmp_path))
 
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from shardwise.data.read.calls import CALL_KEYS
+
 #: What a message may say beside its content. Other keys (identifiers, names, times, ratings) tell about it.
 REASONING = ("reasoning_content", "reasoning", "thinking")
-CALLS = ("tool_calls", "function_call")
 
 Message = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -32,7 +33,7 @@ def said_in(messages: Sequence[Message]) -> Iterator[tuple[Place, str]]:
         for key, value in message.items():
             if key == "content" or key in REASONING:
                 found = _texts(value, (key,))
-            elif key in CALLS:
+            elif key in CALL_KEYS:
                 found = _of_calls(value, (key,))
             else:
                 continue
@@ -117,7 +118,8 @@ def with_text_arguments(messages: Sequence[Message]) -> list[Message]:
     """The messages with each call's arguments as JSON text, as some templates expect them."""
     found = list(messages)
     for index, path, call in calls_in(messages):
-        text = json.dumps(call["arguments"], ensure_ascii=False)
+        held = call["arguments"]
+        text = getattr(held, "as_text", None) or json.dumps(held, ensure_ascii=False)
         found[index] = put(found[index], (*path, "arguments"), text)
     return found
 
@@ -125,7 +127,7 @@ def with_text_arguments(messages: Sequence[Message]) -> list[Message]:
 def calls_in(messages: Sequence[Message]) -> Iterator[tuple[int, Path, dict[str, Any]]]:
     """(number of the message, path, call) of calls whose arguments are objects."""
     for index, message in enumerate(messages):
-        for key in CALLS:
+        for key in CALL_KEYS:
             held = message.get(key)
             listed = held if isinstance(held, list) else [held]
             for number, call in enumerate(listed):
