@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import JobError, Problem, RunDirectoryError
+from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
 from shardwise.spec.job.places import write_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.disk import saved_type
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.forecast import Lengths, Plan
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Request, restricted_to
 from shardwise.spec.run import RunDirectory, read_json, read_metrics, write_json, write_text
 
@@ -217,14 +218,8 @@ def taken_back_on_error(run: RunDirectory, before: Before) -> Generator[None]:
 
 def known_data(run: RunDirectory) -> tuple[int | None, Lengths | None]:
     """Training samples of the run's prepared data and their lengths; None and None before it was prepared."""
-    found = (read_json(run.data) or {}).get("train")
-    train = cast(dict[str, Any], found) if isinstance(found, dict) else {}
-    samples, tokens, longest = (train.get(key) for key in ("num_samples", "num_tokens", "longest"))
-    if not (isinstance(samples, int) and samples > 0 and isinstance(tokens, int) and isinstance(longest, int)):
-        return None, None
-    rows = train.get("num_rows")
-    document = tokens / rows if isinstance(rows, int) and rows > samples else None
-    return samples, Lengths(longest=longest, mean=tokens / samples, document=document)
+    facts = DataFacts.read(read_json(run.data))
+    return (None, None) if facts is None else facts.train.known
 
 
 def run_of(job: Job) -> RunDirectory:

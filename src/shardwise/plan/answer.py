@@ -22,9 +22,10 @@ from shardwise.plan.search import (
     work_on,
 )
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import Candidate, Lengths, Plan, Rejection
+from shardwise.spec.plan.forecast import Candidate, Plan, Rejection
 
 
 def make_plan(

@@ -63,7 +63,7 @@ def test_the_preview_shows_rows_with_what_is_trained_marked(tmp_path, chat_model
     path = write_jsonl(tmp_path / "chats.jsonl", [{"query": "hi", "response": "hello"}] * 3)
     data_json = prepared(tmp_path / "run", model=chat_model, data={"path": str(path)})
     shown = data_json["preview"]
-    assert [row["where"] for row in shown] == [f"{path}:1", f"{path}:2"]
+    assert [row["where"] for row in shown] == [f"{path}:{line}" for line in (1, 2, 3)]
     assert shown[0]["text"] == [
         ["<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", False],
         ["hello<|im_end|>", True],

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shardwise.data import order
 from shardwise.data.order import pack
-from shardwise.data.store import DTYPES, VERSION, PreparedData
+from shardwise.data.store import DTYPES, VERSION
 from shardwise.data.workers.pool import Pool
 from shardwise.data.workers.tokens import Tokens
 from shardwise.spec.run import sync_folder, write_json
@@ -179,29 +179,33 @@ class Shard:
             self.stem.with_suffix(suffix).unlink()
 
 
-PREVIEW_ROWS = 2
+PREVIEW_ROWS = 3
 PREVIEW_TOKENS = 512
 
 
-def preview(pool: Pool, folder: Path) -> list[dict[str, Any]]:
-    """The first documents of a store: file, line, and the text as (piece, whether it is trained)."""
-    data = PreparedData.open(folder)
-    offsets = data.arrays["offsets"]
-    shown: list[dict[str, Any]] = []
-    for document in range(min(PREVIEW_ROWS, len(offsets) - 1)):
-        start, stop = int(offsets[document]), int(min(offsets[document + 1], offsets[document] + PREVIEW_TOKENS))
-        trained = data.arrays["trained"][start:stop].copy()
-        trained[0] = False
-        edges = [0, *(np.flatnonzero(np.diff(trained)) + 1), stop - start]
-        ids = data.arrays["tokens"][start:stop]
-        pieces = [ids[a:b].tolist() for a, b in pairwise(edges)]
-        texts = pool.ask({"do": "decode", "pieces": pieces}, name="the preview")["texts"]
-        flags = [bool(trained[edge]) for edge in edges[:-1]]
-        shown.append(
-            {
-                "file": int(data.arrays["doc_file"][document]),
-                "line": int(data.arrays["doc_line"][document]),
-                "text": [list(piece) for piece in zip(texts, flags, strict=True)],
-            }
-        )
-    return shown
+def preview(pool: Pool, shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> list[dict[str, Any]]:
+    """The first row of each source, then the next ones: file, line, and the text as (piece, whether it is trained)."""
+    firsts: dict[int, list[tuple[Shard, int]]] = {}
+    for shard in shards:
+        found = firsts.setdefault(source_of_file[shard.file], [])
+        if len(found) < PREVIEW_ROWS:
+            found += [(shard, row) for row in range(min(len(shard.rows()), PREVIEW_ROWS - len(found)))]
+    in_turns = [found[turn] for turn in range(PREVIEW_ROWS) for found in firsts.values() if turn < len(found)]
+    return [_shown(pool, shard, row) for shard, row in in_turns[:PREVIEW_ROWS]]
+
+
+def _shown(pool: Pool, shard: Shard, row: int) -> dict[str, Any]:
+    """One row; of a long one the beginning and the end."""
+    rows = shard.rows()
+    start, stop = (int(rows["length"][:end].sum()) for end in (row, row + 1))
+    trained, half = shard.trained()[start:stop], PREVIEW_TOKENS // 2
+    trained[0] = False
+    cut = [half, stop - start - half] if stop - start > PREVIEW_TOKENS else []
+    edges = sorted({0, *(np.flatnonzero(np.diff(trained)) + 1).tolist(), *cut, stop - start})
+    spans = [(a, b) for a, b in pairwise(edges) if not cut or b <= cut[0] or a >= cut[1]]
+    ids = shard.tokens()[start:stop]
+    texts = pool.ask({"do": "decode", "pieces": [ids[a:b].tolist() for a, b in spans]}, name="the preview")["texts"]
+    text = [[piece, bool(trained[a])] for piece, (a, _) in zip(texts, spans, strict=True)]
+    if cut:
+        text.insert(next(n for n, (a, _) in enumerate(spans) if a >= cut[1]), [f" [{cut[1] - cut[0]:,} tokens] ", False])
+    return {"file": shard.file, "line": int(rows["line"][row]), "text": text}

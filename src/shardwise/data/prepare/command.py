@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shardwise.catalog.noted_data import note_data
 from shardwise.data.prepare.cache import (
     FileState,
     cache_key,
@@ -29,6 +30,7 @@ from shardwise.data.workers.pool import Limits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.errors import DataError, InputError, Problem, ShardwiseError
 from shardwise.spec.cache import cache_root
+from shardwise.spec.data_facts import RowLengths
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places, read_places
@@ -36,6 +38,7 @@ from shardwise.spec.run import RunDirectory, note_revision, read_json, revision_
 from shardwise.units import format_bytes
 
 VERSION = 1
+BRIEF = "--brief"
 MAX_TEMPLATE_BYTES = 1024 * 1024
 MAX_WEIGHT = 1000
 
@@ -45,7 +48,9 @@ _OVER_TEXT = 1.25
 _COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
 
-def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None) -> dict[str, Any]:
+def prepare(
+    run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None, announce: bool = True
+) -> dict[str, Any]:
     """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises DataError: problems
     of the data, the tokenizer or the template, all at once where they are of one kind; InputError: the cache cannot be
     written."""
@@ -68,6 +73,9 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
         template=template,
     )
     entry = root / "data" / key
+    describe = partial(
+        _data_json, entry, job=job, train=train, evaluation=evaluation, states=states, fingerprint=key
+    )
     summary = _summary(entry)
     if summary is None:
         asked = Preparation(
@@ -80,12 +88,15 @@ def prepare(run: RunDirectory, *, limits: Limits | None = None, num_workers: int
             places=places,
             limits=limits or Limits(),
             num_workers=num_workers,
+            measured=lambda found: note_data(job, counts=dict(found["lengths"]), data_json=describe(found)),
         )
         summary = _make(entry, asked)
-    else:
+    elif announce:
         say(f"the data was prepared before: {entry}")
-    data_json = _data_json(entry, summary, train=train, evaluation=evaluation, states=states, fingerprint=key)
-    _announce(summary, data_json, sources=train + evaluation, cut=job.data.over_long == "truncate")
+    data_json = describe(summary)
+    note_data(job, counts=dict(summary["lengths"]), data_json=data_json)
+    if announce:
+        _announce(summary, data_json, sources=train + evaluation, cut=job.data.over_long == "truncate")
     write_json(run.data, data_json)
     return data_json
 
@@ -187,18 +198,20 @@ def _data_json(
     entry: Path,
     summary: dict[str, Any],
     *,
+    job: Job,
     train: tuple[Source, ...],
     evaluation: tuple[Source, ...],
     states: Sequence[Sequence[FileState]],
     fingerprint: str,
 ) -> dict[str, Any]:
+    """data.json; of rows that were measured and not yet accepted, without counts of parts."""
     described = [
         _describe(source, facts, found)
         for source, facts, found in zip(train + evaluation, summary["sources"], states, strict=True)
     ]
     labels = [file.label for source in train for file in source.files]
     parts: dict[str, Any] = {
-        "train": {**_part(entry / "train", summary["train"]), "sources": described[: len(train)], "files": labels},
+        "train": {**_part(entry / "train", summary.get("train")), "sources": described[: len(train)], "files": labels},
         "eval": None,
     }
     if "eval" in summary:
@@ -208,18 +221,26 @@ def _data_json(
     preview = [
         {"where": f"{labels[shown['file']]}:{shown['line']}", "text": shown["text"]} for shown in summary["preview"]
     ]
+    lengths = RowLengths.of(dict(summary["lengths"]), max_length=job.data.max_length)
     return {
         "version": VERSION,
         **parts,
         "fingerprint": fingerprint,
+        "lengths": lengths and lengths.to_json(),
+        "over_long": job.data.over_long,
+        "packing": job.data.packing,
         "preview": preview,
         "padding_id": summary["padding_id"],
         "chat_template": summary["chat_template"],
+        "template_from": summary["template_from"],
+        "template_file": job.data.chat_template,
         "ends": summary["ends"],
     }
 
 
-def _part(folder: Path, counts: dict[str, Any]) -> dict[str, Any]:
+def _part(folder: Path, counts: dict[str, Any] | None) -> dict[str, Any]:
+    if counts is None:
+        return {}
     return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}}
 
 
@@ -229,6 +250,7 @@ def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]
         "format": facts["format"],
         "num_rows": facts["num_rows"],
         "notes": facts["notes"],
+        "ignored_columns": facts["ignored_columns"],
         "weight": source.weight,
         "files": [{"label": file.label, **asdict(state)} for file, state in zip(source.files, states, strict=True)],
     }
@@ -269,7 +291,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command; returns the exit code. Errors are sentences on stderr."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        prepare(RunDirectory(Path(arguments[0])))
+        prepare(RunDirectory(Path(arguments[0])), announce=BRIEF not in arguments)
     except ShardwiseError as error:
         for line in str(error).splitlines():
             say(f"error: {line}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ class Preparation:
     Attributes:
         train, evaluation: the sources of both parts; none for evaluation where a share of train is set aside.
         states: of all files, train's first.
+        measured: called with what is known of all rows, before any is refused.
     """
 
     job: Job
@@ -51,6 +52,7 @@ class Preparation:
     places: Places
     limits: Limits
     num_workers: int | None = None
+    measured: Callable[[dict[str, Any]], None] = lambda _: None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -109,18 +111,22 @@ def ingest(asked: Preparation, *, into: Path) -> None:
         replies = _work(pool, files, chunks, into=into)
         with asked.places.blaming("data", "path"):
             check_untouched(asked.states, labels=[file.label for file in asked.files])
-        _report_problems(asked, files, chunks, replies)
         shards = [Shard(stem=_stem(into, index), file=chunk.file) for index, chunk in enumerate(chunks)]
+        template_from = _template_from(asked, files, pool.facts)
         ends = Ends(pool.facts["added_ids"])
-        parts = _parts(asked, shards, into=into, ends=ends)
         summary = {
             "padding_id": pool.facts["padding_id"],
-            "chat_template": _template_in_force(asked, files, pool.facts),
+            "chat_template": {"data.chat_template": asked.template, "default": DEFAULT_TEMPLATE}.get(template_from),
+            "template_from": template_from,
             "sources": _describe(asked, files, chunks, replies),
-            **{name: {**part, "num_dropped": 0} for name, part in parts.items()},
-            "preview": preview(pool, into / "train"),
-            "ends": ends.described(pool),
+            "lengths": _lengths(asked, chunks, replies),
+            "preview": _preview(asked, pool, shards, replies),
         }
+        asked.measured(summary)
+        _report_problems(asked, files, chunks, replies)
+        parts = _parts(asked, shards, into=into, ends=ends)
+        summary |= {name: {**part, "num_dropped": 0} for name, part in parts.items()}
+        summary["ends"] = ends.described(pool)
     for index, reply in enumerate(replies):
         part = "train" if asked.source_of_file[chunks[index].file] < len(asked.train) else "eval"
         summary[part]["num_dropped"] += reply["num_dropped"]
@@ -173,12 +179,15 @@ def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: 
 
 
 #: The reply about a chunk that no worker is left for; another's problem is reported then.
-_NO_ROWS: Reply = {"num_rows": 0, "num_dropped": 0, "num_problems": 0, "problems": [], "notes": {}, "keys": []}
+_NO_ROWS: Reply = {
+    **{"num_rows": 0, "num_dropped": 0, "num_problems": 0},
+    **{"problems": [], "notes": {}, "keys": [], "lengths": {}},
+}
 
 
 def _failed(chunk: Chunk, error: str) -> Reply:
     """As a reply: a chunk that ended its worker, whose row it was is not known."""
-    return {**_NO_ROWS, "num_problems": 1, "problems": [(chunk.first_line, f"this row or one after it {error}")]}
+    return {**_NO_ROWS, "failed": True, "num_problems": 1, "problems": [(chunk.first_line, f"this row or one after it {error}")]}
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[_File]) -> None:
@@ -259,12 +268,35 @@ def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
             raise DataError.at(", ".join(source.label for source in names[part]), reason)
 
 
-def _template_in_force(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str | None:
-    """The chat template that rows were rendered with, unless it is the tokenizer's own or none was needed."""
-    if asked.template is not None or facts["has_template"]:
-        return asked.template
-    plain = {"text", "prompt_completion"}
-    return DEFAULT_TEMPLATE if any(file.form and file.form.name not in plain for file in files) else None
+def _template_from(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str:
+    """Where the chat template comes from that rows were rendered with."""
+    forms = {file.form.name for file in files if file.form}
+    if forms <= {"text"}:
+        return "none"
+    if asked.template is not None:
+        return "data.chat_template"
+    if facts["has_template"]:
+        return "tokenizer"
+    return "none" if forms <= {"text", "prompt_completion"} else "default"
+
+
+def _lengths(asked: Preparation, chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """[tokens, rows] of the rows to train on, before any is cut, dropped or set aside."""
+    counts = Counter[int]()
+    for chunk, reply in zip(chunks, replies, strict=True):
+        if asked.source_of_file[chunk.file] < len(asked.train):
+            counts.update({int(length): rows for length, rows in reply["lengths"].items()})
+    return [list(one) for one in sorted(counts.items())]
+
+
+def _preview(
+    asked: Preparation, pool: Pool, shards: Sequence[Shard], replies: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Of the rows to train on; none where a worker has died, which is reported next."""
+    if any(reply.get("failed") for reply in replies):
+        return []
+    own = [shard for shard in shards if asked.source_of_file[shard.file] < len(asked.train)]
+    return preview(pool, own, source_of_file=asked.source_of_file)
 
 
 def _describe(

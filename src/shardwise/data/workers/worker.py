@@ -43,7 +43,8 @@ MAX_MESSAGE = 600
 @dataclass(kw_only=True)
 class Tally:
     """What became of a chunk's rows; the first problems are kept, all are counted. `notes`: what was done that
-    a reader of the rows would not guess, by sentence, with the number of rows. `keys`: those of messages."""
+    a reader of the rows would not guess, by sentence, with the number of rows; `keys`: those of messages; `lengths`:
+    rows by tokens, before any is cut or dropped."""
 
     num_rows: int = 0
     num_dropped: int = 0
@@ -51,6 +52,7 @@ class Tally:
     problems: list[tuple[int, str]] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
+    lengths: dict[int, int] = field(default_factory=dict)
 
     def problem(self, line: int, message: str) -> None:
         """Notes a bad row."""
@@ -124,6 +126,7 @@ class Worker:
     def _keep(self, batch: list[tuple[int, Rendered]], tally: Tally) -> Iterator[tuple[int, Tokens]]:
         encoded = self.tokenizer.encode([rendered for _, rendered in batch])
         for (line, _), tokens in zip(batch, encoded, strict=True):
+            tally.lengths[len(tokens.ids)] = tally.lengths.get(len(tokens.ids), 0) + 1
             kept = self._beyond_vocabulary(tokens) or shorten(tokens, self.rules)
             if isinstance(kept, str):
                 tally.problem(line, kept)

@@ -17,7 +17,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Checkpointing, Execution, Offload, padded_length
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import Lengths
+from shardwise.spec.data_facts import Lengths
 
 
 @dataclass(kw_only=True, eq=False)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.strict import OPEN, from_plain
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -23,16 +24,6 @@ VERSION = 1
 
 #: The parts of a rank's memory, in the order they are drawn.
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long as they may be.
-    `longest`: tokens of the longest sequence; `mean`: of a sequence on average; `document`: of a packed row."""
-
-    longest: int
-    mean: float
-    document: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +132,8 @@ class Plan:
         offers: what else was compared, where the job left its hardware open; this is the plan of the first of them.
         disk: what a run of the chosen candidate writes; None where none fits.
         found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or not.
+        data: what is known of the rows to train on, where they were counted before.
+        data_notes: what is to be said of them, as sentences.
     """
 
     job: dict[str, Any]
@@ -154,6 +147,8 @@ class Plan:
     offers: Offers | None = None
     found_batch: FoundBatch | None = None
     disk: Disk | None = None
+    data: DataFacts | None = None
+    data_notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Candidate | None:
@@ -166,8 +161,9 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the hardware, as sentences: who holds memory of it, what is not known of it."""
-        return [str(note) for note in self.hardware.get("notes", ())]
+        """What is to be said of the hardware, as sentences (who holds memory of it, what is not known of it), and of
+        the data."""
+        return [*(str(note) for note in self.hardware.get("notes", ())), *self.data_notes]
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
@@ -175,6 +171,8 @@ class Plan:
         offers = {} if self.offers is None else self.offers.to_json()
         found = {} if self.found_batch is None else {"found_batch": asdict(self.found_batch)}
         disk = {} if self.disk is None else {"disk": asdict(self.disk)}
+        data = {} if self.data is None else {"data": asdict(self.data)}
+        notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}
         return {
             "version": VERSION,
             "job": self.job,
@@ -188,6 +186,8 @@ class Plan:
             **offers,
             **found,
             **disk,
+            **data,
+            **notes,
         }
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import LayoutKeys
 from shardwise.spec.job.strict import Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
@@ -92,3 +93,5 @@ class PlanKeys(_Open):
     disk: Disk | None = None
     hardware_options: list[Offer] = Field(default_factory=list[Offer])
     prices: _Prices | None = None
+    data: DataFacts | None = None
+    data_notes: list[str] = Field(default_factory=list[str])

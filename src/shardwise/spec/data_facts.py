@@ -1,0 +1,275 @@
+"""What people read of a job's data, in data.json, plan.json and reports: rows, lengths, template, marks, examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+
+from shardwise.spec.job.strict import OPEN, from_plain
+
+#: With more bins than this, those of two powers of two are one.
+MOST_BINS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long as they may be.
+    `longest`: tokens of the longest sequence; `mean`: of a sequence on average; `document`: of a packed row."""
+
+    longest: int
+    mean: float
+    document: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLengths:
+    """Tokens of all rows of `data.path`, before any is cut, dropped or set aside.
+
+    Attributes:
+        p95: 95 % of the rows are at most so long.
+        num_over: rows that are longer than `max_length`.
+        bins: (shortest, longest, rows), growing; `max_length` ends one.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    num_rows: int
+    mean: float
+    median: int
+    p95: int
+    longest: int
+    max_length: int
+    num_over: int
+    bins: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of(cls, counts: Mapping[int, int], *, max_length: int) -> RowLengths | None:
+        """From {tokens: rows}; None where there is no row."""
+        rows = sum(counts.values())
+        if not rows:
+            return None
+        ordered = sorted(counts)
+        so_far = list(accumulate(counts[length] for length in ordered))
+
+        def at(share: float) -> int:
+            return next(length for length, seen in zip(ordered, so_far, strict=True) if seen >= share * rows)
+
+        return cls(
+            num_rows=rows,
+            mean=sum(length * number for length, number in counts.items()) / rows,
+            median=at(0.5),
+            p95=at(0.95),
+            longest=ordered[-1],
+            max_length=max_length,
+            num_over=sum(number for length, number in counts.items() if length > max_length),
+            bins=_bins(counts, max_length=max_length),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As `DataFacts.read` takes it."""
+        return {**asdict(self), "bins": [list(one) for one in self.bins]}
+
+
+def _bins(counts: Mapping[int, int], *, max_length: int) -> tuple[tuple[int, int, int], ...]:
+    """Between powers of two, halved where they are few, and with an end at `max_length`."""
+    powers = [2**exponent for exponent in range(max(counts).bit_length() + 1)]
+    halves = [3 * power // 2 for power in powers if power > 1]
+    bins = _between({0, *powers, *halves, max_length}, counts)
+    return bins if len(bins) <= MOST_BINS else _between({0, *powers, max_length}, counts)
+
+
+def _between(edges: set[int], counts: Mapping[int, int]) -> tuple[tuple[int, int, int], ...]:
+    bins = [
+        (low + 1, high, sum(number for length, number in counts.items() if low < length <= high))
+        for low, high in pairwise(sorted(edges))
+    ]
+    used = [index for index, (_, _, number) in enumerate(bins) if number]
+    return tuple(bins[used[0] : used[-1] + 1]) if used else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFacts:
+    """One entry of `data.path` or `data.eval_path`. `notes`: what was done with rows, and with how many."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    path: str
+    format: str = ""
+    num_rows: int = 0
+    notes: dict[str, int] = field(default_factory=dict[str, int])
+    ignored_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartFacts:
+    """The rows to train on, or to evaluate on, as they are used; None is not known."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    sources: tuple[SourceFacts, ...] = ()
+    num_rows: int | None = None
+    num_samples: int | None = None
+    num_tokens: int | None = None
+    num_trained_tokens: int | None = None
+    longest: int | None = None
+    num_truncated: int | None = None
+    num_dropped: int | None = None
+
+    @property
+    def known(self) -> tuple[int | None, Lengths | None]:
+        """The number of samples and their lengths, which forecasts read; None and None before they are counted."""
+        if not self.num_samples or self.num_tokens is None or self.longest is None:
+            return None, None
+        packed = self.num_rows is not None and self.num_rows > self.num_samples
+        document = self.num_tokens / self.num_rows if packed and self.num_rows else None
+        mean = self.num_tokens / self.num_samples
+        return self.num_samples, Lengths(longest=self.longest, mean=mean, document=document)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndToken:
+    """A token that trained answers end in, and how many."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    id: int
+    text: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndFacts:
+    """How trained answers end. `unmarked`: how many in no special token; `cause`: why, as a sentence."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    tokens: tuple[EndToken, ...] = ()
+    unmarked: int = 0
+    cause: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowShown:
+    """A row as (piece, whether it is trained)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    where: str
+    text: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """What was counted of a job's data.
+
+    Attributes:
+        template_from: `tokenizer`, `data.chat_template`, `default`, or `none` where rows need none.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+    train: PartFacts
+    eval: PartFacts | None = None
+    lengths: RowLengths | None = None
+    over_long: str = "error"
+    packing: bool = False
+    template_from: str | None = None
+    template_file: str | None = None
+    ends: EndFacts | None = None
+    preview: tuple[RowShown, ...] = ()
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any] | None) -> DataFacts | None:
+        """The part of data.json that is of this kind; None where there is none or it is damaged."""
+        try:
+            return None if data is None else from_plain(cls, data)
+        except (TypeError, ValueError):
+            return None
+
+    @property
+    def sources(self) -> tuple[SourceFacts, ...]:
+        """Of both parts; where a share of the rows to train on is set aside, each once."""
+        own = [] if self.eval is None else [one for one in self.eval.sources if one not in self.train.sources]
+        return (*self.train.sources, *own)
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """(name, sentence) of all but lengths one by one and examples; a name is empty where it is the last one's."""
+        for index, source in enumerate(self.train.sources):
+            written = f" ({source.format})" if source.format else ""
+            yield "" if index else "rows", f"{source.num_rows:,} of {source.path}{written}"
+        yield from self._tokens()
+        if self.lengths is not None:
+            known = self.lengths
+            spread = f"median {known.median:,}, P95 {known.p95:,}, longest {known.longest:,} tokens"
+            yield "lengths", f"{spread}; mean {known.mean:,.0f}"
+            yield "max_length", self.over(known)
+        if self.template_from is not None:
+            yield "template", _TEMPLATES.get(self.template_from, self.template_from).format(file=self.template_file)
+        if self.ends is not None:
+            yield "ends in", _ends(self.ends)
+        if self.eval is not None and self.eval.num_rows is not None:
+            yield "evaluation", f"{self.eval.num_rows:,} rows, {self.eval.num_tokens or 0:,} tokens"
+        yield from self._notes()
+
+    def _tokens(self) -> Iterator[tuple[str, str]]:
+        part = self.train
+        if part.num_tokens is None or part.num_samples is None:
+            return
+        how = "packed sequences" if self.packing else "sequences"
+        trained = "" if part.num_trained_tokens is None else f"; trained: {_of(part.num_trained_tokens, part.num_tokens)}"
+        yield "tokens", f"{part.num_tokens:,} in {part.num_samples:,} {how}{trained}"
+
+    def over(self, known: RowLengths) -> str:
+        """How many rows are longer than `max_length`, and what is done with them."""
+        if not known.num_over:
+            return f"{known.max_length:,}: no row is longer"
+        head = f"{known.max_length:,}: {_of(known.num_over, known.num_rows)} of {known.num_rows:,} rows are longer"
+        if self.over_long == "error":
+            some = f", {known.p95:,} 95 %" if known.p95 > known.max_length else ""
+            way = f"{known.longest:,} takes all{some}; or set over_long: truncate or drop"
+            return f"{head} and are refused (over_long: error). {way}"
+        if self.over_long == "drop":
+            return f"{head} and are dropped (over_long: drop)"
+        lost = self.train.num_dropped
+        without = f", and {lost:,} of them dropped: what is left has nothing trained" if lost else ""
+        return f"{head} and are cut to it (over_long: truncate){without}"
+
+    def _notes(self) -> Iterator[tuple[str, str]]:
+        said = [
+            f"{rows:,} rows of {source.path}: {note}" for source in self.sources for note, rows in source.notes.items()
+        ]
+        said += [
+            f"columns of {source.path} are not read: {', '.join(source.ignored_columns)}"
+            for source in self.sources
+            if source.ignored_columns
+        ]
+        for index, sentence in enumerate(said):
+            yield "" if index else "notes", sentence
+
+
+_TEMPLATES = {
+    "tokenizer": "the tokenizer's own",
+    "data.chat_template": "{file} (data.chat_template)",
+    "default": "the default one: the tokenizer has none, and data.chat_template names none",
+    "none": "none: rows are text",
+}
+
+
+def _of(some: int, whole: int) -> str:
+    """`12 (0.2 %)`; what is not all is never 100 %."""
+    share = 100 * some / whole if whole else 0.0
+    written = f"{share:.0f}" if share in (0, 100) or 1 <= share < 99 else f"{math.floor(10 * share) / 10:.1f}"
+    return f"{some:,} ({written} %)"
+
+
+def _ends(ends: EndFacts) -> str:
+    parts = [f"{token.text} ({token.count:,} answers)" for token in ends.tokens]
+    if ends.unmarked:
+        parts.append(f"no special token ({ends.unmarked:,} answers)")
+    cause = f": {ends.cause}" if ends.cause else ""
+    return (", ".join(parts) or "no trained answer") + cause
