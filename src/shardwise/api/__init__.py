@@ -1,6 +1,7 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
 from shardwise.api.comparing import compare
+from shardwise.api.counting import CountedData, data
 from shardwise.api.exporting import export, export_plan, export_targets, job_yaml, write_export
 from shardwise.api.merging import chat, merge, publishing, usage
 from shardwise.api.nodes import train_on_nodes
@@ -46,6 +47,7 @@ __all__ = [
     "Agreement",
     "Comparison",
     "Contender",
+    "CountedData",
     "Doctor",
     "Nodes",
     "Notice",
@@ -66,6 +68,7 @@ __all__ = [
     "Versus",
     "chat",
     "compare",
+    "data",
     "doctor",
     "export",
     "export_plan",

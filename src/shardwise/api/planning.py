@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shardwise.api.calibrated import with_runs
+from shardwise.api.counting import KnownData
 from shardwise.api.merging import DTYPES
 from shardwise.api.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
@@ -25,9 +26,10 @@ from shardwise.plan import (
 from shardwise.plan import solve as solved_plan
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import Lengths, Plan
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.generation import Generation
 from shardwise.spec.plan.timeline import Timeline
 from shardwise.spec.request import Override, Request, read_request
@@ -72,7 +74,7 @@ def _planned(request: Request, solve: str | None) -> Plan:
         cluster = _hardware(request.job)
     if cluster is None:
         return _on_open_hardware(request)
-    return plan_for(request, cluster=cluster, known=(request.job.data.num_rows, None))
+    return plan_for(request, cluster=cluster)
 
 
 #: Keys of a job that say what generating needs.
@@ -133,10 +135,11 @@ def _solved(request: Request, name: str) -> Plan:
     with request.blaming("model"):
         model = find_model(job.model)
     with request.placing():
-        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster))
+        known = KnownData.of(request)
+        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.num_rows))
     if made.best is None:
         _refuse_misfit(request, model=model, cluster=cluster)
-    return made
+    return known.shown_in(made)
 
 
 def _on_open_hardware(request: Request) -> Plan:
@@ -145,10 +148,14 @@ def _on_open_hardware(request: Request) -> Plan:
         kinds = _on_offer(request.job)
     with request.blaming("model"):
         model = find_model(request.job.model)
+    known = KnownData.of(request)
     with request.placing():
         if "," in (request.job.hardware or ANY):
-            return best_of_list(request.job, model=model, clusters=[size for kind in kinds for size in kind])
-        return best_of_catalogue(request.job, model=model, kinds=kinds)
+            clusters = [size for kind in kinds for size in kind]
+            made = best_of_list(request.job, model=model, clusters=clusters, num_rows=known.num_rows)
+        else:
+            made = best_of_catalogue(request.job, model=model, kinds=kinds, num_rows=known.num_rows)
+    return known.shown_in(made)
 
 
 def write_plan(made: Plan, path: str | Path) -> None:
@@ -181,16 +188,19 @@ def written_to(path: str | Path, *, what: str = "file") -> Generator[None]:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another {what}") from None
 
 
-def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None]) -> Plan:
-    """The plan of a request on given hardware; `known` is the number of rows and their lengths, where known."""
+def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None] = (None, None)) -> Plan:
+    """The plan of a request on given hardware. `known`: the number of a run's rows and their lengths; where they are
+    not, those that were counted before."""
+    counted = KnownData.of(request)
+    num_rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
     read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
     with request.blaming("model"):
         model = find_model(request.job.model, revision=read)
     with request.placing():
-        made = make_plan(request.job, model=model, cluster=cluster, num_rows=known[0], lengths=known[1])
+        made = make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths)
     if made.best is None:
         _refuse_misfit(request, model=model, cluster=cluster)
-    return made
+    return counted.shown_in(made)
 
 
 def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:

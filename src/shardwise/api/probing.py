@@ -29,8 +29,8 @@ from shardwise.errors import InputError
 from shardwise.launch.processes.command import worker_environment
 from shardwise.launch.processes.torch_helpers import run_program
 from shardwise.plan.answer import make_plan
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.data_facts import Lengths
+from shardwise.spec.job.file import job_from_data
 from shardwise.units import format_bytes
 
 #: In which a step of the sample model is timed, by the type that it computes in.

@@ -60,9 +60,7 @@ def noted_data(job: Job) -> NotedData | None:
 def _reckoned(facts: DataFacts, counts: Mapping[int, int], job: Job) -> DataFacts:
     """With rows and tokens to train on from lengths alone: as they would be cut, dropped, set aside and packed."""
     data, most = job.data, job.data.max_length
-    kept = [
-        (min(length, most), rows) for length, rows in counts.items() if length <= most or data.over_long != "drop"
-    ]
+    kept = [(min(length, most), rows) for length, rows in counts.items() if length <= most or data.over_long != "drop"]
     share = 1 - data.eval_fraction
     rows, tokens = (round(share * total) for total in (sum(n for _, n in kept), sum(a * n for a, n in kept)))
     part = PartFacts(
@@ -91,7 +89,9 @@ def _file(job: Job) -> Path:
     """Named by everything that decides what a row's tokens are."""
     paths = [source.path for source in (*job.data.path, *job.data.eval_path)]
     state = {
-        "data": {key: value for key, value in job.data.model_dump(mode="json").items() if key not in (*_LATER, *_NO_PART)},
+        "data": {
+            key: value for key, value in job.data.model_dump(mode="json").items() if key not in (*_LATER, *_NO_PART)
+        },
         "files": [_states(_below(Path(path).expanduser())) for path in paths],
         "template": _states([Path(job.data.chat_template)] if job.data.chat_template else []),
         "tokenizer": _tokenizer(job.model),

@@ -14,6 +14,7 @@ import typer
 
 from shardwise.cli.chat import chat
 from shardwise.cli.compare import compare
+from shardwise.cli.data import data
 from shardwise.cli.doctor import doctor
 from shardwise.cli.export import export
 from shardwise.cli.merge import merge
@@ -30,6 +31,7 @@ P = ParamSpec("P")
 
 VERBS: tuple[Callable[..., None], ...] = (
     plan,
+    data,
     rehearse,
     train,
     compare,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from itertools import takewhile
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -15,7 +16,7 @@ from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
 from shardwise.spec.plan.offers import Offers
 from shardwise.spec.plan.sentences import cost_text, named, verdict
-from shardwise.units import GIB, format_bytes, format_count, format_seconds
+from shardwise.units import GIB, format_bytes, format_count, format_seconds, printable
 
 MAX_CANDIDATES = 10
 #: From the widest to the narrowest: the columns that are left out, and the length of the bars.
@@ -56,6 +57,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     console.print(fill(headline(plan), width=console.width), style="bold")
     for note in plan.notes:
         console.print(fill(note, "  ! ", width=console.width))
+    _print_known_rows(plan, console)
     console.print()
     console.print(fill(verdict(plan), width=console.width), style="bold")
     for reason in why(plan):
@@ -73,6 +75,22 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
             console.print(line)
     console.print()
     console.print(fill(what_next(plan), width=console.width))
+
+
+#: What a plan says of rows that were counted; `shardwise data` says the rest.
+OF_ROWS = ("rows", "", "tokens", "lengths", "max_length")
+
+
+def _print_known_rows(plan: Plan, console: Console) -> None:
+    if plan.data is None:
+        return
+    console.print()
+    for name, sentence in takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines()):
+        console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
+    if plan.offers is None and plan.solved is None:
+        console.print(
+            fill("memory is for the longest of these rows, time for the mean", f"{'':<14}", width=console.width)
+        )
 
 
 def fill(text: str, mark: str = "", *, width: int) -> str:
@@ -121,7 +139,9 @@ def what_next(plan: Plan) -> str:
         return "next: --html plan.html draws it, --timeline shows one step"
     if not plan.job["data"].get("path"):
         return "next: name your data in a job file and run `shardwise train JOB`; --html plan.html draws this plan"
-    return "next: `shardwise train` with the same job runs it; --html plan.html draws this plan"
+    counts = "" if plan.data or plan.data_notes else "counts its rows, `shardwise train` "
+    first = "data" if counts else "train"
+    return f"next: `shardwise {first}` with the same job {counts}runs it; --html plan.html draws this plan"
 
 
 def _fitting_table(plan: Plan, console: Console) -> tuple[Table, int]:

@@ -50,6 +50,11 @@ def print_report(report: Report, console: Console) -> None:
     for check in report.checks:
         if check.passed is False:
             console.print(f"does not agree: {check.name}: {check.detail}")
+    if report.rows is not None:
+        from shardwise.cli.data import print_data
+
+        console.print()
+        print_data(report.rows, console)
     for gap in report.gaps:
         console.print(f"missing: {gap.file}: {gap.reason}")
 

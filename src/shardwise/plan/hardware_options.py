@@ -94,18 +94,21 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
     return found
 
 
-def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]]) -> Plan:
+def best_of_catalogue(
+    job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], num_rows: int | None = None
+) -> Plan:
     """The plan on the best hardware for the job's goal, with what else was compared.
 
     Args:
         job: what is asked; its hardware is open.
         model: its model's shape.
         kinds: of each GPU the sizes it is offered in, the smallest first.
+        num_rows: training rows, where they were counted.
 
     Raises:
         UnsupportedError: the job asks for what cannot be forecast at all.
     """
-    comparison = _Comparison(job, model, [size for kind in kinds for size in kind])
+    comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows)
     usual = [[size for size in kind if size.num_gpus <= USUAL_GPUS] for kind in kinds]
     for group in ([size for kind in usual for size in kind[:1]], [size for kind in usual for size in kind[1:]]):
         for size in sorted(group, key=comparison.least):
@@ -118,9 +121,9 @@ def best_of_catalogue(job: Job, *, model: ModelShape, kinds: Sequence[Sequence[C
     return comparison.plan(shown=_worth_showing(comparison.fits, best), best=best)
 
 
-def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster]) -> Plan:
+def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], num_rows: int | None = None) -> Plan:
     """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError: there is none."""
-    comparison = _Comparison(job, model, clusters)
+    comparison = _Comparison(job, model, clusters, num_rows=num_rows)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)
     fits, best = comparison.fits, _bests(comparison.fits, alike={})
@@ -146,12 +149,12 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
 class _Comparison:
     """Some hardware, with the best execution on each, or why there is none or none was looked for."""
 
-    def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster]) -> None:
+    def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster], *, num_rows: int | None) -> None:
         self.fits: list[_Fit] = []
-        self._job, self._model, self._among = job, model, among
+        self._job, self._model, self._among, self._num_rows = job, model, among, num_rows
         train = job.train.model_copy(update={"offload": "none"}) if job.train.offload == "auto" else job.train
         job = job.model_copy(update={"goal": "fastest", "train": train})
-        self._question = ask(job, model=model, cluster=among[0])
+        self._question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
@@ -239,7 +242,7 @@ class _Comparison:
         else:
             largest = max(self._among, key=_memory)
             job = self._job.model_copy(update={"hardware": largest.name})
-            made = answer(ask(job, model=self._model, cluster=largest))
+            made = answer(ask(job, model=self._model, cluster=largest, num_rows=self._num_rows))
         return replace(made, job={**self._job.to_json(), "hardware": made.job["hardware"]}, offers=offers)
 
 

@@ -10,10 +10,10 @@ from shardwise.plan.memory import holdings_of, moments
 from shardwise.plan.search import ask, work_on
 from shardwise.plan.work import Alive, Holding, Work
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.data_facts import Lengths
 from shardwise.spec.plan.seen import SeenMemory
 from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, SAVING
 

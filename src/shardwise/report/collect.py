@@ -20,6 +20,7 @@ from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_sources
 from shardwise.report.starts import Ran, noted, planned, taken
 from shardwise.report.written import NOMINAL_TIMES
+from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
@@ -77,6 +78,7 @@ def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
         notes=(*_notes(sources), *gap_notes(memory, candidate), *_skips(sources)),
         skipped_steps=len(_skipped(sources)) if _scales(sources) else None,
         loss_scale=next(reversed(_scales(sources)), None),
+        rows=DataFacts.read(sources.data),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from shardwise.report.written import MISSING, Unit, one_line, write_error, write_value
+from shardwise.spec.data_facts import DataFacts
 from shardwise.units import format_bytes, format_count
 
 VERSION = 1
@@ -230,6 +231,7 @@ class Report:
         comparisons: memory of the worst rank, part by part; then time.
         notes: what to know when forecast and measurement are compared, and of the run.
         skipped_steps, loss_scale: of float16: how many recorded steps were left out, and the scale of the last.
+        rows: what was counted of the data before training.
     """
 
     name: str
@@ -258,6 +260,7 @@ class Report:
     notes: tuple[str, ...] = ()
     skipped_steps: int | None = None
     loss_scale: float | None = None
+    rows: DataFacts | None = None
 
     def comparison(self, what: str) -> Comparison | None:
         """The comparison of that name."""

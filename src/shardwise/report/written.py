@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from shardwise.units import format_bytes, format_seconds
+from shardwise.units import format_bytes, format_seconds, printable
 
 Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
 
@@ -13,14 +13,6 @@ Unit = Literal["bytes", "seconds", "tokens_per_second", "share"]
 NOMINAL_TIMES = "forecast times are nominal: the rates of this machine's CPU processes were not measured"
 
 MISSING = "–"
-
-#: Control characters other than tab and newline, and lone surrogates, which JSON can hold and UTF-8 cannot.
-_UNPRINTABLE = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)), "\ufffd")
-
-
-def printable(text: str) -> str:
-    """The text with each control character and lone surrogate replaced: safe to show and to encode."""
-    return text.translate(_UNPRINTABLE)
 
 
 def one_line(text: str) -> str:

@@ -70,6 +70,14 @@ class RowLengths:
             bins=_bins(counts, max_length=max_length),
         )
 
+    def labelled(self) -> list[tuple[str, str, str]]:
+        """For each bin its ends, its rows, and the share of rows up to it."""
+        so_far = accumulate(rows for _, _, rows in self.bins)
+        return [
+            (f"{low:,}" if low == high else f"{low:,}-{high:,}", f"{rows:,}", _percent(seen, self.num_rows))
+            for (low, high, rows), seen in zip(self.bins, so_far, strict=True)
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """As `DataFacts.read` takes it."""
         return {**asdict(self), "bins": [list(one) for one in self.bins]}
@@ -101,6 +109,7 @@ class SourceFacts:
     path: str
     format: str = ""
     num_rows: int = 0
+    weight: float = 1.0
     notes: dict[str, int] = field(default_factory=dict[str, int])
     ignored_columns: tuple[str, ...] = ()
 
@@ -201,7 +210,8 @@ class DataFacts:
         """(name, sentence) of all but lengths one by one and examples; a name is empty where it is the last one's."""
         for index, source in enumerate(self.train.sources):
             written = f" ({source.format})" if source.format else ""
-            yield "" if index else "rows", f"{source.num_rows:,} of {source.path}{written}"
+            weight = "" if source.weight == 1 else f", weight {source.weight:g}"
+            yield "" if index else "rows", f"{source.num_rows:,} of {source.path}{written}{weight}"
         yield from self._tokens()
         if self.lengths is not None:
             known = self.lengths
@@ -221,7 +231,9 @@ class DataFacts:
         if part.num_tokens is None or part.num_samples is None:
             return
         how = "packed sequences" if self.packing else "sequences"
-        trained = "" if part.num_trained_tokens is None else f"; trained: {_of(part.num_trained_tokens, part.num_tokens)}"
+        trained = (
+            "" if part.num_trained_tokens is None else f"; trained: {_of(part.num_trained_tokens, part.num_tokens)}"
+        )
         yield "tokens", f"{part.num_tokens:,} in {part.num_samples:,} {how}{trained}"
 
     def over(self, known: RowLengths) -> str:
@@ -261,10 +273,16 @@ _TEMPLATES = {
 
 
 def _of(some: int, whole: int) -> str:
-    """`12 (0.2 %)`; what is not all is never 100 %."""
+    """`12 (0.2 %)`."""
+    return f"{some:,} ({_percent(some, whole)})"
+
+
+def _percent(some: int, whole: int) -> str:
+    """What is not all is never 100 %, and what is not nothing never 0."""
     share = 100 * some / whole if whole else 0.0
-    written = f"{share:.0f}" if share in (0, 100) or 1 <= share < 99 else f"{math.floor(10 * share) / 10:.1f}"
-    return f"{some:,} ({written} %)"
+    if share in (0, 100) or 1 <= share < 99:
+        return f"{share:.0f} %"
+    return f"{max(0.1, math.floor(10 * share) / 10):.1f} %"
 
 
 def _ends(ends: EndFacts) -> str:

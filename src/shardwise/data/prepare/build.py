@@ -207,5 +207,7 @@ def _shown(pool: Pool, shard: Shard, row: int) -> dict[str, Any]:
     texts = pool.ask({"do": "decode", "pieces": [ids[a:b].tolist() for a, b in spans]}, name="the preview")["texts"]
     text = [[piece, bool(trained[a])] for piece, (a, _) in zip(texts, spans, strict=True)]
     if cut:
-        text.insert(next(n for n, (a, _) in enumerate(spans) if a >= cut[1]), [f" [{cut[1] - cut[0]:,} tokens] ", False])
+        text.insert(
+            next(n for n, (a, _) in enumerate(spans) if a >= cut[1]), [f" [{cut[1] - cut[0]:,} tokens] ", False]
+        )
     return {"file": shard.file, "line": int(rows["line"][row]), "text": text}

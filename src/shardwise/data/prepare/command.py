@@ -73,9 +73,7 @@ def prepare(
         template=template,
     )
     entry = root / "data" / key
-    describe = partial(
-        _data_json, entry, job=job, train=train, evaluation=evaluation, states=states, fingerprint=key
-    )
+    describe = partial(_data_json, entry, job=job, train=train, evaluation=evaluation, states=states, fingerprint=key)
     summary = _summary(entry)
     if summary is None:
         asked = Preparation(

@@ -187,7 +187,12 @@ _NO_ROWS: Reply = {
 
 def _failed(chunk: Chunk, error: str) -> Reply:
     """As a reply: a chunk that ended its worker, whose row it was is not known."""
-    return {**_NO_ROWS, "failed": True, "num_problems": 1, "problems": [(chunk.first_line, f"this row or one after it {error}")]}
+    return {
+        **_NO_ROWS,
+        "failed": True,
+        "num_problems": 1,
+        "problems": [(chunk.first_line, f"this row or one after it {error}")],
+    }
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[_File]) -> None:

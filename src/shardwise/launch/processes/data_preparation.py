@@ -31,9 +31,7 @@ class ReportedError(ShardwiseError):
         self.exit_code = exit_code
 
 
-def prepare_data(
-    run: RunDirectory, *, module: str = PREPARATION, quiet: bool = False, brief: bool = False
-) -> None:
+def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = False, brief: bool = False) -> None:
     """Runs data preparation to its end; its stderr is this process's, or if `quiet` shown where it fails only; if
     `brief`, it says nothing but how far it is, and what is wrong. Raises
     ReportedError: it failed, and has printed why; WorkerFailedError: it was killed; StoppedError: a signal stopped

@@ -14,10 +14,10 @@ from shardwise.plan.search.layouts import Choice, layouts
 from shardwise.plan.time import Pieces
 from shardwise.plan.work import Inventory, Work, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Checkpointing, Execution, Offload, padded_length
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.data_facts import Lengths
 
 
 @dataclass(kw_only=True, eq=False)

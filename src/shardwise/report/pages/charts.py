@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.report.contents import Curve
+from shardwise.spec.data_facts import RowLengths
 from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
 from shardwise.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
 
@@ -131,6 +132,31 @@ def _memory_bar(stack: Stack, *, high: float) -> Bar:
         segments=tuple(segments),
         strong=stack.strong,
         new=stack.new,
+    )
+
+
+def lengths_chart(lengths: RowLengths) -> Chart:
+    """A bar for each bin of lengths; rows that are longer than `max_length` have a look of their own."""
+    most = max(rows for _, _, rows in lengths.bins)
+    looks = {False: "part main", True: "part communication"}
+    bars = [
+        Bar(
+            label=label,
+            total=f"{rows} rows, {share} up to here",
+            segments=(
+                Segment(
+                    look=looks[low > lengths.max_length],
+                    start=0.0,
+                    width=100 * number / most,
+                    tip=f"{rows} rows of {label} tokens",
+                ),
+            ),
+        )
+        for (label, rows, share), (low, _, number) in zip(lengths.labelled(), lengths.bins, strict=True)
+    ]
+    over = ((looks[True], f"longer than max_length, {lengths.max_length:,}"),) if lengths.num_over else ()
+    return Chart(
+        title="Rows by tokens, before any is cut or dropped", bars=tuple(bars), legend=((looks[False], "rows"), *over)
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.report.pages.charts import Chart, Stack, memory_chart, timeline_chart
+from shardwise.report.pages.charts import Chart, Stack, lengths_chart, memory_chart, timeline_chart
 from shardwise.report.pages.render import render, render_part
+from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
 from shardwise.spec.plan.timeline import Timeline
 
@@ -34,8 +35,16 @@ def _context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
         "offloaded": any(candidate.execution.offload != "none" for candidate in candidates),
         "timeline": None if timeline is None else timeline_chart(timeline),
         "strategy": "" if timeline is None else timeline.strategy,
+        **rows_of(plan.data),
+        "examples": [] if plan.data is None else [(one.where, one.text, False) for one in plan.data.preview],
         "rejected": list(dict.fromkeys((one.strategy, one.reason) for one in plan.rejected)),
     }
+
+
+def rows_of(data: DataFacts | None) -> dict[str, Any]:
+    """What pages say of rows: `rows.html` reads it."""
+    lengths = None if data is None else data.lengths
+    return {"rows": data, "rows_chart": None if lengths is None else lengths_chart(lengths)}
 
 
 def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:

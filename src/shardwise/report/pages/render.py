@@ -13,8 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from shardwise.report.written import printable
-from shardwise.units import format_bytes, format_count, format_seconds
+from shardwise.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

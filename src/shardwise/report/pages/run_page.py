@@ -16,6 +16,7 @@ from shardwise.report.contents import (
     Report,
 )
 from shardwise.report.pages.charts import Chart, Stack, Table, curve_data, memory_chart
+from shardwise.report.pages.plan_page import rows_of
 from shardwise.report.pages.render import render, render_part
 from shardwise.report.written import MISSING, NOMINAL_TIMES, write_power, write_seconds
 
@@ -55,6 +56,8 @@ def _context(report: Report) -> dict[str, Any]:
         "num_ranks_shown": len(shown_ranks(report.memory)),
         "capacity_drawn": capacity_in_sight(report.memory),
         "values": _values(report),
+        **rows_of(report.rows),
+        "examples": [(one.where, one.pieces, one.cut) for one in report.examples],
         "configured": CONFIGURED_TYPES,
         "nominal": NOMINAL_TIMES in report.notes,
     }

@@ -1,0 +1,91 @@
+"""`data`: what training will see of a job's rows; and what a plan knows of them without a look."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardwise.catalog.hub import is_hub_id
+from shardwise.catalog.noted_data import noted_data
+from shardwise.launch.processes.command import require_torch
+from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
+from shardwise.spec.data_facts import DataFacts, Lengths
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.places import write_places
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.request import Override, Request, read_request
+from shardwise.spec.run import RunDirectory, write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedData:
+    """What training will see. `refusal`: where it will not: what is wrong has been printed."""
+
+    facts: DataFacts
+    refusal: ReportedError | None = None
+
+
+def data(job: Job | str | Path, *, overrides: Sequence[str | Override] = ()) -> CountedData:
+    """Prepares a job's data as `train` does, which then finds it prepared, and says what was counted. What was prepared
+    before is not read again while paths, sizes and times of change are the same.
+
+    Raises:
+        InputError: the job cannot be read.
+        ReportedError: no row could be counted; preparation has printed why.
+        StoppedError: a signal stopped it.
+    """
+    request = read_request(job, overrides=overrides)
+    noted = noted_data(request.job)
+    if noted is not None and noted.folder is not None and noted.folder.is_dir():
+        return CountedData(facts=noted.facts)
+    require_torch()
+    refusal: ReportedError | None = None
+    with tempfile.TemporaryDirectory(prefix="shardwise-data-") as folder:
+        run = RunDirectory(Path(folder))
+        write_json(run.resolved, request.job.to_json())
+        write_places(run, request.written.by_key)
+        try:
+            prepare_data(run, brief=True)
+        except ReportedError as error:
+            refusal = error
+    noted = noted_data(request.job)
+    if noted is None:
+        raise refusal or ReportedError("what was counted cannot be kept", exit_code=1)
+    return CountedData(facts=noted.facts, refusal=refusal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownData:
+    """What a plan knows of a job's rows without reading any. `num_rows`: as the job states, or as counted."""
+
+    num_rows: int | None
+    lengths: Lengths | None
+    facts: DataFacts | None
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, request: Request) -> KnownData:
+        """What was counted before of files that have not changed."""
+        noted = noted_data(request.job)
+        facts = None if noted is None else noted.facts
+        samples, lengths = (None, None) if facts is None else facts.train.known
+        stated = request.job.data.num_rows
+        return cls(num_rows=stated or samples, lengths=lengths, facts=facts, notes=tuple(_notes(request, facts)))
+
+    def shown_in(self, made: Plan) -> Plan:
+        """A plan that says so."""
+        return replace(made, data=self.facts, data_notes=self.notes)
+
+
+def _notes(request: Request, facts: DataFacts | None) -> Iterator[str]:
+    for key in ("path", "eval_path"):
+        for index, source in enumerate(getattr(request.job.data, key)):
+            path = Path(source.path).expanduser()
+            if not path.exists() and (path.suffix[1:].isalpha() or not is_hub_id(source.path)):
+                where = request.where("data", key, index)
+                yield f"{where}: {source.path}: there is no such file or folder; it is planned without its rows"
+    if facts is not None and facts.lengths is not None and facts.lengths.num_over and facts.over_long == "error":
+        over, most = facts.lengths.num_over, facts.lengths.max_length
+        yield f"{over:,} rows are longer than max_length ({most:,}), which `train` refuses as over_long: error"

@@ -1,0 +1,116 @@
+"""`shardwise data`: what will training see of my rows?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from shardwise.cli.trials import AsJson, Job, Sets
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from shardwise.spec.data_facts import DataFacts, RowLengths, RowShown
+
+WIDEST_BAR = 40
+#: Characters of a piece of a row that are shown; of a longer one, its two ends.
+MOST_CHARACTERS = 600
+
+
+def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
+    """Say what training will see of a job's rows, before it is paid for: rows, tokens, lengths, template, marks.
+
+    They are prepared as `train` prepares them, which then begins at once.
+
+    Exits 0: they can be trained on, 2: they cannot, or bad input.
+    """
+    from dataclasses import asdict
+
+    from shardwise import api
+    from shardwise.cli.console import make_console, print_json
+
+    counted = api.data(job, overrides=sets or [])
+    if as_json:
+        print_json({"version": 1, "accepted": counted.refusal is None, **asdict(counted.facts)})
+    else:
+        console = make_console()
+        print_data(counted.facts, console)
+        print_rows(counted.facts.preview, console)
+        if counted.refusal is None:
+            console.print("next: `shardwise train` with the same job starts with these rows at once")
+    if counted.refusal is not None:
+        raise typer.Exit(counted.refusal.exit_code)
+
+
+def print_data(facts: DataFacts, console: Console) -> None:
+    """What was counted, line by line, and the lengths as a histogram."""
+    print_lines(facts.lines(), console)
+    if facts.lengths is not None:
+        console.print()
+        console.print(histogram(facts.lengths, width=console.width))
+    console.print()
+
+
+def print_lines(lines: Iterable[tuple[str, str]], console: Console) -> None:
+    """A name and a sentence each."""
+    from shardwise.cli.plan_table import fill
+    from shardwise.units import printable
+
+    for name, sentence in lines:
+        console.print(fill(printable(sentence), f"{name:<12}", width=console.width))
+
+
+def histogram(lengths: RowLengths, *, width: int) -> Table:
+    """A bar for each bin, `#` up to `max_length` and `x` beyond."""
+    from rich.text import Text
+
+    from shardwise.cli.console import figures_table
+
+    rows = lengths.labelled()
+    room = width - sum(max(len(row[at]) for row in (*rows, HEADINGS)) + 2 for at in range(3))
+    table = figures_table("", *HEADINGS[1:])
+    table.columns[0].header, table.columns[0].justify = HEADINGS[0], "right"
+    table.add_column("", no_wrap=True)
+    most = max(number for _, _, number in lengths.bins)
+    for row, (low, _, number) in zip(rows, lengths.bins, strict=True):
+        over = low > lengths.max_length
+        size = -(-number * max(1, min(WIDEST_BAR, room)) // most)
+        table.add_row(*row, Text(("x" if over else "#") * size, style="red" if over else "blue"))
+    return table
+
+
+HEADINGS = ("tokens", "rows", "up to here")
+
+
+def print_rows(rows: Iterable[RowShown], console: Console) -> None:
+    """Rows as the model reads them; what is trained stands between « and »."""
+    from shardwise.units import printable
+
+    shown = list(rows)
+    if shown:
+        console.print("rows as the model reads them; «trained» tokens count in the loss:")
+    for row in shown:
+        console.print(f"\n{printable(row.where)}", style="dim", soft_wrap=True)
+        console.print(_marked(row), soft_wrap=True)
+    console.print()
+
+
+def _marked(row: RowShown) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*_pieces(row))
+
+
+def _pieces(row: RowShown) -> Iterator[tuple[str, str]]:
+    from shardwise.units import printable
+
+    for text, trained in row.text:
+        some = printable(text)
+        if len(some) > MOST_CHARACTERS:
+            half = MOST_CHARACTERS // 2
+            some = f"{some[:half]} [{len(some) - 2 * half:,} characters] {some[-half:]}"
+        yield (f"«{some}»", "bold green") if trained else (some, "")
