@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from shardwise.spec.job.strict import OPEN, from_plain
 
-#: With more bins than this, those of two powers of two are one.
+#: Of lengths; where they spread over more powers of two, one for each.
 MOST_BINS = 16
 
 
@@ -84,11 +84,13 @@ class RowLengths:
 
 
 def _bins(counts: Mapping[int, int], *, max_length: int) -> tuple[tuple[int, int, int], ...]:
-    """Between powers of two, halved where they are few, and with an end at `max_length`."""
+    """Powers of two, in as many parts as leave few bins, and an end at `max_length`."""
     powers = [2**exponent for exponent in range(max(counts).bit_length() + 1)]
-    halves = [3 * power // 2 for power in powers if power > 1]
-    bins = _between({0, *powers, *halves, max_length}, counts)
-    return bins if len(bins) <= MOST_BINS else _between({0, *powers, max_length}, counts)
+    finest = [
+        _between({0, max_length, *(power + power * part // parts for power in powers for part in range(parts))}, counts)
+        for parts in (8, 4, 2, 1)
+    ]
+    return next((bins for bins in finest if len(bins) <= MOST_BINS), finest[-1])
 
 
 def _between(edges: set[int], counts: Mapping[int, int]) -> tuple[tuple[int, int, int], ...]:
@@ -102,7 +104,8 @@ def _between(edges: set[int], counts: Mapping[int, int]) -> tuple[tuple[int, int
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFacts:
-    """One entry of `data.path` or `data.eval_path`. `notes`: what was done with rows, and with how many."""
+    """One entry of `data.path` or `data.eval_path`. `notes`: what was done with rows, and with how many; `note`: what
+    is to be said of it as a whole."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
@@ -112,6 +115,19 @@ class SourceFacts:
     weight: float = 1.0
     notes: dict[str, int] = field(default_factory=dict[str, int])
     ignored_columns: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
+    num_ignored_files: int = 0
+    note: str = ""
+
+    def said(self) -> Iterator[str]:
+        """What was done with its rows, and what of it is not read, as sentences."""
+        yield from filter(None, [self.note])
+        yield from (f"{rows:,} rows: {note}" for note, rows in sorted(self.notes.items()))
+        for what, names in (("columns", self.ignored_columns), ("keys of messages", self.ignored_keys)):
+            if names:
+                yield f"{what} that are not read: {', '.join(names)}"
+        if self.num_ignored_files:
+            yield f"other files, which are not read: {self.num_ignored_files}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,16 +268,9 @@ class DataFacts:
         return f"{head} and are cut to it (over_long: truncate){without}"
 
     def _notes(self) -> Iterator[tuple[str, str]]:
-        said = [
-            f"{rows:,} rows of {source.path}: {note}" for source in self.sources for note, rows in source.notes.items()
-        ]
-        said += [
-            f"columns of {source.path} are not read: {', '.join(source.ignored_columns)}"
-            for source in self.sources
-            if source.ignored_columns
-        ]
-        for index, sentence in enumerate(said):
-            yield "" if index else "notes", sentence
+        said = [(source.path, sentence) for source in self.sources for sentence in source.said()]
+        for index, (path, sentence) in enumerate(said):
+            yield "" if index else "notes", f"{path}: {sentence}" if len(self.sources) > 1 else sentence
 
 
 _TEMPLATES = {
@@ -289,5 +298,4 @@ def _ends(ends: EndFacts) -> str:
     parts = [f"{token.text} ({token.count:,} answers)" for token in ends.tokens]
     if ends.unmarked:
         parts.append(f"no special token ({ends.unmarked:,} answers)")
-    cause = f": {ends.cause}" if ends.cause else ""
-    return (", ".join(parts) or "no trained answer") + cause
+    return ends.cause or ", ".join(parts) or "no trained answer"

@@ -86,7 +86,9 @@ def prepare(
             places=places,
             limits=limits or Limits(),
             num_workers=num_workers,
-            measured=lambda found: note_data(job, counts=dict(found["lengths"]), data_json=describe(found)),
+            measured=lambda found: note_data(
+                job, counts=dict(found["lengths"]), data_json=describe({"ends": None, **found})
+            ),
         )
         summary = _make(entry, asked)
     elif announce:
@@ -249,6 +251,9 @@ def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]
         "num_rows": facts["num_rows"],
         "notes": facts["notes"],
         "ignored_columns": facts["ignored_columns"],
+        "ignored_keys": facts.get("ignored_keys", []),
+        "num_ignored_files": source.num_ignored,
+        "note": source.note,
         "weight": source.weight,
         "files": [{"label": file.label, **asdict(state)} for file, state in zip(source.files, states, strict=True)],
     }
