@@ -61,8 +61,8 @@ class RunDirectory:
         plan: forecasts; the chosen candidate is what runs.
         environment: versions, devices and measured rates.
         metrics: one JSON object per optimizer step.
-        data: which prepared data this run reads, and what was counted of it: `train` and `eval` with their sources and what
-            was done with rows, `lengths` before any was cut or dropped, `template_from`, `preview` of three rows.
+        data: which prepared data this run reads, and what was counted of it: `train` and `eval` with their sources and
+            what was done with rows, `lengths` before any was cut or dropped, `template_from`, `preview` of three rows.
         model: which revision of a model on the hub this run reads.
         measured: what each rank really held and used, read back from live tensors.
         final: folder of the trained model or adapter, in the ecosystem's format.

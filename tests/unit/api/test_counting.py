@@ -1,0 +1,255 @@
+"""`data`: rows are counted once, by real preparation; plans know them while no file changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from shardwise import api
+from shardwise.catalog.noted_data import noted_data
+from shardwise.data.prepare.command import prepare
+from shardwise.launch.processes.data_preparation import ReportedError
+from shardwise.spec.data_facts import Lengths
+from shardwise.spec.job.file import read_job
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.run import RunDirectory, write_json
+from tests.unit.api.conftest import CONFIG
+from tests.unit.data.conftest import chat_model  # noqa: F401  (a fixture)
+from tests.unit.data.helpers import write_jsonl
+
+WORDS = "the cat sat on the mat and the dog sat on the log"
+JobMaker = Callable[..., Path]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """30 short chats and 10 growing ones, in a file with a column that nobody reads."""
+    texts = [f"{number}?" for number in range(30)] + [f"{WORDS} " * (number + 1) for number in range(10)]
+    chats = [[{"role": "user", "content": text}, {"role": "assistant", "content": text.upper()}] for text in texts]
+    return write_jsonl(tmp_path / "rows.jsonl", [{"messages": chat, "id": 1} for chat in chats])
+
+
+@pytest.fixture
+def asked(tmp_path: Path, rows: Path, chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> JobMaker:  # noqa: F811
+    """A job file over these rows, with other keys of `data`."""
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+    model = tmp_path / "model"
+    shutil.copytree(chat_model, model)
+    (model / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": 400, "max_position_embeddings": 4096}))
+
+    def write(**data: Any) -> Path:
+        job = {
+            "model": str(model),
+            "data": {"path": str(rows), "max_length": 1024, **data},
+            "train": {"global_batch_size": 4},
+            "hardware": "cpu:1",
+            "output_dir": str(tmp_path / "run"),
+        }
+        path = tmp_path / "job.yaml"
+        path.write_text(json.dumps(job, indent=1))
+        return path
+
+    return write
+
+
+def lengths_of(job: Path) -> list[int]:
+    """Tokens of each row, by transformers alone."""
+    read = read_job(job)
+    tokenizer = AutoTokenizer.from_pretrained(read.model)
+    rows = [json.loads(line) for line in Path(read.data.path[0].path).read_text().splitlines()]
+    return [len(tokenizer.apply_chat_template(row["messages"], return_dict=False)) for row in rows]
+
+
+def later(path: Path, content: str) -> None:
+    """Other content, and a later time of change."""
+    path.write_text(content)
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
+
+
+def test_what_is_counted_is_what_transformers_alone_counts(asked: JobMaker) -> None:
+    path = asked(max_length=100, over_long="truncate")
+    facts, expected = api.data(path).facts, lengths_of(path)
+    assert facts.lengths.median == np.quantile(expected, 0.5, method="inverted_cdf")
+    assert facts.lengths.p95 == np.quantile(expected, 0.95, method="inverted_cdf")
+    assert (facts.lengths.longest, facts.lengths.num_rows) == (max(expected), 40)
+    assert facts.lengths.num_over == sum(length > 100 for length in expected) > 2
+    assert facts.train.num_tokens == sum(min(length, 100) for length in expected) - 100 * facts.train.num_dropped
+    assert facts.train.num_dropped + facts.train.num_rows == 40
+    assert (facts.template_from, facts.train.sources[0].ignored_columns) == ("tokenizer", ("id",))
+    assert [row.where.rpartition(":")[2] for row in facts.preview] == ["1", "2", "3"]
+    assert facts.preview[1].text == (
+        ("<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\n", False),
+        ("1?<|im_end|>", True),
+        ("\n", False),
+    )
+
+
+def test_of_several_files_a_row_of_each_is_shown_and_of_a_long_row_both_ends(asked: JobMaker, tmp_path: Path) -> None:
+    long = write_jsonl(tmp_path / "long.jsonl", [{"prompt": "why? ", "completion": WORDS * 60}] * 2)
+    short = write_jsonl(tmp_path / "short.jsonl", [{"text": "the cat"}] * 3)
+    facts = api.data(asked(path=[str(long), str(short)], max_length=4096)).facts
+    assert [row.where for row in facts.preview] == [f"{long}:1", f"{short}:1", f"{long}:2"]
+    pieces = facts.preview[0].text
+    whole = "".join(text for text, _ in pieces)
+    assert whole.startswith("<|im_start|>user\nwhy? ") and whole.endswith("on the log<|im_end|>\n")
+    left_out = next(text for text, _ in pieces if text.endswith(" tokens] "))
+    assert left_out == f" [{facts.train.longest - 512:,} tokens] "
+    assert [trained for _, trained in pieces] == [False, True, False, True, False]
+
+
+def test_rows_that_are_refused_as_too_long_are_counted_all_the_same(asked: JobMaker, capfd) -> None:
+    path = asked(max_length=100)
+    counted, expected = api.data(path), lengths_of(path)
+    assert counted.refusal is not None and counted.refusal.exit_code == 2
+    over = sum(length > 100 for length in expected)
+    assert counted.facts.lengths.num_over == over
+    assert counted.facts.lengths.longest == max(expected)
+    assert counted.facts.train.num_rows is None, "none was accepted"
+    assert len(counted.facts.preview) == 3
+    err = capfd.readouterr().err
+    assert "rows.jsonl:34: has 273 tokens; max_length is 100: raise max_length, or set over_long" in err
+    assert "prepared before" not in err and "columns not used" not in err, "what is counted is said once"
+    assert api.data(asked(max_length=max(expected))).refusal is None, "what it says takes all"
+    none_left = api.data(asked(max_length=5, over_long="drop"))
+    assert none_left.refusal is not None and none_left.facts.lengths.num_over == 40
+
+
+def test_rows_without_any_that_can_be_read_are_an_error_with_its_line(asked: JobMaker, rows: Path, capfd) -> None:
+    rows.write_text('{"messages": 3}\n')
+    counted = api.data(asked())
+    assert counted.refusal is not None and counted.refusal.exit_code == 2
+    assert counted.facts.lengths is None
+    assert f"error: {rows}:1: " in capfd.readouterr().err
+    with pytest.raises(ReportedError):
+        api.data(asked(path=str(rows.with_name("nothing.jsonl"))))
+    assert "nothing.jsonl: there is no such file or folder" in capfd.readouterr().err
+
+
+def test_a_second_look_reads_no_row_until_a_file_is_changed(asked: JobMaker, rows: Path, tmp_path: Path) -> None:
+    path = asked()
+    first, stat = api.data(path).facts, rows.stat()
+    rows.write_bytes(b"#" * stat.st_size)
+    os.utime(rows, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert api.data(path) == api.CountedData(facts=first), "of equal size and time, it is not read"
+    assert api.plan(path).data == first
+    later(rows, '{"text": "the cat"}\n')
+    assert api.plan(path).data is None, "what is not so any more is not said"
+    assert api.data(path).facts.lengths.num_rows == 1
+    tokenizer = tmp_path / "model" / "tokenizer.json"
+    later(tokenizer, tokenizer.read_text())
+    assert api.plan(path).data is None, "the tokenizer decides it too"
+
+
+def test_a_file_that_comes_into_a_folder_and_a_template_that_changes_are_noticed(asked: JobMaker, rows: Path) -> None:
+    folder = rows.parent / "folder"
+    folder.mkdir()
+    rows.rename(folder / "a.jsonl")
+    template = rows.with_name("mine.jinja")
+    template.write_text("{% for m in messages %}{{ m['content'] }}</s>{% endfor %}")
+    path = asked(path=str(folder), chat_template=str(template), train_on="all")
+    facts = api.data(path).facts
+    assert (facts.template_from, facts.template_file) == ("data.chat_template", str(template))
+    assert api.plan(path).data == facts
+    shutil.copy(folder / "a.jsonl", folder / "b.jsonl")
+    assert api.plan(path).data is None
+    assert api.data(path).facts.lengths.num_rows == 80
+    later(template, template.read_text())
+    assert api.plan(path).data is None
+
+
+def test_what_was_prepared_is_what_train_reads_and_a_lost_cache_is_made_again(
+    asked: JobMaker, tmp_path: Path, capsys
+) -> None:
+    path = asked()
+    facts = api.data(path).facts
+    run = RunDirectory(tmp_path / "other")
+    write_json(run.resolved, read_job(path).to_json())
+    data_json = prepare(run)
+    assert "the data was prepared before" in capsys.readouterr().err
+    assert data_json["train"]["num_tokens"] == facts.train.num_tokens
+    folder = noted_data(read_job(path)).folder
+    assert str(folder) == data_json["train"]["folder"]
+    shutil.rmtree(folder.parent)
+    assert api.data(path).facts == facts
+    assert folder.is_dir()
+
+
+def test_a_plan_knows_steps_and_lengths_once_rows_were_counted(asked: JobMaker, tmp_path: Path) -> None:
+    path = asked()
+    before = api.plan(path)
+    assert (before.data, before.best.time.total_seconds) == (None, None)
+    api.data(path)
+    after, expected = api.plan(path), lengths_of(path)
+    assert after.best.time.total_seconds == pytest.approx(10 * after.best.time.step_seconds), "40 rows are 10 steps"
+    assert after.best.memory.peak_bytes < before.best.memory.peak_bytes, "no row is as long as it may be"
+    assert after.data.train.known == (40, Lengths(longest=max(expected), mean=sum(expected) / 40))
+    assert Plan.from_json(json.loads(json.dumps(after.to_json()))).data == after.data
+    api.write_plan(after, tmp_path / "plan.json")
+    assert api.plan(tmp_path / "plan.json").data == after.data
+    stated = api.plan(path, overrides=["data.num_rows=400"])
+    assert stated.best.time.total_seconds == pytest.approx(100 * stated.best.time.step_seconds), "what is stated is so"
+    for question in ({"overrides": ["hardware=1x H100-SXM, 1x L4"]}, {"solve": "micro_batch_size"}):
+        made = api.plan(path, **question)
+        assert made.data == after.data
+        assert made.best.time.total_seconds == pytest.approx(10 * made.best.time.step_seconds)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"max_length": 100, "over_long": "drop"},
+        {"max_length": 300, "over_long": "truncate"},
+        {"max_length": 700, "packing": True},
+        {"max_length": 700, "eval_fraction": 0.25},
+    ],
+)
+def test_a_plan_with_other_keys_reckons_from_lengths_what_preparation_then_counts(
+    asked: JobMaker, data: dict[str, Any]
+) -> None:
+    api.data(asked())
+    reckoned = api.plan(asked(**data)).data
+    counted = api.data(asked(**data)).facts
+    assert counted.train.num_trained_tokens is not None, "it was prepared"
+    assert api.plan(asked(**data)).data == counted
+    assert reckoned.lengths == counted.lengths
+    (rows, lengths), (true_rows, true_lengths) = reckoned.train.known, counted.train.known
+    if data.get("packing"):
+        assert rows <= true_rows <= rows + 1, "as if no pack had room left"
+        assert (lengths.longest, lengths.mean * rows) == (700, true_lengths.mean * true_rows)
+    elif data.get("eval_fraction"):
+        assert (rows, lengths.longest) == (true_rows, max(lengths_of(asked())))
+    else:
+        assert (rows, lengths) == (true_rows, true_lengths)
+
+
+def test_a_plan_says_that_a_file_is_missing_or_rows_are_refused_and_plans_all_the_same(asked: JobMaker, capfd) -> None:
+    path = asked(path="nothing.jsonl", eval_path="hub-name/of-a-set")
+    made = api.plan(path)
+    assert made.best is not None
+    assert made.notes == [f"{path}:4: nothing.jsonl: there is no such file or folder; it is planned without its rows"]
+    refused = asked(max_length=100)
+    api.data(refused)
+    assert api.plan(refused).notes == [
+        "9 rows are longer than max_length (100), which `train` refuses as over_long: error"
+    ]
+
+
+def test_a_note_that_another_version_wrote_or_that_is_damaged_is_none(asked: JobMaker, tmp_path: Path) -> None:
+    path = asked()
+    api.data(path)
+    (note,) = (tmp_path / "cache" / "noted").iterdir()
+    written = json.loads(note.read_text())
+    for other in ({**written, "version": 0}, {**written, "data": {"train": 3}}, {}):
+        note.write_text(json.dumps(other))
+        assert noted_data(read_job(path)) is None
+    note.write_text("{")
+    assert noted_data(read_job(path)) is None
