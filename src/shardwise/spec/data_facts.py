@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict
 
 from shardwise.spec.job.strict import OPEN, from_plain
+from shardwise.units import printable
 
 #: Of lengths; where they spread over more powers of two, one for each.
 MOST_BINS = 16
@@ -212,7 +214,10 @@ class DataFacts:
     def read(cls, data: Mapping[str, Any] | None) -> DataFacts | None:
         """The part of data.json that is of this kind; None where there is none or it is damaged."""
         try:
-            return None if data is None else from_plain(cls, data)
+            # Names of files may hold halves of characters, which JSON cannot.
+            return (
+                None if data is None else from_plain(cls, json.loads(printable(json.dumps(data, ensure_ascii=False))))
+            )
         except (TypeError, ValueError):
             return None
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.counting import asked, chat_model, rows
 from tests.unit.fakes import Maker, module_maker
+
+__all__ = ["asked", "chat_model", "rows"]
 
 #: A decoder of a few thousand parameters, which fits everywhere.
 CONFIG = {

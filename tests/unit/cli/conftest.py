@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from shardwise.cli.main import main
+from tests.unit.counting import asked, chat_model, rows
+
+__all__ = ["asked", "chat_model", "rows"]
 
 
 @dataclass(frozen=True, kw_only=True)

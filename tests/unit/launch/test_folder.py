@@ -9,9 +9,9 @@ import pytest
 from shardwise.errors import RunDirectoryError
 from shardwise.launch.lock import locked
 from shardwise.launch.run_folder import check_same_job, held_to, is_finished, known_data
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
-from shardwise.spec.data_facts import Lengths
 from shardwise.spec.request import read_request
 from shardwise.spec.run import RunDirectory, append_line, write_json
 

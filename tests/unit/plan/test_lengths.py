@@ -7,8 +7,8 @@ import pytest
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.answer import make_plan
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.data_facts import Lengths
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.plan.forecast import MemoryForecast, Plan, TimeForecast
 
 
