@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, cast
 
 from shardwise.catalog.hub import repository_folder, tokenizer_files
@@ -87,21 +88,13 @@ def _later(job: Job) -> dict[str, Any]:
 
 def _file(job: Job) -> Path:
     """Named by everything that decides what a row's tokens are."""
-    paths = [source.path for source in (*job.data.path, *job.data.eval_path)]
-    state = {
-        "data": {
-            key: value for key, value in job.data.model_dump(mode="json").items() if key not in (*_LATER, *_NO_PART)
-        },
-        "files": [_states(_below(Path(path).expanduser())) for path in paths],
-        "template": _states([Path(job.data.chat_template)] if job.data.chat_template else []),
-        "tokenizer": _tokenizer(job.model),
-    }
-    digest = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode()).hexdigest()
+    paths = [Path(source.path).expanduser() for source in (*job.data.path, *job.data.eval_path)]
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    template = [Path(job.data.chat_template)] if job.data.chat_template else []
+    keys = {key: value for key, value in job.data.model_dump(mode="json").items() if key not in (*_LATER, *_NO_PART)}
+    state = {"data": keys, "files": _states([*files, *template, *_tokenizer(job.model)]), "model": job.model}
+    digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
     return cache_root() / "noted" / f"{digest}.json"
-
-
-def _below(path: Path) -> Iterable[Path]:
-    return sorted(path.rglob("*")) if path.is_dir() else [path]
 
 
 def _states(files: Iterable[Path]) -> list[tuple[str, int, int]]:
@@ -110,19 +103,16 @@ def _states(files: Iterable[Path]) -> list[tuple[str, int, int]]:
     for file in files:
         with suppress(OSError):
             stat = file.stat()
-            if file.is_file():
+            if S_ISREG(stat.st_mode):
                 found.append((str(file.absolute()), stat.st_size, stat.st_mtime_ns))
     return found
 
 
-def _tokenizer(model: str) -> Any:
-    """The states of its files, or of a model on the hub the newest revision that is here."""
+def _tokenizer(model: str) -> list[Path]:
+    """Its files; of a model on the hub the one that says which revision is here."""
     local = Path(model).expanduser()
     folder = local.parent if local.is_file() else local
     if folder.is_dir():
-        return _states([*tokenizer_files(folder), folder / "config.json"])
+        return [*tokenizer_files(folder), folder / "config.json"]
     known = known_models().get(model)
-    repository = repository_folder(known.hub_id if known else model)
-    with suppress(OSError):
-        return str(repository), (repository / "refs" / "main").read_text(encoding="utf-8")
-    return str(repository)
+    return [repository_folder(known.hub_id if known else model) / "refs" / "main"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,13 +12,10 @@ from shardwise.cli.trials import AsJson, Job, Sets
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from shardwise.spec.data_facts import DataFacts, RowLengths, RowShown
 
 WIDEST_BAR = 40
-#: Characters of a piece of a row that are shown; of a longer one, its two ends.
-MOST_CHARACTERS = 600
 
 
 def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
@@ -48,20 +45,15 @@ def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
 
 def print_data(facts: DataFacts, console: Console) -> None:
     """What was counted, line by line, and the lengths as a histogram."""
-    print_lines(facts.lines(), console)
+    from shardwise.cli.plan_table import fill
+    from shardwise.units import printable
+
+    for name, sentence in facts.lines():
+        console.print(fill(printable(sentence), f"{name:<12}", width=console.width))
     if facts.lengths is not None:
         console.print()
         console.print(histogram(facts.lengths, width=console.width))
     console.print()
-
-
-def print_lines(lines: Iterable[tuple[str, str]], console: Console) -> None:
-    """A name and a sentence each."""
-    from shardwise.cli.plan_table import fill
-    from shardwise.units import printable
-
-    for name, sentence in lines:
-        console.print(fill(printable(sentence), f"{name:<12}", width=console.width))
 
 
 def histogram(lengths: RowLengths, *, width: int) -> Table:
@@ -86,31 +78,16 @@ def histogram(lengths: RowLengths, *, width: int) -> Table:
 HEADINGS = ("tokens", "rows", "up to here")
 
 
-def print_rows(rows: Iterable[RowShown], console: Console) -> None:
+def print_rows(rows: Sequence[RowShown], console: Console) -> None:
     """Rows as the model reads them; what is trained stands between « and »."""
-    from shardwise.units import printable
-
-    shown = list(rows)
-    if shown:
-        console.print("rows as the model reads them; «trained» tokens count in the loss:")
-    for row in shown:
-        console.print(f"\n{printable(row.where)}", style="dim", soft_wrap=True)
-        console.print(_marked(row), soft_wrap=True)
-    console.print()
-
-
-def _marked(row: RowShown) -> Text:
     from rich.text import Text
 
-    return Text.assemble(*_pieces(row))
-
-
-def _pieces(row: RowShown) -> Iterator[tuple[str, str]]:
     from shardwise.units import printable
 
-    for text, trained in row.text:
-        some = printable(text)
-        if len(some) > MOST_CHARACTERS:
-            half = MOST_CHARACTERS // 2
-            some = f"{some[:half]} [{len(some) - 2 * half:,} characters] {some[-half:]}"
-        yield (f"«{some}»", "bold green") if trained else (some, "")
+    if rows:
+        console.print("rows as the model reads them; «trained» tokens count in the loss:")
+    for row in rows:
+        console.print(f"\n{printable(row.where)}", style="dim", soft_wrap=True)
+        pieces = [(f"«{text}»", "bold green") if trained else (text, "") for text, trained in row.text]
+        console.print(Text.assemble(*((printable(text), style) for text, style in pieces)), soft_wrap=True)
+    console.print()

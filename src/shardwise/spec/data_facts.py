@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict
@@ -28,17 +30,21 @@ class Lengths:
     document: float | None = None
 
 
+class _Open:
+    """Keys of a later version are passed over."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
+
 @dataclass(frozen=True, kw_only=True)
-class RowLengths:
+class RowLengths(_Open):
     """Tokens of all rows of `data.path`, before any is cut, dropped or set aside.
 
     Attributes:
         p95: 95 % of the rows are at most so long.
         num_over: rows that are longer than `max_length`.
-        bins: (shortest, longest, rows), growing; `max_length` ends one.
+        bins: [shortest, longest, rows], growing; `max_length` ends one.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     num_rows: int
     mean: float
@@ -47,7 +53,7 @@ class RowLengths:
     longest: int
     max_length: int
     num_over: int
-    bins: tuple[tuple[int, int, int], ...]
+    bins: list[list[int]]
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, max_length: int) -> RowLengths | None:
@@ -80,12 +86,8 @@ class RowLengths:
             for (low, high, rows), seen in zip(self.bins, so_far, strict=True)
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """As `DataFacts.read` takes it."""
-        return {**asdict(self), "bins": [list(one) for one in self.bins]}
 
-
-def _bins(counts: Mapping[int, int], *, max_length: int) -> tuple[tuple[int, int, int], ...]:
+def _bins(counts: Mapping[int, int], *, max_length: int) -> list[list[int]]:
     """Powers of two, in as many parts as leave few bins, and an end at `max_length`."""
     powers = [2**exponent for exponent in range(max(counts).bit_length() + 1)]
     finest = [
@@ -95,21 +97,17 @@ def _bins(counts: Mapping[int, int], *, max_length: int) -> tuple[tuple[int, int
     return next((bins for bins in finest if len(bins) <= MOST_BINS), finest[-1])
 
 
-def _between(edges: set[int], counts: Mapping[int, int]) -> tuple[tuple[int, int, int], ...]:
-    bins = [
-        (low + 1, high, sum(number for length, number in counts.items() if low < length <= high))
-        for low, high in pairwise(sorted(edges))
-    ]
-    used = [index for index, (_, _, number) in enumerate(bins) if number]
-    return tuple(bins[used[0] : used[-1] + 1]) if used else ()
+def _between(edges: set[int], counts: Mapping[int, int]) -> list[list[int]]:
+    ends, rows = sorted(edges), Counter[int]()
+    for length, number in counts.items():
+        rows[bisect_left(ends, max(1, length))] += number
+    return [[ends[index - 1] + 1, ends[index], rows[index]] for index in range(min(rows), max(rows) + 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceFacts:
+class SourceFacts(_Open):
     """One entry of `data.path` or `data.eval_path`. `notes`: what was done with rows, and with how many; `note`: what
     is to be said of it as a whole."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     path: str
     format: str = ""
@@ -133,10 +131,8 @@ class SourceFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartFacts:
+class PartFacts(_Open):
     """The rows to train on, or to evaluate on, as they are used; None is not known."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     sources: tuple[SourceFacts, ...] = ()
     num_rows: int | None = None
@@ -159,10 +155,8 @@ class PartFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndToken:
+class EndToken(_Open):
     """A token that trained answers end in, and how many."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     id: int
     text: str
@@ -170,10 +164,8 @@ class EndToken:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndFacts:
+class EndFacts(_Open):
     """How trained answers end. `unmarked`: how many in no special token; `cause`: why, as a sentence."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     tokens: tuple[EndToken, ...] = ()
     unmarked: int = 0
@@ -181,24 +173,20 @@ class EndFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowShown:
+class RowShown(_Open):
     """A row as (piece, whether it is trained)."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     where: str
     text: tuple[tuple[str, bool], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataFacts:
+class DataFacts(_Open):
     """What was counted of a job's data.
 
     Attributes:
-        template_from: `tokenizer`, `data.chat_template`, `default`, or `none` where rows need none.
+        template_from: `tokenizer`, `default`, `none` where rows need none, or the file of `data.chat_template`.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     train: PartFacts
     eval: PartFacts | None = None
@@ -206,7 +194,6 @@ class DataFacts:
     over_long: str = "error"
     packing: bool = False
     template_from: str | None = None
-    template_file: str | None = None
     ends: EndFacts | None = None
     preview: tuple[RowShown, ...] = ()
 
@@ -215,9 +202,8 @@ class DataFacts:
         """The part of data.json that is of this kind; None where there is none or it is damaged."""
         try:
             # Names of files may hold halves of characters, which JSON cannot.
-            return (
-                None if data is None else from_plain(cls, json.loads(printable(json.dumps(data, ensure_ascii=False))))
-            )
+            text = printable(json.dumps(data, ensure_ascii=False))
+            return None if data is None else from_plain(cls, json.loads(text))
         except (TypeError, ValueError):
             return None
 
@@ -240,7 +226,7 @@ class DataFacts:
             yield "lengths", f"{spread}; mean {known.mean:,.0f}"
             yield "max_length", self.over(known)
         if self.template_from is not None:
-            yield "template", _TEMPLATES.get(self.template_from, self.template_from).format(file=self.template_file)
+            yield "template", _TEMPLATES.get(self.template_from, f"{self.template_from} (data.chat_template)")
         if self.ends is not None:
             yield "ends in", _ends(self.ends)
         if self.eval is not None and self.eval.num_rows is not None:
@@ -263,8 +249,8 @@ class DataFacts:
             return f"{known.max_length:,}: no row is longer"
         head = f"{known.max_length:,}: {_of(known.num_over, known.num_rows)} of {known.num_rows:,} rows are longer"
         if self.over_long == "error":
-            some = f", {known.p95:,} 95 %" if known.p95 > known.max_length else ""
-            way = f"{known.longest:,} takes all{some}; or set over_long: truncate or drop"
+            some = f", {known.p95:,} 95 % of the rows" if known.max_length < known.p95 < known.longest else ""
+            way = f"{known.longest:,} holds all{some}; or set over_long: truncate or drop"
             return f"{head} and are refused (over_long: error). {way}"
         if self.over_long == "drop":
             return f"{head} and are dropped (over_long: drop)"
@@ -280,7 +266,6 @@ class DataFacts:
 
 _TEMPLATES = {
     "tokenizer": "the tokenizer's own",
-    "data.chat_template": "{file} (data.chat_template)",
     "default": "the default one: the tokenizer has none, and data.chat_template names none",
     "none": "none: rows are text",
 }

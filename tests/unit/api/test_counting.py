@@ -121,7 +121,7 @@ def test_a_file_that_comes_into_a_folder_and_a_template_that_changes_are_noticed
     template.write_text("{% for m in messages %}{{ m['content'] }}</s>{% endfor %}")
     path = asked(path=str(folder), chat_template=str(template), train_on="all")
     facts = api.data(path).facts
-    assert (facts.template_from, facts.template_file) == ("data.chat_template", str(template))
+    assert facts.template_from == str(template)
     assert api.plan(path).data == facts
     shutil.copy(folder / "a.jsonl", folder / "b.jsonl")
     assert api.plan(path).data is None
@@ -157,6 +157,7 @@ def test_a_plan_knows_steps_and_lengths_once_rows_were_counted(asked: JobMaker, 
     assert after.best.memory.peak_bytes < before.best.memory.peak_bytes, "no row is as long as it may be"
     assert after.data.train.known == (40, Lengths(longest=max(expected), mean=sum(expected) / 40))
     assert Plan.from_json(json.loads(json.dumps(after.to_json()))).data == after.data
+    assert "Rows by tokens" in api.plan_as_part(after), "also where the plan of a run is served"
     api.write_plan(after, tmp_path / "plan.json")
     assert api.plan(tmp_path / "plan.json").data == after.data
     stated = api.plan(path, overrides=["data.num_rows=400"])

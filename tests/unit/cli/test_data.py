@@ -57,7 +57,10 @@ def test_what_takes_refused_rows_is_said_below_them(shardwise: Shardwise, asked:
     said = shardwise("data", asked(max_length=100))
     words = " ".join(said.out.split())
     assert said.code == 2
-    assert "9 (22 %) of 40 rows are longer and are refused (over_long: error). 651 takes all, 525 95 %; or set" in words
+    assert (
+        "9 (22 %) of 40 rows are longer and are refused (over_long: error). 651 holds all, 525 95 % of the rows; or set"
+        in words
+    )
     assert "next: " not in said.out
     absent = shardwise("data", "absent.yaml")
     assert (absent.code, absent.out) == (2, "")

@@ -226,14 +226,13 @@ def _data_json(
         "version": VERSION,
         **parts,
         "fingerprint": fingerprint,
-        "lengths": lengths and lengths.to_json(),
+        "lengths": lengths and asdict(lengths),
         "over_long": job.data.over_long,
         "packing": job.data.packing,
         "preview": preview,
         "padding_id": summary["padding_id"],
         "chat_template": summary["chat_template"],
         "template_from": summary["template_from"],
-        "template_file": job.data.chat_template,
         "ends": summary["ends"],
     }
 

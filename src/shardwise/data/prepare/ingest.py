@@ -116,7 +116,9 @@ def ingest(asked: Preparation, *, into: Path) -> None:
         ends = Ends(pool.facts["added_ids"])
         summary = {
             "padding_id": pool.facts["padding_id"],
-            "chat_template": {"data.chat_template": asked.template, "default": DEFAULT_TEMPLATE}.get(template_from),
+            "chat_template": {"tokenizer": None, "none": None, "default": DEFAULT_TEMPLATE}.get(
+                template_from, asked.template
+            ),
             "template_from": template_from,
             "sources": _describe(asked, files, chunks, replies),
             "lengths": _lengths(asked, chunks, replies),
@@ -274,12 +276,12 @@ def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
 
 
 def _template_from(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str:
-    """Where the chat template comes from that rows were rendered with."""
+    """Where the chat template comes from that rows were rendered with: a word, or the file that the job names."""
     forms = {file.form.name for file in files if file.form}
     if forms <= {"text"}:
         return "none"
     if asked.template is not None:
-        return "data.chat_template"
+        return str(asked.job.data.chat_template)
     if facts["has_template"]:
         return "tokenizer"
     return "none" if forms <= {"text", "prompt_completion"} else "default"
