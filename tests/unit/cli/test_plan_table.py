@@ -7,6 +7,7 @@ from rich.console import Console
 
 from shardwise.cli.plan_table import print_plan, what_next, why
 from shardwise.report.pages.plan_page import plan_html
+from shardwise.spec.data_facts import DataFacts, PartFacts
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.forecast import Plan, Rejection
 from tests.unit.cli.plans import nothing_fits, plan
@@ -124,7 +125,12 @@ def test_when_nothing_fits_that_is_the_verdict() -> None:
 def test_the_next_command_is_one_that_would_run() -> None:
     made = plan()
     data = {**made.job["data"], "path": [{"path": "chats.jsonl"}]}
-    assert what_next(replace(made, job={**made.job, "data": data})).startswith("next: `shardwise train` with the same")
+    uncounted = replace(made, job={**made.job, "data": data})
+    assert what_next(uncounted).startswith(
+        "next: `shardwise data` with the same job counts its rows, `shardwise train` "
+    )
+    counted = replace(uncounted, data=DataFacts(train=PartFacts()))
+    assert what_next(counted).startswith("next: `shardwise train` with the same job runs it")
     best = replace(made.candidates[0], not_trained=("cp is not trained",))
     untrained = replace(made, candidates=(best, *made.candidates[1:]))
     assert "shardwise train" not in what_next(untrained)
