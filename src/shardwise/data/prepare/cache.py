@@ -73,7 +73,7 @@ def sha256_of(path: str | Path) -> str:
 
 
 #: Raised whenever the meaning or the layout of prepared data changes.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 def source_states(sources: Sequence[Source], *, places: Places) -> list[list[FileState]]:

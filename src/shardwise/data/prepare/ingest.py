@@ -182,8 +182,13 @@ def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: 
 
 #: The reply about a chunk that no worker is left for; another's problem is reported then.
 _NO_ROWS: Reply = {
-    **{"num_rows": 0, "num_dropped": 0, "num_problems": 0},
-    **{"problems": [], "notes": {}, "keys": [], "lengths": {}},
+    "num_rows": 0,
+    "num_dropped": 0,
+    "num_problems": 0,
+    "problems": [],
+    "notes": {},
+    "keys": [],
+    "lengths": {},
 }
 
 
