@@ -126,6 +126,7 @@ def ingest(asked: Preparation, *, into: Path) -> None:
         }
         asked.measured(summary)
         _report_problems(asked, files, chunks, replies)
+        pool.keep_one()  # joining takes memory, which the others' need not stand beside
         parts = _parts(asked, shards, into=into, ends=ends)
         summary |= {name: {**part, "num_dropped": 0} for name, part in parts.items()}
         summary["ends"] = ends.described(pool)
@@ -244,7 +245,9 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path, ends: End
     count_ends(shards, chosen, into=ends)
     copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
     return {
-        name: _write_part(into / name, documents[mask], asked, first_source=first, sources=sources)
+        name: _write_part(
+            into / name, documents if mask.all() else documents[mask], asked, first_source=first, sources=sources
+        )
         for name, (mask, first, sources) in parts.items()
     }
 

@@ -157,6 +157,14 @@ class Pool:
         """One request to one worker. Raises DataError: it died or gave up; the message begins with `name`."""
         return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
+    def keep_one(self) -> None:
+        """Ends the workers but one that has not died, which answers what is asked still."""
+        kept = next((worker for worker in self._workers if worker.process.poll() is None), self._workers[0])
+        for worker in self._workers:
+            if worker is not kept:
+                worker.close()
+        self._workers = [kept]
+
     def close(self) -> None:
         """Ends all workers."""
         for worker in self._workers:
