@@ -30,9 +30,10 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.probe import this_machine
 from shardwise.errors import ShardwiseError, said
 from shardwise.plan.work.margins import workspace_bytes
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.forecast import Candidate, Lengths
+from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.run import RunDirectory
 from shardwise.train.build import build
 from shardwise.train.loop import launch

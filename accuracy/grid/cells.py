@@ -13,10 +13,11 @@ from shardwise.plan.answer import make_plan
 from shardwise.plan.search.question import ask, work_on
 from shardwise.plan.work.work import Work
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import Candidate, Lengths
+from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.support.trained import execution_refusals
 
 #: Cells that are measured; of the same families those in which FSDP reduces gradients once a step, and those of the

@@ -17,10 +17,10 @@ from shardwise.catalog.processors import cpu_cluster
 from shardwise.catalog.rates import Rates, rated
 from shardwise.launch.layout_names import layout_of
 from shardwise.plan.answer import make_plan
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
-from shardwise.spec.plan.forecast import Lengths
 from shardwise.spec.run import read_json
 
 #: One process, and each way to spread a model over two.
