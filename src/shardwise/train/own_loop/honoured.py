@@ -24,6 +24,13 @@ ARGUMENTS = frozenset(
     length_column_name skip_memory_metrics do_train do_eval do_predict local_rank""".split()  # noqa: SIM905
 )
 
+#: Those that another one puts to use, which is refused unless it is off: without it they do nothing there either.
+IDLE = frozenset(
+    """per_device_eval_batch_size eval_steps eval_delay eval_accumulation_steps eval_do_concat_batches
+    prediction_loss_only save_steps save_total_limit save_only_model
+    hub_model_id hub_strategy hub_private_repo hub_revision""".split()  # noqa: SIM905
+)
+
 
 def _reentrant_alone(value: Any) -> bool:
     return not value or set(value) == {"use_reentrant"}
@@ -111,7 +118,7 @@ def _arguments(args: Any) -> Iterator[str]:
     for field in dataclasses.fields(args):
         name, value = field.name, getattr(args, field.name)
         usual = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        honours = VALUES[name][0] if name in VALUES else lambda _, name=name: name in ARGUMENTS
+        honours = VALUES[name][0] if name in VALUES else lambda _, name=name: name in ARGUMENTS | IDLE
         if ((value or None) != (usual or None) or name == "save_strategy") and not honours(value):
             yield name
 
