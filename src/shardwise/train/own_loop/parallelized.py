@@ -255,8 +255,8 @@ class Parallelized:
         if any(parameter.grad is not None for parameter in self.parameters()):
             raise InputError(
                 "gradients of an earlier step are still there: call optimizer.zero_grad() before the next step, "
-                "which sets them to None (where it does not hold all parameters, model.zero_grad()). To accumulate, give "
-                "step the whole batch and parallelize a micro_batch_size"
+                "which sets them to None (where it does not hold all parameters, model.zero_grad()). To accumulate, "
+                "give step the whole batch and parallelize a micro_batch_size"
             )
         self.zero_grad()
         # After the first update too: a mistake of the loop shows there.
