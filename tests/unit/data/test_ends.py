@@ -85,3 +85,22 @@ def test_where_no_answer_ends_in_a_special_token_one_sentence_names_the_cause(
     assert found["cause"].startswith(sentence)
     assert capsys.readouterr().err.count(f"warning: {found['cause']}\n") == 1
     assert json.loads((tmp_path / "run" / "data.json").read_text())["ends"] == found
+
+
+def test_a_closing_tag_behind_which_a_turn_may_go_on_is_no_end(tmp_path, chat_model, capsys) -> None:
+    """A model that stopped at `</tool_call>` would call one function where it was taught to call two."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": len(tokenizer)}))
+    rows = [{"messages": [U, {"role": "assistant", "content": "<tool_call>look</tool_call>"}]}] * 3
+    found = ends_of(
+        tmp_path,
+        tmp_path / "model",
+        rows,
+        template=ALPACA.replace("{{ m.content }}\n\n{% endif", "{{ m.content }}{% endif"),
+    )
+    assert (found["tokens"], found["unmarked"]) == ([], 3)
+    assert "the chat template writes none behind an answer" in capsys.readouterr().err

@@ -79,8 +79,11 @@ class Tokenizer:
 
     @property
     def added_ids(self) -> list[int]:
-        """Tokens that no text is cut into by chance: special ones, and others added to the vocabulary."""
-        return sorted({self.eos_id, *self._tokenizer.added_tokens_encoder.values()})
+        """Tokens that no text is cut into by chance: special ones, and others added to the vocabulary; but no closing
+        tag (`</tool_call>`), behind which a turn may go on."""
+        added = self._tokenizer.added_tokens_decoder.items()
+        marks = {ident for ident, token in added if token.special or not token.content.startswith("</")}
+        return sorted({self.eos_id, *marks})
 
     def renderer(self, rules: Rules) -> Renderer:
         """Renders for this tokenizer."""
