@@ -164,6 +164,25 @@ def test_only_turns_that_are_trained_must_follow_from_what_stands_before_them(ch
         shown(chat, conversation(messages), rules(template=UNSTABLE, train_on="completion"))
 
 
+#: Asks for reasoning, and writes an answer without any; R1's and Nemotron's do, and each writes another end of it.
+ASKS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and keep %}<think></think>{% endif %}"
+    "{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "before", "behind"), [(ASKS, "", ""), ("{% set keep = true %}" + ASKS, "<think>", "</think>")]
+)
+@pytest.mark.parametrize("answer", ["hello", "<b>hello</b>"])
+def test_a_template_that_asks_for_more_than_it_writes_trains_all_that_it_did_not_ask_for(
+    chat: Tokenizer, template: str, before: str, behind: str, answer: str
+) -> None:
+    turn = f"<|im_start|>user\nhi<|im_end|><|im_start|>assistant\n{before}⟦{behind}{answer}<|im_end|>⟧"
+    assert shown(chat, conversation([u(), a(answer), u(), a(answer)]), rules(template=template)) == 2 * turn
+
+
 @pytest.mark.parametrize(
     ("family", "expected"),
     [

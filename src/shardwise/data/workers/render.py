@@ -22,6 +22,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
@@ -278,11 +279,17 @@ class Renderer:
 
     def _prompt(self, template: Template, chat: Conversation, turn: int, whole: str) -> str:
         """What stands before a turn. Not every template can end before one: of a chat that the assistant opens it is
-        what stands before the first text."""
+        what stands before the first text. A template may ask for more than it then writes (`<think>`): what it asks
+        for and writes is the prompt."""
         try:
-            prompt, _ = template.render(chat.messages[:turn], tools=chat.tools, prompting=True)
-            if turn or whole.startswith(prompt):
+            before = chat.messages[:turn]
+            prompt, _ = template.render(before, tools=chat.tools, prompting=True)
+            if whole.startswith(prompt):
                 return prompt
+            if turn:
+                told = _rendered(template, before, tools=chat.tools)
+                is_told = told is not None and prompt.startswith(told) and whole.startswith(told)
+                return _shared(prompt, whole) if is_told else prompt
         except RowError:
             pass
         message = chat.messages[turn : turn + 1]
@@ -316,6 +323,11 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
         return template.render(messages, tools=tools)[0]
     except RowError:
         return None
+
+
+def _shared(one: str, other: str) -> str:
+    """What two texts begin with."""
+    return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))]
 
 
 def _writes_last(template: Template, messages: Sequence[Message], place: Place, *, tools: Any) -> bool:
