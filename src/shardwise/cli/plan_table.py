@@ -119,7 +119,9 @@ def why(plan: Plan) -> list[str]:
         return list(plan.advice)
     seconds, cost = plan.best.time.total_seconds, plan.best.cost
     price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
-    packed = "; each row counts as one sequence, and packing makes fewer" if plan.job["data"].get("packing") else ""
+    data = plan.job["data"]
+    as_rows = data.get("packing") and (data.get("num_rows") or plan.data is None or not plan.data.train.num_samples)
+    packed = "; each row counts as one sequence, and packing makes fewer" if as_rows else ""
     whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
     disk = [] if plan.disk is None or plan.disk.total_bytes < GIB else [_disk_line(plan.disk)]
     warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]

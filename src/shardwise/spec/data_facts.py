@@ -145,13 +145,16 @@ class PartFacts(_Open):
 
     @property
     def known(self) -> tuple[int | None, Lengths | None]:
-        """The number of samples and their lengths, which forecasts read; None and None before they are counted."""
+        """The number of samples in an epoch, by the weights of sources, and their lengths, which forecasts read; None
+        and None before they are counted."""
         if not self.num_samples or self.num_tokens is None or self.longest is None:
             return None, None
         packed = self.num_rows is not None and self.num_rows > self.num_samples
         document = self.num_tokens / self.num_rows if packed and self.num_rows else None
         mean = self.num_tokens / self.num_samples
-        return self.num_samples, Lengths(longest=self.longest, mean=mean, document=document)
+        rows = sum(source.num_rows for source in self.sources)
+        share = sum(source.num_rows * source.weight for source in self.sources) / rows if rows else 1
+        return max(1, round(self.num_samples * share)), Lengths(longest=self.longest, mean=mean, document=document)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,3 +142,5 @@ def test_the_length_of_a_packed_run_is_said_to_count_rows() -> None:
     made = plan()
     packed = replace(made, job={**made.job, "data": {**made.job["data"], "packing": True}})
     assert why(packed)[-1] == f"{why(made)[-1]}; each row counts as one sequence, and packing makes fewer"
+    counted = replace(packed, data=DataFacts(train=PartFacts(num_samples=5)))
+    assert why(counted)[-1] == why(made)[-1], "packed sequences were counted"

@@ -130,3 +130,11 @@ def test_data_json_of_an_earlier_version_and_of_a_later_one_are_read_and_a_damag
     assert DataFacts.read({"train": {"num_rows": "ten"}}) is None
     assert DataFacts.read(None) is None
     assert PartFacts(num_rows=3).known == (None, None)
+
+
+def test_forecasts_count_the_samples_of_an_epoch_by_the_weights_of_their_files() -> None:
+    sources = (SourceFacts(path="a.jsonl", num_rows=8), SourceFacts(path="b.jsonl", num_rows=20, weight=0.5))
+    part = PartFacts(sources=sources, num_rows=28, num_samples=28, num_tokens=280, longest=14)
+    assert part.known[0] == 18
+    assert replace(part, num_samples=14).known[0] == 9
+    assert PartFacts(num_samples=3, num_tokens=30, longest=14).known[0] == 3
