@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.probe import this_machine
-from shardwise.catalog.processors import cpu_cluster, cpu_model, usable_cores
+from shardwise.catalog.processors import cpu_cluster, cpu_model, free_disk, usable_cores
 from shardwise.catalog.rates import (
     SAMPLE,
     SAMPLE_LENGTH,
@@ -83,7 +82,7 @@ def _scratch(ranks: int) -> Generator[str]:
     """An empty folder on the disk that is measured, that of this folder; removed also where the probe is interrupted.
     Raises InputError: there is no room for it."""
     here, needed = Path.cwd(), ranks * WRITTEN
-    free = shutil.disk_usage(here).free
+    free = free_disk(here)
     if free < 2 * needed:
         raise InputError(
             f"{here} has {format_bytes(free)} of disk free, and a probe writes {format_bytes(needed)}; free some, or "

@@ -105,6 +105,19 @@ def test_a_row_that_is_whole_under_its_template_is_not_refused(
         assert "⟦" in text
 
 
+def test_a_loss_is_found_beside_a_text_that_the_template_checks_and_writes_otherwise(chat: Tokenizer) -> None:
+    checks = (
+        "{% for m in messages %}{% if m.role == 'user' %}"
+        "{% if m.content not in ['yes', 'no'] %}{{ raise_exception('say yes or no') }}{% endif %}"
+        "Q{{ m.content | upper }}"
+        "{% elif m.role == 'assistant' %}A{{ m.content }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
+    )
+    renderer = chat.renderer(rules(template=checks, train_on="all"))
+    assert "QYES" in renderer.render(conversation([u("yes"), a()])).text
+    with pytest.raises(RowError, match=r"content of message 1 \(developer\) is not read by the chat template"):
+        renderer.render(conversation([told("developer", "be brief"), u("yes"), a()]))
+
+
 def test_a_template_that_expects_text_gets_a_calls_arguments_as_text(chat: Tokenizer) -> None:
     messages = [u(), call(at="Zürich"), T, a()]
     text = shown(chat, conversation(messages), rules(template=templates.DEEPSEEK, train_on="completion"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog.noted_data import note_data
+from shardwise.catalog.processors import free_disk
 from shardwise.data.prepare.cache import (
     FileState,
     cache_key,
@@ -167,7 +168,7 @@ def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
 
 def _say_if_scarce(entry: Path, *, read: int) -> None:
     """Prepared tokens take about as much as their text."""
-    free = shutil.disk_usage(entry.parent).free
+    free = free_disk(entry.parent)
     if free < _OVER_TEXT * read:
         about = f"prepared rows take about {format_bytes(_OVER_TEXT * read)}"
         say(f"{entry.parent}: {about}, and this disk has {format_bytes(free)} free; set SHARDWISE_CACHE to another")

@@ -64,8 +64,10 @@ def lost_of(
             texts[place] = "".join(parts)
     try:
         rendered, _ = template.render(replaced(messages, texts), tools=tools)
-    except RowError:
-        return  # it reads them: it refuses other ones
+    except RowError:  # it reads one of them, and refuses another text in its place
+        for suspect in pieces if len(pieces) > 1 else ():
+            yield from lost_of(template, messages, {suspect}, tools=tools)
+        return
     for place, marks in pieces.items():
         lost = [piece for piece, own in marks if own not in rendered]
         if lost:
