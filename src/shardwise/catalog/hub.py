@@ -79,6 +79,7 @@ def download_config(hub_id: str) -> tuple[str, bytes]:
         with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the scheme is checked above
             return url, answer.read(MAX_BYTES + 1)
     except HTTPError as error:
+        error.close()  # It is the answer too, whose connection would stay open.
         meaning = _MEANING.get(error.code, f"could not be read: the hub answered {error.code}")
         raise ModelError.at(hub_id, meaning) from None
     except (URLError, HTTPException, OSError, ValueError) as error:
