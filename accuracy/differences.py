@@ -15,7 +15,7 @@ from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.work.activations import made_again
 from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.plan.work.persistent import Holding
-from shardwise.plan.work.tensors import FLOAT32_BYTES, Types
+from shardwise.plan.work.tensors import FLOAT32_BYTES, DtypeBytes
 from shardwise.plan.work.work import Work
 
 Alive = dict[str, float]
@@ -72,7 +72,7 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
     )
 
 
-def bytes_of_widening(holding: Holding, types: Types) -> int:
+def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
     """What float32 takes more of the weights of a rank that are frozen and not quantised."""
     units = [*holding.part.inventory.blocks, (1, holding.part.inventory.root)]
     frozen = [(count, t) for count, unit in units for t in unit.tensors if not (t.trained or t.quantised)]

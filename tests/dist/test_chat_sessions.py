@@ -18,7 +18,7 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, write_json
-from shardwise.train.chatting import Answer, Chat
+from shardwise.train.chatting import Chat, Reply
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from tests.dist.cells import composed, execution, prepare_cell, train_on
@@ -148,7 +148,7 @@ def test_a_reader_that_closes_the_pipe_is_no_fault(run, tmp_path) -> None:
     assert done.stdout.splitlines()[1:] == ["0"]
 
 
-def _drawn(run: RunDirectory, template: str) -> tuple[dict[str, Answer], list[str], int]:
+def _drawn(run: RunDirectory, template: str) -> tuple[dict[str, Reply], list[str], int]:
     """Answers by how they are drawn; what is said of a template without a system message; tokens that one adds."""
 
     def chat(**how: Any) -> Chat:
@@ -181,7 +181,7 @@ def test_draws_follow_the_seed_and_a_system_message_is_written_or_refused(run) -
     ]
 
 
-def _ended(run: RunDirectory) -> tuple[Answer, Answer]:
+def _ended(run: RunDirectory) -> tuple[Reply, Reply]:
     """An answer, and the same where its third token ends it."""
     one = Chat(run, "trained", max_new_tokens=6, temperature=0.0)
     one.load(QUESTION)

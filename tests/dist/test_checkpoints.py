@@ -28,7 +28,7 @@ from shardwise.train.saving import checkpoint
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.checkpoint import Checkpoints, create_states
 from shardwise.train.saving.checkpoint_reader import Reader
-from shardwise.train.saving.pieces import Piece
+from shardwise.train.saving.pieces import TensorShard
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import ZERO1, Trained, composed, outcome, prepare_cell, relative, spread, train_on, train_rank
@@ -383,7 +383,7 @@ def _fails_to_load(
     built = composed(run, chosen)
     real, calls = Reader.fill, list[str]()
 
-    def fill(reader: Reader, target: Piece) -> None:
+    def fill(reader: Reader, target: TensorShard) -> None:
         calls.append(target.name)
         at = int(reader.folder.name.removeprefix("checkpoint-"))
         if built.world.rank == 1 and at in broken and len(calls) > 3:

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from shardwise.catalog.models import read_model
-from shardwise.data.seen import look
+from shardwise.data.digests import look
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory

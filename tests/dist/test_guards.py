@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
-from shardwise.data.seen import checksum
+from shardwise.data.digests import checksum
 from shardwise.errors import ModelError, UnsupportedError
 from shardwise.models.load import local_window
 from shardwise.parallel.mesh import join_world

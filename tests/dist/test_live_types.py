@@ -16,7 +16,7 @@ from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
-from shardwise.train.precision import Types
+from shardwise.train.precision import Dtypes
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, said_by
 from tests.marks import first
@@ -89,8 +89,8 @@ def _stored_otherwise(run: RunDirectory, chosen: Execution, trained: torch.dtype
     """Storage is cast to other types than those of the precision."""
     cast = model_module._set_types
 
-    def wrong(model: nn.Module, types: Types) -> None:
-        cast(model, Types(trainable=trained, frozen=frozen, compute=types.compute))
+    def wrong(model: nn.Module, types: Dtypes) -> None:
+        cast(model, Dtypes(trainable=trained, frozen=frozen, compute=types.compute))
 
     model_module._set_types = wrong
     return said_by(GuardError, composed, run, chosen)

@@ -66,13 +66,13 @@ EVALUATES = """
 import sys, time
 from shardwise.train import step, worker
 
-evaluate = step.Step.evaluate
+evaluate = step.GradientAccumulator.evaluate
 
 def slow(*args, **kwargs):
     time.sleep({how})
     return evaluate(*args, **kwargs)
 
-step.Step.evaluate = slow
+step.GradientAccumulator.evaluate = slow
 worker.end_process(worker.main())
 """
 

@@ -31,7 +31,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train import loop
 from shardwise.train.build import Build
-from shardwise.train.step import Step
+from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import ZERO1, composed, prepare_cell, spread
@@ -113,14 +113,14 @@ def counting(built: Build) -> Iterator[Device]:
     device = Device()
     device.hold([p for _, p in built.model.parameters])
     device.hold([b for module in built.model.spread.modules for b in module.buffers()])
-    copied = Step._inputs
+    copied = GradientAccumulator._inputs
 
-    def inputs(self: Step, micros: Any) -> list[Inputs]:
+    def inputs(self: GradientAccumulator, micros: Any) -> list[Inputs]:
         there = deepcopy(copied(self, micros))
         device.hold([vars(one) | vars(one.targets) | vars(one.documents or one.targets) for one in there])
         return there
 
-    Step._inputs = inputs
+    GradientAccumulator._inputs = inputs
     with Reads(device), device:
         yield device
 

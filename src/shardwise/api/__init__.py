@@ -32,7 +32,7 @@ from shardwise.api.verifying import verify
 from shardwise.catalog.engines import model_lines
 from shardwise.catalog.hub import is_hub_id
 from shardwise.launch.doctor import Doctor, doctor
-from shardwise.launch.follow import Notice, Phase, Step
+from shardwise.launch.follow import Notice, Phase, StepMetrics
 from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.report.contents import Comparison, Report
@@ -61,7 +61,7 @@ __all__ = [
     "Rehearsing",
     "Report",
     "ReportedError",
-    "Step",
+    "StepMetrics",
     "TrainResult",
     "Trying",
     "Update",

@@ -61,7 +61,7 @@ def merge(
     return json.loads(run_program("shardwise.train.merging", asked, capture=True))
 
 
-class Draws(TypedDict, total=False):
+class Sampling(TypedDict, total=False):
     """How tokens of an answer are drawn: at temperature 0 the likeliest, by default at most 256 of them."""
 
     max_new_tokens: int
@@ -78,11 +78,11 @@ def chat(
     system: str | None = None,
     as_json: bool = False,
     base_model: str | None = None,
-    **draws: Unpack[Draws],
+    **draws: Unpack[Sampling],
 ) -> None:
     """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. `base_model`, and what is
     raised, as in `merge`."""
-    drawn: Draws = {"max_new_tokens": 256, "temperature": 0.0, **draws}
+    drawn: Sampling = {"max_new_tokens": 256, "temperature": 0.0, **draws}
     run = RunDirectory(Path(run_dir))
     finished_job(run)
     if prompt is not None and not prompt.strip():

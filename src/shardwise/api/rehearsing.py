@@ -18,7 +18,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
-from shardwise.spec.rehearsal import Group, RankRehearsal, Rehearsal, Rehearsing
+from shardwise.spec.rehearsal import RankRehearsal, Rehearsal, Rehearsing, TensorGroup
 from shardwise.spec.request import Override, read_request
 from shardwise.spec.support.rehearsed import rehearsal_refusals
 
@@ -128,5 +128,5 @@ def _rank(group: RankMemory, answer: dict[str, Any], *, cluster: Cluster) -> Ran
         peak_instant=answer["peak_instant"],
         parts=parts,
         instants=answer["instants"],
-        tensors=tuple(from_plain(Group, one) for one in answer["tensors"]),
+        tensors=tuple(from_plain(TensorGroup, one) for one in answer["tensors"]),
     )

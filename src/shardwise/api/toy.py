@@ -35,7 +35,7 @@ CONFIG = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy:
+class ToyStrategy:
     """One way to train the toy on three GPUs, and what a reader should see in it."""
 
     name: str
@@ -44,14 +44,14 @@ class Strategy:
 
 
 STRATEGIES = (
-    Strategy(
+    ToyStrategy(
         name="mp",
         title="Naive model parallel (`mp`)",
         text="Each GPU holds one layer. A batch goes through them one after the other, so one GPU works at a time "
         "and the others wait. It fits a model that is too large for one GPU; it does not make training "
         "faster.",
     ),
-    Strategy(
+    ToyStrategy(
         name="pp",
         title="Pipeline parallel (`pp`)",
         text="Each GPU holds one layer, as under `mp`, but the batch is cut into micro-batches. While GPU 1 works on "
@@ -59,27 +59,27 @@ STRATEGIES = (
         "shrinks with more micro-batches: with m of them on p stages it is about (p - 1) / (m + p - 1) of the"
         " step.",
     ),
-    Strategy(
+    ToyStrategy(
         name="ddp",
         title="Distributed data parallel (`ddp`)",
         text="Each GPU holds everything and sees a third of the samples. Gradients are averaged by all-reduce "
         "while the backward still runs. Nothing is saved in memory; it is the fastest where everything fits.",
     ),
-    Strategy(
+    ToyStrategy(
         name="zero1",
         title="ZeRO-1 (`zero1`)",
         text="As `ddp`, but each GPU holds the optimizer states of a third of every weight. It steps these, and "
         "the new weights are gathered. AdamW has two float32 states for each parameter, so this saves up to "
         "half of all states at little cost.",
     ),
-    Strategy(
+    ToyStrategy(
         name="zero2",
         title="ZeRO-2 (`zero2`)",
         text="Gradients and optimizer states are sharded. Here `zero2` is FSDP2 that keeps the gathered weights "
         "from the forward to the end of the backward: between steps the weights are sharded too, during a "
         "step they are whole.",
     ),
-    Strategy(
+    ToyStrategy(
         name="fsdp",
         title="Fully sharded data parallel, ZeRO-3 (`fsdp`)",
         text="Each GPU holds a third of the rows of every weight, gradient and optimizer state. Before a layer "
@@ -87,7 +87,7 @@ STRATEGIES = (
         "scattered. The next layer is gathered while the current one computes, so on fast links this costs "
         "little time.",
     ),
-    Strategy(
+    ToyStrategy(
         name="tp",
         title="Tensor parallel (`tp`)",
         text="Each GPU holds a slice of every weight and computes with it as it is: weights are never gathered. "

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from shardwise.api.toy import GPUS, LAYERS, ROWS, Held, Piece, pieces, timeline_of
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.plan.timeline import COMPUTING, Kind, Span, Timeline
+from shardwise.spec.plan.timeline import COMPUTING, Kind, Timeline, TimelineSpan
 
 #: What takes a smaller share of the step has no frame of its own.
 _SHORT = 0.004
@@ -88,7 +88,7 @@ def _seat(layout: Layout, drawn: Timeline, rank: int, *, at: float) -> Seat:
     )
 
 
-def _during(spans: tuple[Span, ...], at: float) -> Span | None:
+def _during(spans: tuple[TimelineSpan, ...], at: float) -> TimelineSpan | None:
     return next((span for span in spans if span.start <= at < span.end), None)
 
 
@@ -98,7 +98,7 @@ def in_letters(name: str) -> str:
     return re.sub(r"^(send )?(forward|backward): (\w), micro-batch (\d+)$", r"\1\2 of \3, micro-batch \4", words)
 
 
-def _layer(span: Span) -> int | None:
+def _layer(span: TimelineSpan) -> int | None:
     found = _LAYER.search(span.name)
     return int(found[1]) if found else None
 
@@ -107,7 +107,7 @@ def _whole(layer: int) -> Iterator[Piece]:
     return ((layer, row) for row in range(ROWS))
 
 
-def _gathered(layout: Layout, done: list[Span], coming: list[Span]) -> Iterator[Piece]:
+def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpan]) -> Iterator[Piece]:
     """Layers that have been gathered and are still to be used: by a forward, or by the backward if they are kept."""
     for span in done:
         layer = _layer(span)
@@ -119,7 +119,7 @@ def _gathered(layout: Layout, done: list[Span], coming: list[Span]) -> Iterator[
             yield from _whole(layer)
 
 
-def _gradients(layout: Layout, rank: int, done: list[Span]) -> Iterator[Piece]:
+def _gradients(layout: Layout, rank: int, done: list[TimelineSpan]) -> Iterator[Piece]:
     """Those of layers whose backward has run, whole until they are reduced; none once the optimizer has used them."""
     if any(span.kind == "optimizer" for span in done):
         return

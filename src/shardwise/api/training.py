@@ -16,7 +16,7 @@ from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, InputError, Problem, ShardwiseError, UnsupportedError
 from shardwise.launch.disk import check_disk
 from shardwise.launch.final_files import has_result
-from shardwise.launch.follow import Notice, Phase, Step, tell
+from shardwise.launch.follow import Notice, Phase, StepMetrics, tell
 from shardwise.launch.lock import locked, take
 from shardwise.launch.nodes.peers import stop_if_asked
 from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
@@ -64,7 +64,7 @@ class Planned:
     run: RunDirectory
 
 
-Update = Planned | Phase | Step | Notice
+Update = Planned | Phase | StepMetrics | Notice
 
 
 @dataclass(frozen=True, kw_only=True)

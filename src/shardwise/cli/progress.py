@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from shardwise.api import Notice, Phase, Planned, Step
+from shardwise.api import Notice, Phase, Planned, StepMetrics
 from shardwise.spec.plan.found import FoundBatch
 from shardwise.units import format_bytes, format_count, format_ranks, format_seconds
 
@@ -31,10 +31,10 @@ class State:
     phase: str = "starting"
     since: float = field(default_factory=time.monotonic)
     total_steps: int | None = None
-    last: Step | None = None
+    last: StepMetrics | None = None
     seconds: list[float] = field(default_factory=list[float])
 
-    def take(self, update: Phase | Step) -> None:
+    def take(self, update: Phase | StepMetrics) -> None:
         """Adds one update."""
         if isinstance(update, Phase):
             self.phase, self.since = update.name, time.monotonic()
@@ -52,7 +52,7 @@ class State:
         return (self.total_steps - self.last.step) * sum(self.seconds) / len(self.seconds)
 
 
-class Progress:
+class ProgressDisplay:
     """Shows updates on a console, as a context manager."""
 
     def __init__(self, console: Console) -> None:
@@ -63,7 +63,7 @@ class Progress:
         self._planned: tuple[str, FoundBatch | None] | None = None
         self._gone = False
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,7 +139,7 @@ def plan_lines(planned: Planned) -> list[str]:
     return [*lines, f"  - run directory: {planned.run.root}"]
 
 
-def figures(step: Step, state: State) -> list[tuple[str, str]]:
+def figures(step: StepMetrics, state: State) -> list[tuple[str, str]]:
     """What is known of a step, by name."""
     total = f"/{state.total_steps}" if state.total_steps else ""
     left = state.remaining_seconds

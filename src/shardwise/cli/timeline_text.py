@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Span, Timeline
+from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Timeline, TimelineSpan
 from shardwise.units import format_seconds
 
 #: How each kind of work is drawn: (letter, colour).
@@ -73,7 +73,7 @@ def _row(timeline: Timeline, lane: Lane, *, columns: int) -> Text:
     return _letters(kinds_by_column(spans, seconds=timeline.seconds, columns=columns))
 
 
-def _beside(links: tuple[Span, ...], computing: tuple[Span, ...]) -> Iterator[Span]:
+def _beside(links: tuple[TimelineSpan, ...], computing: tuple[TimelineSpan, ...]) -> Iterator[TimelineSpan]:
     """The parts of the communication during which nothing is computed."""
     busy = sorted(computing, key=lambda span: span.start)
     begins, ends = [span.start for span in busy], [span.end for span in busy]
@@ -87,7 +87,7 @@ def _beside(links: tuple[Span, ...], computing: tuple[Span, ...]) -> Iterator[Sp
             yield replace(span, start=now)
 
 
-def kinds_by_column(spans: tuple[Span, ...], *, seconds: float, columns: int) -> list[Kind | None]:
+def kinds_by_column(spans: tuple[TimelineSpan, ...], *, seconds: float, columns: int) -> list[Kind | None]:
     """The kind that fills most of each column; None where nothing fills a third of it."""
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:

@@ -51,11 +51,11 @@ def train(
     """
     from shardwise import api
     from shardwise.cli.console import make_console
-    from shardwise.cli.progress import Progress
+    from shardwise.cli.progress import ProgressDisplay
     from shardwise.errors import InputError
 
     console = make_console()
-    with Progress(console) as progress:
+    with ProgressDisplay(console) as progress:
         several = api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts)
         if several is not None:
             if find_batch:

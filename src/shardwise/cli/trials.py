@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shardwise.api import Trying, Update
-    from shardwise.cli.progress import Progress
+    from shardwise.cli.progress import ProgressDisplay
 
 
 Sets = Annotated[
@@ -38,7 +38,7 @@ class TrialProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress: Progress | None = None
+        self._progress: ProgressDisplay | None = None
 
     def __enter__(self) -> TrialProgress:
         return self
@@ -49,13 +49,13 @@ class TrialProgress:
     def show(self, update: Update | Trying) -> None:
         """Shows one update."""
         from shardwise.api import Notice, Planned, Trying
-        from shardwise.cli.progress import Progress
+        from shardwise.cli.progress import ProgressDisplay
 
         if isinstance(update, Trying):
             self._end_one()
             again = f", once more with {update.again}" if update.again else ""
             self._console.print(f"{update.layout} ({update.number} of {update.total}){again}")
-            self._progress = Progress(self._console)
+            self._progress = ProgressDisplay(self._console)
             return
         is_shown = isinstance(update, Notice) or (self._console.is_terminal and not isinstance(update, Planned))
         if self._progress is not None and is_shown:

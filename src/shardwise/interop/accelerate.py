@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import Limits, left_to_the_script, memory_notes
+from shardwise.interop.limits import TrainerLimits, left_to_the_script, memory_notes
 
-LIMITS = Limits(
+LIMITS = TrainerLimits(
     target="accelerate",
     ways=("fsdp", "zero2", "hsdp", "ddp", "single"),
     methods=("full", "lora"),

@@ -7,9 +7,9 @@ from typing import Any
 
 from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import Limits, left_to_the_script, memory_notes
+from shardwise.interop.limits import TrainerLimits, left_to_the_script, memory_notes
 
-LIMITS = Limits(
+LIMITS = TrainerLimits(
     target="deepspeed",
     ways=("fsdp", "zero2", "zero1", "ddp", "single"),
     methods=("full", "lora"),

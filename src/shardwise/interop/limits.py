@@ -10,7 +10,7 @@ from shardwise.interop.chosen import Chosen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class TrainerLimits:
     """What is exported to one trainer.
 
     Attributes:

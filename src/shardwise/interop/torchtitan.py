@@ -7,9 +7,9 @@ from math import ceil
 
 from shardwise.catalog.models import hub_id
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import Limits, refuse
+from shardwise.interop.limits import TrainerLimits, refuse
 
-LIMITS = Limits(
+LIMITS = TrainerLimits(
     target="torchtitan",
     ways=("fsdp", "zero2", "hsdp", "ddp", "single", "tp", "pp"),
     methods=("full",),

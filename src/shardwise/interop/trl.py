@@ -9,9 +9,9 @@ from typing import Any
 
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import Limits, lora_config, memory_notes, refuse
+from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, refuse
 
-LIMITS = Limits(
+LIMITS = TrainerLimits(
     target="trl",
     ways=("fsdp", "zero2", "ddp", "single"),
     methods=("full", "lora"),

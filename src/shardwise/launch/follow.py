@@ -24,7 +24,7 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepMetrics:
     """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: the largest rank's;
     `skipped`: its gradients overflowed float16 at the `loss_scale`, and nothing was updated."""
 
@@ -48,7 +48,7 @@ class Notice:
     text: str
 
 
-Update = Phase | Step | Notice
+FollowUpdate = Phase | StepMetrics | Notice
 Told = TypeVar("Told")
 
 _FIGURES = (
@@ -71,7 +71,7 @@ class Follower:
         self._metrics = _Tail(run.metrics)
         self._notices = _Tail(run.notices)
 
-    def updates(self) -> list[Update]:
+    def updates(self) -> list[FollowUpdate]:
         """Phases, then steps, then notices that appeared since the last call."""
         phases = [_phase(record) for record in self._events.records()]
         steps = [_step(record) for record in self._metrics.records()]
@@ -114,7 +114,7 @@ def _phase(record: Record) -> Phase | None:
     return Phase(name=name, total_steps=total if isinstance(total, int) else None, detail=detail)
 
 
-def _step(record: Record) -> Step | None:
+def _step(record: Record) -> StepMetrics | None:
     step, peaks = record.get("step"), record.get("peak_memory_bytes")
     if not isinstance(step, int) or isinstance(step, bool):
         return None
@@ -123,7 +123,7 @@ def _step(record: Record) -> Step | None:
         [int(peak) for peak in cast(list[Any], peaks) if _number(peak) is not None] if isinstance(peaks, list) else []
     )
     skipped = record.get("skipped_step") is True
-    return Step(step=step, peak_memory_bytes=max(by_rank, default=None), skipped=skipped, **figures)
+    return StepMetrics(step=step, peak_memory_bytes=max(by_rank, default=None), skipped=skipped, **figures)
 
 
 def _number(value: Any) -> float | None:

@@ -8,7 +8,7 @@ from signal import Signals
 from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
 from shardwise.launch.failure import RankExit, first_cause, stall
 from shardwise.launch.final_files import is_whole
-from shardwise.launch.follow import Notice, Update, tell
+from shardwise.launch.follow import FollowUpdate, Notice, tell
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.run import RunDirectory, read_json
 
@@ -21,7 +21,7 @@ def conclude(
     requests: StopRequests,
     processes: int,
     blame: str | None = None,
-    on_update: Callable[[Update], None] | None = None,
+    on_update: Callable[[FollowUpdate], None] | None = None,
 ) -> None:
     """Comes back where the run has finished, and raises how it ended where it has not.
 

@@ -18,7 +18,7 @@ from shardwise.errors import ModelError
 Shape = tuple[int, ...]
 
 
-class Span(NamedTuple):
+class StoredSpan(NamedTuple):
     """A part of one matrix of a file, and where it lies in what was asked of the stack."""
 
     key: str
@@ -27,7 +27,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
+class ExpertStack:
     """Matrices [rows, columns] of files that are one parameter [experts, parts * rows, columns] of the model: `keys` by
     part (gate and up are parts of one parameter), then by expert."""
 
@@ -45,7 +45,7 @@ class Stack:
         rows, columns = shape_of(first)
         return len(self.keys[0]), len(self.keys) * rows, columns
 
-    def spans(self, rows: int, *, offsets: Shape, lengths: Shape) -> Iterator[Span]:
+    def spans(self, rows: int, *, offsets: Shape, lengths: Shape) -> Iterator[StoredSpan]:
         """What a window of the parameter holds of each matrix; `rows` of one matrix."""
         (expert, first, column), (experts, count, columns) = offsets, lengths
         for index in range(experts):
@@ -53,7 +53,7 @@ class Stack:
                 begin, end = max(first, part * rows), min(first + count, (part + 1) * rows)
                 if begin < end:
                     stored = slice(begin - part * rows, end - part * rows), slice(column, column + columns)
-                    yield Span(keys[expert + index], stored, (index, slice(begin - first, end - first)))
+                    yield StoredSpan(keys[expert + index], stored, (index, slice(begin - first, end - first)))
 
 
 class Keys:
@@ -78,7 +78,7 @@ class Keys:
             if part is not None:
                 parts[self.names[key]][part].append(key)
         self.stacks = {
-            name: Stack(keys=tuple(tuple(found[part]) for part in sorted(found))) for name, found in parts.items()
+            name: ExpertStack(keys=tuple(tuple(found[part]) for part in sorted(found))) for name, found in parts.items()
         }
         self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
 
@@ -97,13 +97,13 @@ class Keys:
         """The key that `save_pretrained` writes a weight under, once the folder has been loaded."""
         return _renamed(name, self._undone)
 
-    def spans(self, name: str, *, shape: Shape, offsets: Shape, lengths: Shape) -> list[Span]:
+    def spans(self, name: str, *, shape: Shape, offsets: Shape, lengths: Shape) -> list[StoredSpan]:
         """The keys that `save_pretrained` writes a window of a weight under, and what goes where."""
         stack = self.stacks.get(name)
         if stack is not None:
             return list(stack.spans(shape[1] // len(stack.keys), offsets=offsets, lengths=lengths))
         stored = tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))
-        return [Span(self.saved(name), stored, ())]
+        return [StoredSpan(self.saved(name), stored, ())]
 
 
 def _renamed(key: str, renamings: Iterable[Any]) -> str:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from shardwise.errors import ModelError, Problem
-from shardwise.models.keys import Keys, Stack
+from shardwise.models.keys import ExpertStack, Keys
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -56,7 +56,7 @@ class Weights:
             self._files[name] = handle
             self._file_of.update(dict.fromkeys(handle.keys(), name))
         self._keys = {key: key for key in self._file_of}
-        self._stacks: dict[str, Stack] = {}
+        self._stacks: dict[str, ExpertStack] = {}
 
     @property
     def files(self) -> list[str]:

@@ -26,7 +26,7 @@ from shardwise.spec.layout.schedule import Action, actions, forwards
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class PipelineMessage:
     """A tensor between stages: with `forward` activations of `stage` for the next, otherwise its input's gradient."""
 
     forward: bool
@@ -115,7 +115,9 @@ class _Run:
     scale: float | None = None
     results: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     _saved: dict[tuple[int, int], Saved] = field(default_factory=dict[tuple[int, int], Saved])
-    _arriving: dict[Message, tuple[torch.Tensor, Any]] = field(default_factory=dict[Message, tuple[torch.Tensor, Any]])
+    _arriving: dict[PipelineMessage, tuple[torch.Tensor, Any]] = field(
+        default_factory=dict[PipelineMessage, tuple[torch.Tensor, Any]]
+    )
     _backwards: dict[int, int] = field(default_factory=dict[int, int])
     _leaving: list[tuple[torch.Tensor, Any]] = field(default_factory=list[tuple[torch.Tensor, Any]])
 
@@ -135,7 +137,7 @@ class _Run:
 
     def _forward(self, action: Action) -> None:
         inputs, root = self.micros[action.micro], self.pipeline.stages[action.stage]
-        received = self._take(Message(forward=True, stage=action.stage - 1, micro=action.micro))
+        received = self._take(PipelineMessage(forward=True, stage=action.stage - 1, micro=action.micro))
         if received is not None:
             received.requires_grad_(self.scale is not None)
         output: torch.Tensor = root(
@@ -149,7 +151,7 @@ class _Run:
         if action.stage == self.pipeline.last_stage:
             self.results[action.micro] = output.detach()
         else:
-            self._send(Message(forward=True, stage=action.stage, micro=action.micro), output.detach())
+            self._send(PipelineMessage(forward=True, stage=action.stage, micro=action.micro), output.detach())
         if self.scale is not None:
             output = output * self.scale if action.stage == self.pipeline.last_stage else output
             self._saved[action.stage, action.micro] = Saved(received=received, output=output)
@@ -190,11 +192,11 @@ class _Run:
         return [p for p in self.pipeline.stages[stage].parameters() if p.requires_grad]
 
     def _gradient_of_output(self, action: Action) -> torch.Tensor | None:
-        return self._take(Message(forward=False, stage=action.stage + 1, micro=action.micro))
+        return self._take(PipelineMessage(forward=False, stage=action.stage + 1, micro=action.micro))
 
     def _send_gradient(self, action: Action, saved: Saved) -> None:
         if saved.received is not None and saved.received.grad is not None:
-            self._send(Message(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
+            self._send(PipelineMessage(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
 
     def _expect(self, action: Action) -> None:
         """Posts the receive that an action needs."""
@@ -208,7 +210,7 @@ class _Run:
         group = self.pipeline.pipes.group(forward=message.forward, stage=message.stage)
         self._arriving[message] = (buffer, dist.irecv(buffer, source, group=group, tag=self._tag(message)))
 
-    def _take(self, message: Message) -> torch.Tensor | None:
+    def _take(self, message: PipelineMessage) -> torch.Tensor | None:
         """The received tensor; None where no other stage sends one."""
         if message not in self._arriving:
             return None
@@ -216,23 +218,23 @@ class _Run:
         work.wait()
         return buffer
 
-    def _send(self, message: Message, tensor: torch.Tensor) -> None:
+    def _send(self, message: PipelineMessage, tensor: torch.Tensor) -> None:
         to = self.pipeline.pipes.rank_of(message.stage + (1 if message.forward else -1))
         tensor = tensor.to(self.pipeline.dtype).contiguous()
         group = self.pipeline.pipes.group(forward=message.forward, stage=message.stage)
         self._leaving.append((tensor, dist.isend(tensor, to, group=group, tag=self._tag(message))))
         self._leaving = [(held, work) for held, work in self._leaving if not work.is_completed()]
 
-    def _tag(self, message: Message) -> int:
+    def _tag(self, message: PipelineMessage) -> int:
         """A number of its own for each message of a step."""
         place = message.micro * (self.pipeline.last_stage + 1) + message.stage
         return 2 * place + (1 if message.forward else 0)
 
 
-def _needed(action: Action, *, last_stage: int) -> Message | None:
+def _needed(action: Action, *, last_stage: int) -> PipelineMessage | None:
     """The message an action waits for, if any."""
     if action.kind == "forward":
-        return None if action.stage == 0 else Message(forward=True, stage=action.stage - 1, micro=action.micro)
+        return None if action.stage == 0 else PipelineMessage(forward=True, stage=action.stage - 1, micro=action.micro)
     if action.kind == "backward_weight" or action.stage == last_stage:
         return None
-    return Message(forward=False, stage=action.stage + 1, micro=action.micro)
+    return PipelineMessage(forward=False, stage=action.stage + 1, micro=action.micro)

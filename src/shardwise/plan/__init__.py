@@ -4,7 +4,7 @@ from shardwise.plan.answer import make_plan
 from shardwise.plan.explain import timeline_of_plan
 from shardwise.plan.generation import plan_generation
 from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
-from shardwise.plan.seen import forecast_seen
+from shardwise.plan.run_forecast import forecast_seen
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 

@@ -10,7 +10,7 @@ from shardwise.plan.explain import in_8_bits, left_wide, remedies, too_short, wh
 from shardwise.plan.search import (
     Question,
     Search,
-    Strategy,
+    StrategySearch,
     ask,
     best_first,
     best_part,
@@ -99,7 +99,7 @@ def _rejection(candidate: Candidate) -> Rejection:
     return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(candidate.reasons))
 
 
-def _by_simplicity(search: Search) -> list[tuple[str, Strategy]]:
+def _by_simplicity(search: Search) -> list[tuple[str, StrategySearch]]:
     return sorted(search.strategies.items(), key=lambda one: simplicity_of(one[0]))
 
 

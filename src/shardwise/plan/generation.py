@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.work import Types, take_inventory
+from shardwise.plan.work import DtypeBytes, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
@@ -35,7 +35,7 @@ def plan_generation(
         kept = job.adapters is not None or job.train.save_dtype == "auto"
         dtype = model.storage_dtype if kept else job.train.save_dtype
     element = _WIDE.get(dtype, 2)
-    types = Types(trainable=element, frozen=element, compute=element, compute_name=dtype)
+    types = DtypeBytes(trainable=element, frozen=element, compute=element, compute_name=dtype)
     inventory = take_inventory(job, model)
     weights = int(inventory.over_blocks(lambda unit: unit.stored_bytes(types)) + inventory.root.stored_bytes(types))
     length, sequences = _length(job, model), job.train.global_batch_size

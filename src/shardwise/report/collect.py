@@ -13,18 +13,28 @@ from typing import Any
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
-from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, Outcome, Report, Setting, State
+from shardwise.report.contents import (
+    Curve,
+    DataCounts,
+    Example,
+    FileEntry,
+    Gap,
+    NamedSetting,
+    Report,
+    RunOutcome,
+    State,
+)
 from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
 from shardwise.report.gap import gap_notes
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_sources
-from shardwise.report.starts import Ran, noted, planned, taken
+from shardwise.report.starts import RanJob, noted, planned, taken
 from shardwise.report.written import NOMINAL_TIMES
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
-from shardwise.spec.plan.seen import SeenMemory
+from shardwise.spec.plan.seen_memory import SeenMemory
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
@@ -108,7 +118,7 @@ def _skips(sources: Sources) -> Iterable[str]:
         yield f"steps whose gradients overflow float16: {many}; the loss scale of the last step is {scales[-1]:,.10g}"
 
 
-def _without_others_memory(sources: Sources, plan: Ran) -> Sources:
+def _without_others_memory(sources: Sources, plan: RanJob) -> Sources:
     """Drops measured.json where an earlier start with other settings wrote it."""
     ran = noted(sources.measured)
     unknown = ran.execution is None and bool(sources.starts)
@@ -241,7 +251,7 @@ def smooth(points: Sequence[Point]) -> list[Point]:
 MAX_CHARACTERS = 200
 
 
-def execution_settings(execution: Execution) -> tuple[Setting, ...]:
+def execution_settings(execution: Execution) -> tuple[NamedSetting, ...]:
     """The chosen execution."""
     layout = execution.layout
     axes = [f"{axis} {getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1]
@@ -250,7 +260,7 @@ def execution_settings(execution: Execution) -> tuple[Setting, ...]:
     return _settings({**named, **own}.items())
 
 
-def job_settings(job: Job) -> tuple[Setting, ...]:
+def job_settings(job: Job) -> tuple[NamedSetting, ...]:
     """The job."""
     train, adapters = job.train, job.adapters
     facts: dict[str, Any] = {
@@ -273,7 +283,7 @@ def job_settings(job: Job) -> tuple[Setting, ...]:
     return _settings(facts.items())
 
 
-def _lengths(sources: Sources) -> tuple[Setting, ...]:
+def _lengths(sources: Sources) -> tuple[NamedSetting, ...]:
     """Where the run went on to another length, the steps that each length's schedule is of."""
     begun = [(whole(event, "total_steps"), whole(event, "first_step")) for event in sources.events]
     totals = [(total, first) for total, first in begun if total is not None and first is not None]
@@ -284,22 +294,22 @@ def _lengths(sources: Sources) -> tuple[Setting, ...]:
     return _settings([("learning rate schedule", ", ".join(parts))])
 
 
-def scalars(data: dict[str, Any] | None) -> tuple[Setting, ...]:
+def scalars(data: dict[str, Any] | None) -> tuple[NamedSetting, ...]:
     """The strings and numbers of an object; nested values are left out."""
     return _settings((key, value) for key, value in (data or {}).items() if isinstance(value, (str, int, float)))
 
 
-def _settings(facts: Iterable[tuple[str, Any]]) -> tuple[Setting, ...]:
-    found: list[Setting] = []
+def _settings(facts: Iterable[tuple[str, Any]]) -> tuple[NamedSetting, ...]:
+    found: list[NamedSetting] = []
     for name, value in facts:
         plain = ("no", "yes")[value] if isinstance(value, bool) else str(value)
         written = f"{value:g}" if isinstance(value, float) else plain
         short = written if len(written) <= MAX_CHARACTERS else written[:MAX_CHARACTERS] + "…"
-        found.append(Setting(name=name.replace("_", " "), value=short))
+        found.append(NamedSetting(name=name.replace("_", " "), value=short))
     return tuple(found)
 
 
-def read_outcome(sources: Sources) -> Outcome:
+def read_outcome(sources: Sources) -> RunOutcome:
     """The outcome of the last start."""
     step = sources.metrics[-1]["step"] if sources.metrics else 0
     totals = [total for event in sources.events if (total := whole(event, "total_steps")) is not None]
@@ -307,7 +317,7 @@ def read_outcome(sources: Sources) -> Outcome:
     at = whole(sources.outcome, "step")
     written = None if at is not None and at < step else sources.outcome  # a resumed run has recorded later steps
     states: dict[str | None, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
-    return Outcome(
+    return RunOutcome(
         state="failed" if failure else states.get(text(written, "outcome"), "unfinished"),
         step=step,
         total_steps=totals[-1] if totals else None,

@@ -31,7 +31,7 @@ CONFIGURED_TYPES = ("compute", "reduction")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """How the run ended. `state`: `unfinished` if no outcome was written: the run is still going on or was killed;
     `running` where a process is known to hold it; `failure`: first cause: rank, phase, error, message, file and line,
     in one sentence."""
@@ -64,7 +64,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class NamedSetting:
     """A name and its value as text, such as ("precision", "mixed")."""
 
     name: str
@@ -235,17 +235,17 @@ class Report:
     """
 
     name: str
-    outcome: Outcome
+    outcome: RunOutcome
     model: str | None
     method: str | None
     strategy: str | None
     hardware: str | None
     num_parameters: int | None
     num_trainable_parameters: int | None
-    execution: tuple[Setting, ...]
-    job: tuple[Setting, ...]
-    dtypes: tuple[Setting, ...]
-    environment: tuple[Setting, ...]
+    execution: tuple[NamedSetting, ...]
+    job: tuple[NamedSetting, ...]
+    dtypes: tuple[NamedSetting, ...]
+    environment: tuple[NamedSetting, ...]
     tokens: int | None
     trained_tokens: int | None
     memory: MemoryReport

@@ -29,7 +29,7 @@ STEP = "step"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class LayoutDifference:
     """The first difference of a layout from the reference. `step`: None where only the final weights differ; `figure`:
     a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it failed); `note`: what the same
     comparison with another optimizer says."""
@@ -76,7 +76,7 @@ class Agreement:
     loss: float | None
     grad_norm: float | None
     weights: dict[str, Any] | None
-    first: Difference | None
+    first: LayoutDifference | None
     plain: Agreement | None = None
     damped: Agreement | None = None
 
@@ -95,10 +95,10 @@ class Parity:
     moved: bool = True
 
     @property
-    def first(self) -> Difference | None:
+    def first(self) -> LayoutDifference | None:
         """The earliest difference of all layouts."""
 
-        def when(difference: Difference) -> float:
+        def when(difference: LayoutDifference) -> float:
             if difference.figure == "run":
                 return -1.0
             return float("inf") if difference.step is None else float(difference.step)
@@ -172,7 +172,7 @@ def agreement(
 
 def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:
     """A layout whose run failed."""
-    first = Difference(layout=layout, step=None, figure="run", detail=reason)
+    first = LayoutDifference(layout=layout, step=None, figure="run", detail=reason)
     return Agreement(
         layout=layout, processes=processes, run=run, num_steps=0, loss=None, grad_norm=None, weights=None, first=first
     )
@@ -186,19 +186,19 @@ def relative(reference: float, found: float) -> float:
 _Pair = tuple[int, dict[str, Any] | None, dict[str, Any] | None]
 
 
-def _first_of_steps(layout: str, pairs: Sequence[_Pair], *, tolerance: float) -> Difference | None:
+def _first_of_steps(layout: str, pairs: Sequence[_Pair], *, tolerance: float) -> LayoutDifference | None:
     if not pairs:
-        return Difference(layout=layout, step=None, figure=STEP, detail="no step is recorded")
+        return LayoutDifference(layout=layout, step=None, figure=STEP, detail="no step is recorded")
     for step, one, other in pairs:
         if one is None or other is None:
             who = "one process" if other is None else layout
-            return Difference(layout=layout, step=step, figure=STEP, detail=f"recorded by {who} only")
+            return LayoutDifference(layout=layout, step=step, figure=STEP, detail=f"recorded by {who} only")
         for figure in FIGURES:
             ours, theirs = number(one, figure), number(other, figure)
             if figure == "grad_norm" and one.get(figure, ours) is other.get(figure, theirs) is None and figure in one:
                 continue  # both left the step out, because float16 overflowed
             if not _agree(figure, ours, theirs, tolerance=tolerance):
-                return Difference(layout=layout, step=step, figure=figure, reference=ours, found=theirs)
+                return LayoutDifference(layout=layout, step=step, figure=figure, reference=ours, found=theirs)
     return None
 
 
@@ -208,13 +208,15 @@ def _agree(figure: str, reference: float | None, found: float | None, *, toleran
     return reference == found if FIGURES[figure] == "exact" else relative(reference, found) <= tolerance
 
 
-def _of_weights(layout: str, weights: dict[str, Any] | None) -> Difference | None:
+def _of_weights(layout: str, weights: dict[str, Any] | None) -> LayoutDifference | None:
     if weights is None:
-        return Difference(layout=layout, step=None, figure=WEIGHTS, detail="there are no final weights to compare")
+        return LayoutDifference(
+            layout=layout, step=None, figure=WEIGHTS, detail="there are no final weights to compare"
+        )
     name = text(weights, "first")
     if name is None:
         return None
-    return Difference(layout=layout, step=None, figure=WEIGHTS, detail=f"{name} {text(weights, 'reason')}")
+    return LayoutDifference(layout=layout, step=None, figure=WEIGHTS, detail=f"{name} {text(weights, 'reason')}")
 
 
 def _largest(shared: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: str) -> float | None:
@@ -263,5 +265,5 @@ def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Ag
     return replace(seen, damped=damped, first=replace(found.first, note=note))
 
 
-def _without_name(difference: Difference) -> str:
+def _without_name(difference: LayoutDifference) -> str:
     return difference.sentence.removeprefix(f"{difference.layout} ")

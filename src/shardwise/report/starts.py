@@ -17,26 +17,26 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class RanJob:
     """What was run, as far as it is known; another version's execution may have other keys."""
 
     execution: dict[str, Any] | None
     hardware: str | None
 
-    def may_be(self, other: Ran) -> bool:
+    def may_be(self, other: RanJob) -> bool:
         """Whether everything that both know is equal."""
         return _agree(self.execution, other.execution) and _agree(self.hardware, other.hardware)
 
 
-def noted(data: dict[str, Any] | None) -> Ran:
+def noted(data: dict[str, Any] | None) -> RanJob:
     """What a line of starts.jsonl, or measured.json, says."""
-    return Ran(execution=section(data, "execution"), hardware=text(data, "hardware"))
+    return RanJob(execution=section(data, "execution"), hardware=text(data, "hardware"))
 
 
-def planned(plan: Plan | None) -> Ran:
+def planned(plan: Plan | None) -> RanJob:
     """What a plan chose."""
     best = None if plan is None else plan.best
-    return Ran(
+    return RanJob(
         execution=None if best is None else best.execution.to_json(),
         hardware=None if plan is None else text(plan.hardware, "name"),
     )
@@ -54,7 +54,7 @@ class Start:
     """One start of a run; its records go from its first step up to the next start's."""
 
     first_step: int
-    ran: Ran
+    ran: RanJob
     world_size: int | None
     peak_flops: float | None
 
@@ -108,7 +108,7 @@ class Taken:
         return f"median of {len(steady):,} steps{where} from {first:,} to {last:,}, {how}"
 
 
-def taken(records: Sequence[Record], starts: Sequence[Start], plan: Ran) -> Taken:
+def taken(records: Sequence[Record], starts: Sequence[Start], plan: RanJob) -> Taken:
     """The steps that were taken with a plan's settings; all of them where no start was recorded."""
 
     def start_of(record: Record) -> Start | None:

@@ -21,7 +21,7 @@ class Rehearsing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class TensorGroup:
     """Alike tensors that are alive at the peak. `maker`: the function that asked for them; `bytes`: of all."""
 
     part: str
@@ -55,7 +55,7 @@ class RankRehearsal:
     peak_instant: str
     parts: dict[str, int]
     instants: dict[str, int]
-    tensors: tuple[Group, ...]
+    tensors: tuple[TensorGroup, ...]
 
     @property
     def ratio(self) -> float:

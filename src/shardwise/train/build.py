@@ -38,7 +38,7 @@ from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.saving.export import learned_ends
 from shardwise.train.saving.identity import identity_of
-from shardwise.train.step import Step
+from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 
 
@@ -50,7 +50,7 @@ class Build:
     execution: Execution
     world: World
     model: TrainedModel
-    step: Step
+    step: GradientAccumulator
     batches: Batches
     evaluation: EvalBatches | None
     data: PreparedData
@@ -135,7 +135,7 @@ def build(
         execution=execution,
         world=world,
         model=model,
-        step=Step(
+        step=GradientAccumulator(
             spread=model.spread,
             world=world,
             keeps_casts=execution.keeps_casts,

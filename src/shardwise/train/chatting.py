@@ -27,7 +27,7 @@ Messages = list[dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Reply:
     """What was answered. `tokens`: without the one that ended it; `stopped`: by such a token, or at the most that were
     asked for or that the model reads."""
 
@@ -132,7 +132,7 @@ class Chat:
         return {gpu: int(free * share) for gpu, free in self._gpus.items()}
 
     @torch.inference_mode()
-    def answer(self, messages: Messages, *, aloud: bool = True) -> Answer:
+    def answer(self, messages: Messages, *, aloud: bool = True) -> Reply:
         """Makes an answer, which is printed word by word if `aloud`. With a seed the same question has the same one."""
         from transformers import TextStreamer
 
@@ -152,7 +152,7 @@ class Chat:
         made = tokens[0, prompt["input_ids"].shape[1] :].tolist()
         ended = bool(made) and made[-1] in stops
         text = self._tokenizer.decode(made, skip_special_tokens=True).strip()
-        return Answer(text=text, tokens=len(made) - ended, stopped="stop" if ended else "length")
+        return Reply(text=text, tokens=len(made) - ended, stopped="stop" if ended else "length")
 
 
 def _line(*, talks: bool) -> str | None:
@@ -177,7 +177,7 @@ def _turn(one: Chat, history: Messages, line: str, *, as_json: bool) -> Messages
     return [*asked, {"role": "assistant", "content": answer.text}] if answer else one.opening
 
 
-def _print_json(line: str | None, answer: Answer | None, **also: str) -> None:
+def _print_json(line: str | None, answer: Reply | None, **also: str) -> None:
     """A line for each question, asked or not, so that a program can count them."""
     skipped = ("" if line == "" else None, 0, None)
     text, tokens, stopped = skipped if answer is None else (answer.text, answer.tokens, answer.stopped)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.data.digests import look
 from shardwise.data.micro_batches import GlobalBatch
-from shardwise.data.seen import look
 from shardwise.spec.run import EVALUATION, SAVING
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError, check_finite, check_sights
@@ -17,7 +17,7 @@ from shardwise.train.watching.signals import StopFlag
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class LoopOutcome:
     """How a run ended. `steps`: optimizer steps done in all; `signal`: the signal it stopped on, or 0 if it finished;
     `saved`: whether the last step is in a checkpoint."""
 
@@ -26,7 +26,7 @@ class Outcome:
     saved: bool = False
 
 
-def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outcome:
+def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> LoopOutcome:
     """Trains from step `start` to the end, or to a signal. Raises GuardError: a loss or gradient is not finite,
     replicas differ, or ranks see other samples than they should."""
     train_spec = build.job.train
@@ -69,10 +69,10 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Outc
         if ends:
             build.checkpoints.commit()
             saved = saving and _save(build, batch.step)
-            return Outcome(steps=batch.step, signal=0 if last else asked, saved=saved)
+            return LoopOutcome(steps=batch.step, signal=0 if last else asked, saved=saved)
         build.metrics.edge()
         batch = following
-    return Outcome(steps=total, saved=True)
+    return LoopOutcome(steps=total, saved=True)
 
 
 def _save(build: Build, step: int) -> bool:

@@ -23,7 +23,7 @@ from shardwise.parallel.mesh import to_device
 from shardwise.spec.layout.execution import chosen_positions
 from shardwise.spec.support.attention import BY_DOCUMENT
 from shardwise.train.cross_entropy import Chunks, Whole, any_loss, linear_loss
-from shardwise.train.precision import Types, cast_activations
+from shardwise.train.precision import Dtypes, cast_activations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class LossModule(nn.Module):
         self,
         anatomy: Anatomy,
         *,
-        types: Types,
+        types: Dtypes,
         chunk: int,
         plain: bool = True,
         compiled: bool = False,

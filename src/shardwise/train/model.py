@@ -40,7 +40,7 @@ from shardwise.spec.run import hub_revision
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.same_model import agree_on_model
 from shardwise.train.loss import LossModule
-from shardwise.train.precision import TYPES, Types
+from shardwise.train.precision import TYPES, Dtypes
 from shardwise.train.saving.card import base_name
 from shardwise.train.saving.export import Result
 
@@ -60,7 +60,7 @@ class TrainedModel:
 
     shape: ModelShape
     spread: Spread
-    types: Types
+    types: Dtypes
     drops: bool
     result: Result
     ownership: Ownership
@@ -141,7 +141,7 @@ def build_model(
     keys = Keys(parts[0].model, weights.names)
     weights.rename(keys)
 
-    def fill_part(part: Part) -> None:
+    def fill_part(part: ModelPart) -> None:
         fill(
             part.model,
             weights=weights,
@@ -176,13 +176,13 @@ def build_model(
 
 
 def spread_parts(
-    parts: Sequence[Part],
+    parts: Sequence[ModelPart],
     execution: Execution,
     *,
     world: World,
     shape: ModelShape,
     drops: bool,
-    fill: Callable[[Part], None],
+    fill: Callable[[ModelPart], None],
     result: Result,
     content: dict[str, str],
 ) -> TrainedModel:
@@ -216,7 +216,7 @@ def spread_parts(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ModelPart:
     """The model, or one stage of it, on the meta device; `elsewhere` are weights of other stages, `copies` weights they
     own; `balance` is the loss of routers, or None."""
 
@@ -244,7 +244,7 @@ def cut_parts(
     shape: ModelShape,
     drops: bool,
     balance: Balance | None = None,
-) -> list[Part]:
+) -> list[ModelPart]:
     """The parts of this rank, parameters on the meta device. `make`: the whole model anew, and the PEFT model around it
     or None; `drops`: dropout is allowed in training; `balance`: of routers, or None."""
     places = _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
@@ -260,7 +260,7 @@ def _part(
     shape: ModelShape,
     drops: bool,
     balance: Balance | None,
-) -> Part:
+) -> ModelPart:
     types = TYPES[execution.precision]
     _set_types(model, types)
     anatomy = find_anatomy(model)
@@ -283,7 +283,7 @@ def _part(
     if balance is not None:
         mark_real((anatomy.blocks[index] for index in place.blocks), balance)
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
-    return Part(
+    return ModelPart(
         model=model,
         adapters=adapters,
         balance=balance,
@@ -365,13 +365,13 @@ def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule) -> Parts:
     )
 
 
-def _set_types(model: nn.Module, types: Types) -> None:
+def _set_types(model: nn.Module, types: Dtypes) -> None:
     """Casts parameters, on the meta device, to the dtype they will be stored in; quantised ones stay as they are."""
     for parameter in filter(torch.is_floating_point, model.parameters()):
         parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
 
 
-def _saved_dtype(job: Job, config: Any, *, types: Types) -> torch.dtype:
+def _saved_dtype(job: Job, config: Any, *, types: Dtypes) -> torch.dtype:
     """As the job says; by default a model's source dtype, and of an adapter the trained one."""
     if job.train.save_dtype != "auto":
         return getattr(torch, job.train.save_dtype)

@@ -13,7 +13,7 @@ from shardwise.spec.layout.execution import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class Types:
+class Dtypes:
     """Dtypes of one precision. `trainable`: storage of trained weights, of their gradients and of optimizer states;
     `frozen`: storage of weights that are not trained; `compute`: matrix products and the residual stream."""
 
@@ -43,11 +43,11 @@ def cast_activations(anatomy: Anatomy, *, first_block: int, dtype: torch.dtype) 
         module.register_forward_hook(cast)
 
 
-TYPES: dict[Precision, Types] = {
-    "mixed": Types(trainable=torch.float32, frozen=torch.bfloat16, compute=torch.bfloat16),
-    "bf16": Types(trainable=torch.bfloat16, frozen=torch.bfloat16, compute=torch.bfloat16),
-    "fp16": Types(trainable=torch.float32, frozen=torch.float16, compute=torch.float16),
-    "fp32": Types(trainable=torch.float32, frozen=torch.float32, compute=torch.float32),
+TYPES: dict[Precision, Dtypes] = {
+    "mixed": Dtypes(trainable=torch.float32, frozen=torch.bfloat16, compute=torch.bfloat16),
+    "bf16": Dtypes(trainable=torch.bfloat16, frozen=torch.bfloat16, compute=torch.bfloat16),
+    "fp16": Dtypes(trainable=torch.float32, frozen=torch.float16, compute=torch.float16),
+    "fp32": Dtypes(trainable=torch.float32, frozen=torch.float32, compute=torch.float32),
 }
 
 

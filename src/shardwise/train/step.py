@@ -21,7 +21,7 @@ from shardwise.train.loss_scale import LossScale
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class GradientAccumulator:
     """Accumulates the gradients of one global batch; each of its trained tokens has the same weight. `keeps_casts`:
     weights that autocast casts are cast once for all micro-batches; `scale` is the loss's in float16; `balance`: the
     loss of routers, or None."""

@@ -36,7 +36,7 @@ from shardwise.train.device import check_device, check_memory
 from shardwise.train.guards.checks import agree, check_batches, check_layout, check_trained, gather
 from shardwise.train.guards.dtypes import together
 from shardwise.train.guards.replicas import check_replicas
-from shardwise.train.loop import Outcome, train
+from shardwise.train.loop import LoopOutcome, train
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.measuring.rates import peak_flops
 from shardwise.train.optim import moves
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> Outcome:
+def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> LoopOutcome:
     job, execution, hardware, planned = read_request(run)
     leave_out_bitsandbytes(job)
     _set_environment(job)
@@ -183,7 +183,7 @@ def _advance(composed: Build, start: int) -> None:
 
 
 def _finish(
-    composed: Build, outcome: Outcome, *, run: RunDirectory, hardware: str, journal: Journal, seconds: float
+    composed: Build, outcome: LoopOutcome, *, run: RunDirectory, hardware: str, journal: Journal, seconds: float
 ) -> None:
     world = composed.world
     ranks = gather(world, _rank_figures(composed))
@@ -213,7 +213,7 @@ def _finish(
     journal.enter("done", outcome=name)
 
 
-def _save_result(composed: Build, outcome: Outcome, *, run: RunDirectory, journal: Journal) -> None:
+def _save_result(composed: Build, outcome: LoopOutcome, *, run: RunDirectory, journal: Journal) -> None:
     """Writes `final/`; where that fails, a checkpoint, for which nothing is gathered, keeps what was trained. Raises
     SaveError: `final/` could not be written, or does not hold the live weights."""
     try:

@@ -10,7 +10,7 @@ from shardwise import api
 from shardwise.errors import InputError, Problem
 from shardwise.spec.plan.forecast import Plan
 from shardwise.web.models import DROPPED, Models, catalogue
-from shardwise.web.question import NAMES, SOLVE, Question
+from shardwise.web.question import NAMES, SOLVE, WebQuestion
 
 #: Plans that are remembered: going back and changing what is copied make none anew.
 _REMEMBERED = 24
@@ -36,7 +36,7 @@ class Answers:
         self._turn = threading.Lock()
         self._made: OrderedDict[tuple[str, ...], Plan] = OrderedDict()
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: WebQuestion) -> Answer:
         """What `shardwise plan` says to it."""
         try:
             model = self._models.find(question["model"], hub=question.hub) if question["model"] else ""
@@ -48,7 +48,7 @@ class Answers:
         except InputError as error:
             return _refused(error.problems, place=model)
 
-    def _plan(self, question: Question, model: str) -> Plan:
+    def _plan(self, question: WebQuestion, model: str) -> Plan:
         overrides = question.overrides(model)
         key = (question.solve or "", *(one.text for one in overrides))
         # A folder's configuration may change; the catalogue and what was dropped do not.

@@ -27,7 +27,7 @@ from shardwise.web.answers import Answer, Answers
 from shardwise.web.guard import App, Guard
 from shardwise.web.learn import learn_page
 from shardwise.web.models import Models
-from shardwise.web.question import FIELDS, Question
+from shardwise.web.question import FIELDS, WebQuestion
 from shardwise.web.runs import Runs, events, stamp
 
 #: Of the report's own pages, and of these.
@@ -107,10 +107,10 @@ class Pages:
         """The question and its answer."""
         query = request.query_params
         try:
-            question = Question.of(query)
+            question = WebQuestion.of(query)
             answer = self._answers.answer(question)
         except InputError as error:
-            question = Question(texts={field.name: "" for field in FIELDS})
+            question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
         shown = query.get("copy", "job.yaml")
         return render(
@@ -136,7 +136,7 @@ class Pages:
 
     def plan_json(self, request: Request) -> Response:
         """plan.json, as `shardwise plan --json` prints it."""
-        answer = self._answers.answer(Question.of(request.query_params))
+        answer = self._answers.answer(WebQuestion.of(request.query_params))
         if answer.plan is None:
             return JSONResponse({"errors": answer.by_field, "general": answer.general}, status_code=400)
         headers = {"content-disposition": 'attachment; filename="plan.json"'}
@@ -198,7 +198,7 @@ class Pages:
         return render("learn.html", **learn_page(request.query_params))
 
 
-def copied(shown: str, question: Question, plan: Plan, *, model: str) -> dict[str, str]:
+def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict[str, str]:
     """A plan as what is to be copied: the texts of files by name, and what else there is to say, as sentences."""
     if shown == "command":
         return {"command": question.command(model)}

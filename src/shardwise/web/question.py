@@ -70,14 +70,14 @@ NAMES = tuple(field.name for field in FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class WebQuestion:
     """What is asked: the text of every field, and whether the hub may be asked for the model's configuration."""
 
     texts: dict[str, str]
     hub: bool = False
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Question:
+    def of(cls, query: Mapping[str, str]) -> WebQuestion:
         """From the address; an address without a question is the usual one. Raises InputError: a text is too long."""
         asked = bool({*NAMES, "hub"} & query.keys())
         texts: dict[str, str] = {}

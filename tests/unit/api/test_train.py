@@ -62,7 +62,7 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -
     assert totals[-1] is not None, "once the rows are counted, it is known how long the run takes"
     assert isinstance(updates[0], api.Planned)
     assert [u.name for u in updates if isinstance(u, api.Phase)] == ["preparing data", "training"]
-    assert [u.step for u in updates if isinstance(u, api.Step)] == [1, 2, 3]
+    assert [u.step for u in updates if isinstance(u, api.StepMetrics)] == [1, 2, 3]
     assert capfd.readouterr().err == "counting rows\n", "preparation speaks to the terminal, and nobody else does"
 
 

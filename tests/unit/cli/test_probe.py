@@ -17,7 +17,7 @@ from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, w
 from shardwise.cli.main import main
 from shardwise.cli.probe import lines
 from shardwise.errors import HardwareError, InputError
-from shardwise.plan.rates.links import Group, copy_seconds
+from shardwise.plan.rates.links import RankGroup, copy_seconds
 from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
 from shardwise.spec.layout.axes import Layout
@@ -69,13 +69,13 @@ def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -
     halved = {"forward": {"1000000": 2e-4, "1000000000": 0.06}, "backward": {"1000000": 8e-4, "1000000000": 0.1}}
     assert gpu.attention_seconds == {"float32": halved}
     assert gpu.memory_bytes == pytest.approx(nominal.gpu.memory_bytes, rel=0.2)
-    pair = Group(size=2, link=cluster.node.link)
+    pair = RankGroup(size=2, link=cluster.node.link)
     for name, by_size in MESSAGES.items():
         for size, seconds in by_size.items():
             assert getattr(pair, name)(int(size)) == pytest.approx(seconds)
     assert 0.5e-3 < pair.all_reduce(2**23) < 12e-3, "between two that were measured"
     assert pair.all_reduce(2**26) == pytest.approx(4 * 12e-3, rel=0.05), "at the rate of the largest"
-    four = Group(size=4, link=cluster.node.link)
+    four = RankGroup(size=4, link=cluster.node.link)
     assert four.gather(64) == pytest.approx(3 * 0.3e-3, rel=0.01), "a hop each"
     assert four.gather(2**24) > 1.4 * pair.gather(2**24), "three quarters of all bytes pass a rank, not half"
 
@@ -160,7 +160,7 @@ def test_fsdp_takes_what_was_measured_of_a_unit_for_each_block_and_both_ends(lay
 def test_zero1_takes_what_was_measured_of_its_exchange() -> None:
     dear = MESSAGES | {"exchange": {size: 2 * seconds for size, seconds in MESSAGES["exchange"].items()}}
     once = _seconds("zero1")
-    pair = Group(size=2, link=parse_hardware("cpu:2").node.link)
+    pair = RankGroup(size=2, link=parse_hardware("cpu:2").node.link)
     assert _seconds("zero1", message_seconds=dear) - once == pytest.approx(pair.exchange(4 * 134_515_008), rel=0.01)
     assert _seconds("fsdp", message_seconds=dear) == _seconds("fsdp")
 

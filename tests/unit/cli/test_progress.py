@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shardwise.api import Notice, Phase, Planned, Step
+from shardwise.api import Notice, Phase, Planned, StepMetrics
 from shardwise.cli.console import make_console
-from shardwise.cli.progress import Progress, State, panel
+from shardwise.cli.progress import ProgressDisplay, State, panel
 from shardwise.spec.run import RunDirectory
 from tests.unit.cli.plans import plan
 
 PLANNED = Planned(plan=plan(), run=RunDirectory(Path("runs/x")))
 
 
-def step(number: int, **figures: float) -> Step:
-    return Step(step=number, loss=5.0 - number / 10, grad_norm=1.25, learning_rate=2e-4, step_seconds=2.0, **figures)
+def step(number: int, **figures: float) -> StepMetrics:
+    return StepMetrics(
+        step=number, loss=5.0 - number / 10, grad_norm=1.25, learning_rate=2e-4, step_seconds=2.0, **figures
+    )
 
 
 def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
@@ -27,7 +29,7 @@ def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None:
     made, file = console()
-    with Progress(made) as progress:
+    with ProgressDisplay(made) as progress:
         progress.show(PLANNED)
         progress.show(Phase(name="preparing data", total_steps=None, detail={}))
         progress.show(PLANNED)
@@ -52,8 +54,8 @@ def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_step_that_float16_skipped_is_shown_with_its_scale(terminal) -> None:
     made, file = console(terminal=terminal)
-    with Progress(made) as progress:
-        progress.show(Step(step=1, loss=5.0, loss_scale=65536.0, skipped=True))
+    with ProgressDisplay(made) as progress:
+        progress.show(StepMetrics(step=1, loss=5.0, loss_scale=65536.0, skipped=True))
     assert "skipped at loss scale 65536" in re.sub(r"\x1b\[\d*m", "", file.getvalue())
 
 
@@ -63,14 +65,14 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.Monke
             raise BrokenPipeError
 
     monkeypatch.setattr("os.dup2", lambda *_: None)  # this test's own output is still read
-    with Progress(make_console(Gone())) as progress:
+    with ProgressDisplay(make_console(Gone())) as progress:
         progress.show(PLANNED)
         progress.show(step(10))
 
 
 def test_the_panel_shows_how_far_it_is_and_how_to_end_at_once_when_it_is_stopping() -> None:
     made, file = console(terminal=True)
-    with Progress(made) as progress:
+    with ProgressDisplay(made) as progress:
         progress.show(PLANNED)
         progress.show(Phase(name="training", total_steps=4, detail={}))
         progress.show(step(1, tokens_per_second=12345.0))
@@ -86,7 +88,7 @@ def test_the_panel_shows_how_far_it_is_and_how_to_end_at_once_when_it_is_stoppin
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_notice_is_said_in_one_line_and_once(terminal: bool) -> None:
     made, file = console(terminal=terminal)
-    with Progress(made) as progress:
+    with ProgressDisplay(made) as progress:
         progress.show(Phase(name="training", total_steps=5, detail={}))
         progress.show(Notice(text="wandb cannot be opened and is not reported to: no login"))
         progress.show(step(1))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from shardwise.cli.timeline_text import heading, legend, timeline_lines
-from shardwise.spec.plan.timeline import Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.plan.timeline import Kind, Lane, Stream, Timeline, TimelineSpan
 from tests.unit.cli.conftest import Shardwise
 
 
-def span(rank: int, kind: Kind, start: float, end: float, stream: Stream = "compute") -> Span:
-    return Span(rank=rank, stream=stream, kind=kind, name=kind, start=start, end=end)
+def span(rank: int, kind: Kind, start: float, end: float, stream: Stream = "compute") -> TimelineSpan:
+    return TimelineSpan(rank=rank, stream=stream, kind=kind, name=kind, start=start, end=end)
 
 
 def staircase() -> Timeline:

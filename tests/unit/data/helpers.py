@@ -13,7 +13,7 @@ import pytest
 from shardwise.data.prepare.build import Shard, ShardWriter, copy_tokens, gather, write_store
 from shardwise.data.prepare.command import prepare
 from shardwise.data.store import PreparedData
-from shardwise.data.workers.pool import Limits
+from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.tokens import Tokens
 from shardwise.errors import DataError
 from shardwise.spec.job.places import write_places
@@ -78,7 +78,7 @@ def prepared(
     model: Path,
     data: Mapping[str, Any],
     seed: int = 42,
-    limits: Limits | None = None,
+    limits: WorkerLimits | None = None,
     workers: int = 1,
 ) -> dict[str, Any]:
     """data.json of a whole preparation in this process, with real workers."""

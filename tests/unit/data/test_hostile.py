@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.data.workers.pool import Limits
+from shardwise.data.workers.pool import WorkerLimits
 from shardwise.units import MIB
 from tests.unit.data.helpers import refused, write_jsonl
 
-LIMITS = Limits(memory_bytes=256 * MIB, cpu_seconds=2)
+LIMITS = WorkerLimits(memory_bytes=256 * MIB, cpu_seconds=2)
 
 BOMBS = {
     "memory at compile time": ("{{ 'a' * 10**10 }}", "needs more than 256 MiB of memory"),

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from shardwise.errors import InputError, RanOutOfMemoryError, WorkerFailedError
-from shardwise.launch.follow import Notice, Phase, Step, Update
+from shardwise.launch.follow import FollowUpdate, Notice, Phase, StepMetrics
 from shardwise.launch.processes import workers
 from shardwise.launch.processes.process_tree import PROC
 from shardwise.launch.processes.rank import STARTED
@@ -48,9 +48,12 @@ if rank == 0:
     append_line(run.metrics, {"step": 1, "loss": 2.5, "peak_memory_bytes": [10, 20]})
 outcome("finished")
 """)
-    updates: list[Update] = []
+    updates: list[FollowUpdate] = []
     run_workers(run, processes=2, module=module, on_update=updates.append)
-    assert updates == [Phase(name="training", total_steps=3, detail={}), Step(step=1, loss=2.5, peak_memory_bytes=20)]
+    assert updates == [
+        Phase(name="training", total_steps=3, detail={}),
+        StepMetrics(step=1, loss=2.5, peak_memory_bytes=20),
+    ]
     for rank in (0, 1):
         assert run.rank_log(rank).read_text() == f"{STARTED}\nto stdout\nto stderr\n"
         threads = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -133,7 +136,7 @@ os.abort()
 def test_a_run_that_has_finished_has_finished_whatever_ends_its_processes(run, worker, *, is_whole) -> None:
     size, digest = 2 if is_whole else 3, hashlib.sha256(b"{}").hexdigest()
     module = worker(f"SIZE, SHA256 = {size}, {digest!r}\n{ABORTED}")
-    updates: list[Update] = []
+    updates: list[FollowUpdate] = []
     if not is_whole:
         with pytest.raises(WorkerFailedError, match="was ended by signal 6"):
             run_workers(run, processes=2, module=module)
@@ -153,7 +156,7 @@ if not (run.root / "failed").exists():
     time.sleep(600)
 outcome("finished")
 """)
-    updates: list[Update] = []
+    updates: list[FollowUpdate] = []
     run_workers(run, processes=2, module=module, max_restarts=1, grace_seconds=0.5, on_update=updates.append)
     (notice,) = [update.text for update in updates if isinstance(update, Notice)]
     assert notice.startswith("rank 1 failed while training (step 17): ValueError: the first time")

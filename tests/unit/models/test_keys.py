@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
-from shardwise.models.keys import Keys, Span
+from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
 from shardwise.spec.support.splits import forecast_only
@@ -62,7 +62,7 @@ def test_every_weight_is_found_and_saved_as_transformers_does(kind: str, tied: b
     assert sorted(span.key for span in spans) == sorted(Weights(tmp_path).names)
 
 
-def _whole(keys: Keys, name: str, shape: tuple[int, ...]) -> list[Span]:
+def _whole(keys: Keys, name: str, shape: tuple[int, ...]) -> list[StoredSpan]:
     return keys.spans(name, shape=shape, offsets=(0,) * len(shape), lengths=shape)
 
 

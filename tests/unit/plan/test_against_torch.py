@@ -25,7 +25,7 @@ from shardwise.models.anatomy import find_anatomy
 from shardwise.models.varlen import register
 from shardwise.parallel import compiled
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.plan.work.activations import Setting, everything_bytes, saved_bytes
+from shardwise.plan.work.activations import BlockSetting, everything_bytes, saved_bytes
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.tensors import TYPES
 from shardwise.spec.layout.axes import Layout
@@ -335,7 +335,7 @@ NO_DROPOUT = dict.fromkeys(DROPOUTS.split(), 0.0)
 
 def setting_of(model, *, method, precision, attention="sdpa", compiled=False, dropout=False):
     """On a CPU, rows of 97 tokens."""
-    return Setting(
+    return BlockSetting(
         inventory=take_inventory(asked(method), model),
         types=TYPES[precision],
         sharded=False,

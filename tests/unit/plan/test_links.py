@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware
-from shardwise.plan.rates.links import START_SECONDS, Group, group_of
+from shardwise.plan.rates.links import START_SECONDS, RankGroup, group_of
 from shardwise.spec.cluster import Link
 from shardwise.spec.layout.axes import AXES, Layout
 
@@ -50,7 +50,7 @@ def test_a_group_talks_inside_a_node_only_where_all_like_it_lie_inside_one(hardw
 
 
 def test_ring_collectives_follow_their_formula() -> None:
-    group = Group(size=4, link=Link(name="l", bytes_per_second=1e9, latency_seconds=1e-3))
+    group = RankGroup(size=4, link=Link(name="l", bytes_per_second=1e9, latency_seconds=1e-3))
     assert group.gather(0.75e9) == pytest.approx(0.75 * 1.0 + 3e-3 + START_SECONDS)  # three quarters of the link's rate
     assert group.all_reduce(1e9) == pytest.approx(2 * group.gather(1e9))
-    assert Group(size=1, link=group.link).gather(1e9) == 0
+    assert RankGroup(size=1, link=group.link).gather(1e9) == 0

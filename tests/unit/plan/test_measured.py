@@ -10,7 +10,7 @@ from shardwise.plan.memory import instants
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.time.step import step_of
 from shardwise.plan.work import activations
-from shardwise.plan.work.activations import Setting
+from shardwise.plan.work.activations import BlockSetting
 from shardwise.units import GIB
 from tests.unit.plan.asking import execution, job, shape, work
 
@@ -73,7 +73,7 @@ def as_then(monkeypatch):
     monkeypatch.setattr(instants, "in_loss", lambda scene: (logits(scene), head_gradient(scene)))
     monkeypatch.setattr(instants, "made_head_gradient", head_gradient)
     wide = property(lambda s: s.types.trainable if s.casts else s.types.compute)
-    monkeypatch.setattr(Setting, "adapter_bytes", wide)
+    monkeypatch.setattr(BlockSetting, "adapter_bytes", wide)
     monkeypatch.setattr(activations, "made_again", lambda _: False)
     monkeypatch.setattr(activations, "_made_again_inside", lambda *_: set())
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan.costs.collectives import Messages
-from shardwise.plan.costs.piece import Piece
+from shardwise.plan.costs.collectives import MessageTime
+from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
 from shardwise.plan.time.forecast import forecast_time
-from shardwise.plan.time.passes import Stage
+from shardwise.plan.time.passes import StageTime
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape
@@ -26,9 +26,9 @@ def stages(draw):
     gather = draw(maybe)
     again = draw(st.sampled_from((0.0, gather)))
     outer = (draw(maybe) if gather else 0.0, draw(maybe), draw(maybe) if again else 0.0)
-    messages = Messages(gather, again, draw(maybe), *outer, draw(maybe) if gather else 0.0, draw(maybe))
-    forward, backward, loss = (Piece(seconds, seconds) for seconds in (draw(some), draw(some), draw(maybe)))
-    return Stage(draw(st.integers(1, 9)), forward, backward, 0.0, loss, messages, draw(st.booleans()))
+    messages = MessageTime(gather, again, draw(maybe), *outer, draw(maybe) if gather else 0.0, draw(maybe))
+    forward, backward, loss = (RankTime(seconds, seconds) for seconds in (draw(some), draw(some), draw(maybe)))
+    return StageTime(draw(st.integers(1, 9)), forward, backward, 0.0, loss, messages, draw(st.booleans()))
 
 
 def covered(streams):

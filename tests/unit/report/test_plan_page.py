@@ -7,18 +7,18 @@ from dataclasses import replace
 
 from shardwise.report.pages.charts import merged, timeline_chart
 from shardwise.report.pages.plan_page import plan_html
-from shardwise.spec.plan.timeline import Lane, Span, Timeline
+from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
 from tests.unit.cli.plans import nothing_fits, plan
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
 
 LANES = (Lane(ranks=(0, 1), computing=0.5), Lane(ranks=(2, 3), computing=0.25))
 
 
-def span(rank: int, start: float, end: float, *, name: str = "forward of layer 0") -> Span:
-    return Span(rank=rank, stream="compute", kind="forward", name=name, start=start, end=end)
+def span(rank: int, start: float, end: float, *, name: str = "forward of layer 0") -> TimelineSpan:
+    return TimelineSpan(rank=rank, stream="compute", kind="forward", name=name, start=start, end=end)
 
 
-def timeline(*spans: Span) -> Timeline:
+def timeline(*spans: TimelineSpan) -> Timeline:
     return Timeline(strategy="pp", seconds=4.0, micro_batches=8, drawn_micro_batches=4, lanes=LANES, spans=spans)
 
 

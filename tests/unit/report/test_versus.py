@@ -14,7 +14,7 @@ from shardwise.report.pages.versus_page import bars_of, versus_html
 from shardwise.report.versus import Contender, Turns, contender, versus
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.timeline import Lane, Span, Timeline
+from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
 from shardwise.spec.run import RunDirectory, announce, read_metrics
 from tests.unit.report.runs import GIB, RunMaker
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
@@ -63,7 +63,7 @@ def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path) ->
         "runs of 3 steps or fewer count their first steps, which are slow; --steps 13 says more",
         "forecast times are nominal: the rates of this machine's CPU processes were not measured",
     }
-    spans = (Span(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
+    spans = (TimelineSpan(rank=0, stream="compute", kind="forward", name="forward", start=0.0, end=1.0),)
     lanes = (Lane(ranks=(0,), computing=0.5),)
     step = Timeline(strategy="mp", seconds=2.0, micro_batches=4, drawn_micro_batches=2, lanes=lanes, spans=spans)
     words = Page(versus_html(found, {"mp-2": step})).words

@@ -10,7 +10,7 @@ import pytest
 from shardwise.cli.console import make_console
 from shardwise.cli.report import print_report
 from shardwise.report.collect import collect
-from shardwise.report.contents import Outcome
+from shardwise.report.contents import RunOutcome
 from tests.unit.report.runs import RunMaker, make_job
 
 
@@ -31,15 +31,21 @@ def test_the_terminal_says_where_a_run_went_on_to_another_length(tmp_path: Path)
 @pytest.mark.parametrize(
     ("outcome", "sentence"),
     [
-        (Outcome(state="finished", step=50, total_steps=50), "Finished at step 50 of 50."),
+        (RunOutcome(state="finished", step=50, total_steps=50), "Finished at step 50 of 50."),
         (
-            Outcome(state="stopped", step=7, total_steps=50, signal="SIGTERM"),
+            RunOutcome(state="stopped", step=7, total_steps=50, signal="SIGTERM"),
             "Stopped at step 7 of 50 by signal SIGTERM.",
         ),
-        (Outcome(state="failed", step=7, failure="rank 1: no memory"), "Failed after step 7: rank 1: no memory"),
-        (Outcome(state="unfinished", step=0, phase="loading"), "Still running, or killed: step 0, last phase loading."),
-        (Outcome(state="running", step=7, total_steps=50, phase="training"), "Running: step 7 of 50, phase training."),
+        (RunOutcome(state="failed", step=7, failure="rank 1: no memory"), "Failed after step 7: rank 1: no memory"),
+        (
+            RunOutcome(state="unfinished", step=0, phase="loading"),
+            "Still running, or killed: step 0, last phase loading.",
+        ),
+        (
+            RunOutcome(state="running", step=7, total_steps=50, phase="training"),
+            "Running: step 7 of 50, phase training.",
+        ),
     ],
 )
-def test_each_end_has_its_sentence(outcome: Outcome, sentence: str) -> None:
+def test_each_end_has_its_sentence(outcome: RunOutcome, sentence: str) -> None:
     assert sentence in outcome.sentence

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from shardwise.train.saving.difference import Difference, difference, main
+from shardwise.train.saving.difference import TensorDifference, difference, main
 
 Tensors = dict[str, torch.Tensor]
 
@@ -26,7 +26,7 @@ def tensors(dtype: torch.dtype = torch.float32) -> Tensors:
     return {name: torch.randn(8, 4).to(dtype) for name in ("a.weight", "b.weight", "c.weight")}
 
 
-def compared(tmp_path: Path, found: Tensors, *, dtype: torch.dtype = torch.float32) -> Difference:
+def compared(tmp_path: Path, found: Tensors, *, dtype: torch.dtype = torch.float32) -> TensorDifference:
     return difference(folder(tmp_path / "a", tensors(dtype)), folder(tmp_path / "b", found), tolerance=1e-5)
 
 

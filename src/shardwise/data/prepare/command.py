@@ -27,7 +27,7 @@ from shardwise.data.prepare.progress import say
 from shardwise.data.read.hub import fetch_hub_rows, tokenizer_folder
 from shardwise.data.read.sources import Source, find_sources
 from shardwise.data.store import read_manifest
-from shardwise.data.workers.pool import Limits
+from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.errors import DataError, InputError, Problem, ShardwiseError
 from shardwise.spec.cache import cache_root
@@ -50,7 +50,7 @@ _COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longe
 
 
 def prepare(
-    run: RunDirectory, *, limits: Limits | None = None, num_workers: int | None = None, announce: bool = True
+    run: RunDirectory, *, limits: WorkerLimits | None = None, num_workers: int | None = None, announce: bool = True
 ) -> dict[str, Any]:
     """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises DataError: problems
     of the data, the tokenizer or the template, all at once where they are of one kind; InputError: the cache cannot be
@@ -85,7 +85,7 @@ def prepare(
             tokenizer=tokenizer,
             template=template,
             places=places,
-            limits=limits or Limits(),
+            limits=limits or WorkerLimits(),
             num_workers=num_workers,
             measured=lambda found: note_data(
                 job, counts=dict(found["lengths"]), data_json=describe({"ends": None, **found})

@@ -21,7 +21,7 @@ from shardwise.data.read.formats import FORMATS, Format, recognise, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import first_columns
 from shardwise.data.read.sources import COLUMNAR, Source, SourceFile
-from shardwise.data.workers.pool import MAX_WORKERS, Limits, Pool, Reply
+from shardwise.data.workers.pool import MAX_WORKERS, Pool, Reply, WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.data.workers.tokens import Rules
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
@@ -50,7 +50,7 @@ class Preparation:
     tokenizer: Path
     template: str | None
     places: Places
-    limits: Limits
+    limits: WorkerLimits
     num_workers: int | None = None
     measured: Callable[[dict[str, Any]], None] = lambda _: None
 

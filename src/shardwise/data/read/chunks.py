@@ -59,16 +59,16 @@ class Chunk:
 
 
 @dataclass(kw_only=True)
-class Cut:
+class FileChunk:
     """A file's chunks, and what is wrong with the file beyond them, as (line, message)."""
 
     chunks: list[Chunk] = field(default_factory=list)
     problems: list[tuple[int, str]] = field(default_factory=list)
 
 
-def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> Cut:
+def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> FileChunk:
     """Chunks of about `chunk_bytes`; a file that cannot be cut yields its problem instead of raising."""
-    cut = Cut()
+    cut = FileChunk()
     try:
         for chunk in _chunks(file, partial(Chunk, file=index, path=file.path), chunk_bytes):
             cut.chunks.append(chunk)  # one by one: those before an error are kept

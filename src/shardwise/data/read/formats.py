@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.data.read.calls import FILLED, Row, RowError, parsed, tools_of, unfilled
-from shardwise.data.read.messages import Message, messages_of, text_of
+from shardwise.data.read.messages import ChatMessage, messages_of, text_of
 from shardwise.spec.job.data import RowFormat
 
 
@@ -123,7 +123,7 @@ def conversation(messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] 
     return Conversation(messages=messages, learns=learns, tools=tools)
 
 
-def _conversation_of(messages: Sequence[Message], row: Row, *, of_prompt: int = 0) -> Conversation:
+def _conversation_of(messages: Sequence[ChatMessage], row: Row, *, of_prompt: int = 0) -> Conversation:
     """A row's messages, of which the first `of_prompt` are not trained. Raises RowError: another is marked as trained
     than may be."""
     learns = [message.said["role"] == "assistant" and at >= of_prompt for at, message in enumerate(messages)]
@@ -177,7 +177,7 @@ def _is_chat(value: Any) -> bool:
 def _read_conversations(row: Row) -> Example:
     messages, system = messages_of(row, "conversations"), _optional_text(row, "system")
     if system.strip():
-        messages.insert(0, Message(said={"role": "system", "content": system}, of="system"))
+        messages.insert(0, ChatMessage(said={"role": "system", "content": system}, of="system"))
     return _conversation_of(messages, row)
 
 

@@ -35,7 +35,7 @@ MARKS = ("weight", "train", "training", "loss_mask", "loss")
 _PARTS = ("train_detail", "training_detail")
 
 
-class Message(NamedTuple):
+class ChatMessage(NamedTuple):
     """A message for a chat template, with `role`, `content` and whatever else the row says of it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Message(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def messages_of(row: Row, column: str) -> list[Message]:
+def messages_of(row: Row, column: str) -> list[ChatMessage]:
     """The messages in a column; it or each of them may be JSON text. Raises RowError: they are none, or one has no
     known role or no text."""
     items = parsed(row.get(column))
@@ -61,7 +61,7 @@ def messages_of(row: Row, column: str) -> list[Message]:
     return [_message(parsed(item), of=f"{column}[{index}]") for index, item in enumerate(items)]
 
 
-def _message(item: Any, *, of: str) -> Message:
+def _message(item: Any, *, of: str) -> ChatMessage:
     if not isinstance(item, dict):
         raise RowError(f"{of} is {shown(item)}; expected an object with role and content")
     speaker, says = _spelling(item, of=of)
@@ -79,7 +79,7 @@ def _message(item: Any, *, of: str) -> Message:
         read = calls_of if key == "tool_calls" else call_of
         extras[key] = read(extras[key], of=f"{of}.{key}", notes=notes)
     content = _content(item, says, may_be_empty=role != "assistant" or bool(calls), of=f"{of}.")
-    return Message(said={"role": role, "content": content, **extras}, of=of, mark=mark, notes=tuple(notes))
+    return ChatMessage(said={"role": role, "content": content, **extras}, of=of, mark=mark, notes=tuple(notes))
 
 
 #: Values of a message's keys that say nothing, as columns of one type are filled up with.

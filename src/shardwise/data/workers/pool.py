@@ -27,7 +27,7 @@ from shardwise.units import GIB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class WorkerLimits:
     """What one worker may take. `memory_bytes`: beyond what it holds once the tokenizer is loaded; `cpu_seconds`: for
     one batch of rows."""
 
@@ -35,7 +35,7 @@ class Limits:
     cpu_seconds: int = 60
 
 
-def bound_memory(limits: Limits) -> None:
+def bound_memory(limits: WorkerLimits) -> None:
     """From now on, allocations beyond the limit fail with MemoryError, or end the process inside libraries."""
     statm = Path("/proc/self/statm").read_text(encoding="ascii").split()
     held = int(statm[5]) * resource.getpagesize()  # data + stack; proc(5)
@@ -43,7 +43,7 @@ def bound_memory(limits: Limits) -> None:
     _lower(resource.RLIMIT_CORE, 0)
 
 
-def bound_next_batch(limits: Limits) -> None:
+def bound_next_batch(limits: WorkerLimits) -> None:
     """Ends the process by SIGXCPU unless this is called again within `cpu_seconds` of processor time."""
     _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
 
@@ -95,7 +95,7 @@ class _Worker:
         line = self.replies.readline()
         return json.loads(line) if line.endswith("\n") else None
 
-    def cause_of_death(self, limits: Limits) -> str:
+    def cause_of_death(self, limits: WorkerLimits) -> str:
         """In words, from the exit status and the last line of stderr."""
         code = self.process.wait()
         if code == -signal.SIGXCPU:
@@ -119,7 +119,7 @@ class _Worker:
 class Pool:
     """Workers that have loaded the same tokenizer and rules. To be closed."""
 
-    def __init__(self, load: Request, *, name: str, num_workers: int, limits: Limits) -> None:
+    def __init__(self, load: Request, *, name: str, num_workers: int, limits: WorkerLimits) -> None:
         self._limits = limits
         self._workers = [_Worker() for _ in range(num_workers)]
         self.facts: Reply = {}

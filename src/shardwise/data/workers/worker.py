@@ -27,7 +27,7 @@ from shardwise.data.read.formats import BY_NAME, Conversation, Example, Format, 
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import BadRow, Row, read_chunk
 from shardwise.data.read.sources import COLUMNAR
-from shardwise.data.workers.pool import Limits, bound_memory, bound_next_batch
+from shardwise.data.workers.pool import WorkerLimits, bound_memory, bound_next_batch
 from shardwise.data.workers.render import DEFAULT_TEMPLATE, Rendered, Renderer
 from shardwise.data.workers.template import TemplateMemoryError
 from shardwise.data.workers.tokens import Rules, Tokenizer, Tokens, load_tokenizer, shorten
@@ -73,7 +73,7 @@ class Worker:
     tokenizer: Tokenizer
     renderer: Renderer
     rules: Rules
-    limits: Limits
+    limits: WorkerLimits
 
     def chunk(self, chunk: Chunk, *, form: Format, stem: Path) -> Tally:
         """Writes the chunk's rows as a shard."""
@@ -146,7 +146,7 @@ class Worker:
 
 
 def _load(request: dict[str, Any]) -> tuple[Worker, dict[str, Any]]:
-    rules, limits = Rules(**request["rules"]), Limits(**request["limits"])
+    rules, limits = Rules(**request["rules"]), WorkerLimits(**request["limits"])
     tokenizer = load_tokenizer(request["tokenizer"])
     renderer = tokenizer.renderer(rules)
     gc.freeze()  # what is loaded stays; collections of what rows leave behind need not look at it

@@ -21,7 +21,7 @@ _LAST_ACK = struct.Struct("=56xI")
 Message = dict[str, Any]
 
 
-class Link:
+class NodeConnection:
     """The connection between two nodes' launchers, for lines of JSON. `node`, `name`: who is at the other end; `lost`:
     it has broken; `ended`: all ranks there have ended."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shardwise import __version__
 from shardwise.errors import InputError
-from shardwise.launch.nodes.link import Link, Message
+from shardwise.launch.nodes.link import Message, NodeConnection
 from shardwise.launch.nodes.peers import Peers, stop_if_asked, word_of
 from shardwise.launch.processes.stop_requests import StopRequests
 
@@ -71,7 +71,7 @@ def listen(nodes: Nodes) -> socket.socket:
 def gather(nodes: Nodes, server: socket.socket, *, say: Say) -> Peers:
     """Node 0: waits for all others. Raises InputError: one is of another start or version, or does not come;
     StoppedError: a signal came first."""
-    came: dict[int, Link] = {}
+    came: dict[int, NodeConnection] = {}
     server.settimeout(0.2)
     began, said = time.monotonic(), False
     with StopRequests() as requests, _told_on_error(came):
@@ -94,7 +94,7 @@ def gather(nodes: Nodes, server: socket.socket, *, say: Say) -> Peers:
 
 
 @contextmanager
-def _told_on_error(came: Mapping[int, Link]) -> Generator[None]:
+def _told_on_error(came: Mapping[int, NodeConnection]) -> Generator[None]:
     try:
         yield
     except BaseException as error:
@@ -104,9 +104,9 @@ def _told_on_error(came: Mapping[int, Link]) -> Generator[None]:
         raise
 
 
-def _greet(connection: socket.socket, nodes: Nodes, *, known: dict[int, Link]) -> Link | None:
+def _greet(connection: socket.socket, nodes: Nodes, *, known: dict[int, NodeConnection]) -> NodeConnection | None:
     """Hears who comes; None for what is no node of ours. Raises InputError: it is of another start or version."""
-    link = Link(connection)
+    link = NodeConnection(connection)
     deadline = time.monotonic() + 2.0
     hello: Message = {}
     try:
@@ -154,6 +154,6 @@ def join(nodes: Nodes, *, say: Say) -> Peers:
                 raise InputError(f"node 0 does not answer at {where} ({reason}); start it, or correct --master")
             stop_if_asked(requests, "stopped before node 0 came")
             requests.wait(0.3)
-    link = Link(connection)
+    link = NodeConnection(connection)
     link.send({"node": nodes.rank, "nodes": nodes.count, "name": socket.gethostname(), "version": __version__})
     return Peers(node=nodes.rank, links=[link], address=link.addresses[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError, StoppedError, WorkerFailedError
 from shardwise.launch.failure import RankExit
-from shardwise.launch.nodes.link import Link, Message
+from shardwise.launch.nodes.link import Message, NodeConnection
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.units import format_seconds
 
@@ -35,7 +35,7 @@ class Peers:
     """
 
     node: int = 0
-    links: list[Link] = field(default_factory=list[Link])
+    links: list[NodeConnection] = field(default_factory=list[NodeConnection])
     address: str = ""
     exits: list[RankExit] = field(default_factory=list[RankExit])
     told: tuple[int, str] | None = None
@@ -48,7 +48,7 @@ class Peers:
             for message in link.receive():
                 self._take(message, link)
 
-    def _take(self, message: Message, link: Link) -> None:
+    def _take(self, message: Message, link: NodeConnection) -> None:
         if "exits" in message:
             self.exits += [RankExit(rank=rank, code=code) for rank, code in message["exits"]]
             link.ended = bool(message["ended"])
@@ -117,7 +117,7 @@ class Peers:
             if answer["missing"]:
                 raise RunDirectoryError(f"{link} does not see {what} ({answer['missing'][0]}); {remedy}")
 
-    def await_answers(self, *, seconds: float) -> list[tuple[Link, Message]]:
+    def await_answers(self, *, seconds: float) -> list[tuple[NodeConnection, Message]]:
         """Node 0: an answer of each. Raises WorkerFailedError: one is gone, or does not answer."""
         deadline = time.monotonic() + seconds
         while len(self._answers) < len(self.links):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from shardwise.errors import WorkerFailedError
-from shardwise.launch.follow import Follower, Notice, Phase, Update, tell
+from shardwise.launch.follow import Follower, FollowUpdate, Notice, Phase, tell
 from shardwise.launch.nodes.peers import Peers
 from shardwise.launch.outcome import conclude
 from shardwise.launch.processes.command import WORKER, require_torch
@@ -41,7 +41,7 @@ def run_workers(
     grace_seconds: float = 3.0,
     lock: int | None = None,
     waiting: Ranks | None = None,
-    on_update: Callable[[Update], None] | None = None,
+    on_update: Callable[[FollowUpdate], None] | None = None,
 ) -> None:
     """Runs `processes` workers to their end.
 
@@ -97,7 +97,7 @@ def follow_ranks(
     processes: int,
     requests: StopRequests,
     grace_seconds: float = 3.0,
-    on_update: Callable[[Update], None] | None = None,
+    on_update: Callable[[FollowUpdate], None] | None = None,
     peers: Peers | None = None,
 ) -> None:
     """Lets ranks begin, and hands on what the run writes until all have ended or someone asked twice to stop them.

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.catalog.config import ACTIVATIONS
 from shardwise.errors import UnsupportedError
-from shardwise.models.built.seen import Call, Op, operator_name
+from shardwise.models.built.traced import Call, Op, operator_name
 from shardwise.spec.model.shape import Norm, NormKind
 
 _SHAPED = frozenset({"view", "_unsafe_view", "reshape", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze"})

@@ -11,7 +11,7 @@ from torch import nn
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
 from shardwise.models.built.operators import norm_kind, norm_of, only_views
-from shardwise.models.built.seen import POSITIONS, TOKENS, Call, Seen
+from shardwise.models.built.traced import POSITIONS, TOKENS, Call, Seen
 from shardwise.models.built.watch import is_linear
 from shardwise.models.stage import outer_modules
 from shardwise.spec.model.names import OuterNames

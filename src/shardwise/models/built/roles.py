@@ -13,7 +13,7 @@ import torch
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.built.operators import HARMLESS, VIEWS, activation_ops, norm_kind, norm_of, only_views
-from shardwise.models.built.seen import POSITIONS, STREAM, Attention, BlockCall, Call, Origins, Seen
+from shardwise.models.built.traced import POSITIONS, STREAM, AttentionCall, BlockCall, Call, Origins, Seen
 from shardwise.models.built.watch import DOCUMENTS, is_linear
 from shardwise.spec.model.shape import Matrix, MlpKind, Norm, NormKind, Reads
 
@@ -59,7 +59,7 @@ def _strange(block: BlockCall) -> list[str]:
     return sorted({op.name for op in block.ops} - HARMLESS)
 
 
-def attention_of(block: BlockCall) -> Attention:
+def attention_of(block: BlockCall) -> AttentionCall:
     """The one attention of a block, with heads and causal. Raises UnsupportedError: there is none, or another one."""
     found = block.attention
     if len(found) != 1:
@@ -129,7 +129,7 @@ class _Reader:
         if twice:
             raise self._error(f"{', '.join(twice)} runs more than once")
 
-    def _attention_matrices(self, attention: Attention) -> tuple[list[Call], Call]:
+    def _attention_matrices(self, attention: AttentionCall) -> tuple[list[Call], Call]:
         """The matrices that make queries, keys and values, in order, and the one that reads attention's output."""
         ends = [self._matrices_behind(tensor) for tensor in (attention.query, attention.key, attention.value)]
         if any(len(end) != 1 for end in ends):

@@ -28,8 +28,8 @@ from shardwise.errors import InputError, ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.built.outside import Outside, read_outside
 from shardwise.models.built.roles import Block, attention_of, read_block
-from shardwise.models.built.seen import Seen
 from shardwise.models.built.sliced import slices_alike
+from shardwise.models.built.traced import Seen
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split
 from shardwise.spec.support.splits import EXPERT_FAMILIES

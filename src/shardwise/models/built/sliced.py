@@ -10,7 +10,7 @@ from torch import nn
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, tensor_plan
 from shardwise.models.built.roles import Block
-from shardwise.models.built.seen import BlockCall, Seen
+from shardwise.models.built.traced import BlockCall, Seen
 from shardwise.models.built.watch import is_linear, watch, watchable
 from shardwise.spec.model.shape import Cut, Matrix
 

@@ -17,14 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.built.seen import (
+from shardwise.models.built.traced import (
     POSITIONS,
     STREAM,
     TOKENS,
-    Attention,
+    AttentionCall,
     BlockCall,
     Call,
-    Mask,
+    MaskCall,
     Op,
     Seen,
     operator_name,
@@ -92,7 +92,7 @@ class _Watcher(TorchDispatchMode):
         self._parameters = {id(p): name for name, p in anatomy.model.named_parameters()}
         self._inside: list[list[Op]] = []  # operators of the leaf modules that run now
         self._block: BlockCall | None = None
-        self._masks: dict[int, Mask] = {}
+        self._masks: dict[int, MaskCall] = {}
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -235,7 +235,7 @@ class _Watcher(TorchDispatchMode):
 
         causal = sees(1, 0) and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
         mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
-        self._masks[id(mask)] = Mask(causal=causal, window=window, by_positions=self._asked_positions)
+        self._masks[id(mask)] = MaskCall(causal=causal, window=window, by_positions=self._asked_positions)
         self._kept.append(mask)
         self._asked_positions = False
         return mask
@@ -250,7 +250,7 @@ class _Watcher(TorchDispatchMode):
         **words: Any,
     ) -> tuple[torch.Tensor, None]:
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-        attention = Attention(
+        attention = AttentionCall(
             name=f"<attention of {type(module).__name__}>",
             query=query,
             key=key,

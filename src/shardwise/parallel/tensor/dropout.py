@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 
-class Draws:
+class RandomStreams:
     """The random streams of one block on one rank, used by its forward in training; `mesh` is the axis `tp`."""
 
     def __init__(self, block: nn.Module, *, mesh: DeviceMesh) -> None:

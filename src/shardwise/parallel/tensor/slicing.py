@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from shardwise.errors import UnsupportedError
 from shardwise.parallel.tensor.collectives import Moves, Rows
 from shardwise.parallel.tensor.dora import slice_magnitudes
-from shardwise.parallel.tensor.dropout import Draws
+from shardwise.parallel.tensor.dropout import RandomStreams
 from shardwise.parallel.tensor.slices import Slicer
 from shardwise.spec.layout.axes import rows_of_shard
 
@@ -170,7 +170,7 @@ def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, m
 
 def _draw(block: nn.Module, *, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
     """Dropout of slices differs between ranks; dropout of gathered activations is the same."""
-    draws = Draws(block, mesh=mesh)
+    draws = RandomStreams(block, mesh=mesh)
     for name, style in _sliced_modules(block, plan).items():
         if style == "colwise":
             draws.share(block.get_submodule(name))

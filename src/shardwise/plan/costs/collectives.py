@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.rates import Group, group_of
+from shardwise.plan.rates import RankGroup, group_of
 from shardwise.plan.work import Scene
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
 
 
-class Messages(NamedTuple):
+class MessageTime(NamedTuple):
     """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; the same
     of what a stage holds before its blocks and beside them (`outer_`); and of its final norm and head."""
 
@@ -24,10 +24,10 @@ class Messages(NamedTuple):
     head_reduce: float = 0.0
 
 
-NO_MESSAGES = Messages()
+NO_MESSAGES = MessageTime()
 
 
-def shard_group(cluster: Cluster, layout: Layout) -> Group:
+def shard_group(cluster: Cluster, layout: Layout) -> RankGroup:
     """The ranks among which weights, or states, are cut: see `persistent.shard_degree`."""
     axes = ("dp_shard", "cp") if layout.dp_shard > 1 else ("dp_shard",)
     return group_of(cluster, layout, *axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.plan.costs.collectives import Messages
+from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Unit, Work, ends_of, mean
 
@@ -12,12 +12,12 @@ def bucket_bytes(scene: Scene) -> float:
     return scene.holding.gradients if scene.work.replicated else 0
 
 
-def reduced_messages(work: Work, *, outer: Unit) -> Messages:
+def reduced_messages(work: Work, *, outer: Unit) -> MessageTime:
     """What DDP sends in the last micro-batch's backward: a bucket for each block, in the gradients' own type."""
     width = work.types.trainable
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
     _, head, rest = ends_of(work.inventory, outer)
-    return Messages(
+    return MessageTime(
         reduce=group.all_reduce(mean(work, lambda unit: unit.trained_elements) * width),
         outer_reduce=group.all_reduce(rest.trained_elements * width),
         head_reduce=group.all_reduce(head.trained_elements * width),

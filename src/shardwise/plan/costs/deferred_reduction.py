@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.plan.costs.collectives import Messages
+from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.work import REDUCTION_BYTES, Scene, Work
 from shardwise.spec.layout.axes import stages_per_rank
 
@@ -66,7 +66,7 @@ def passes(scene: Scene, whole: int, *, largest: int, copied: float, last: int =
     return max(added, buffer, copied + shard + last * REDUCTION_BYTES)
 
 
-def gathered_once(sent: Messages, work: Work) -> Messages:
+def gathered_once(sent: MessageTime, work: Work) -> MessageTime:
     """What is sent for the mean micro-batch where weights stay gathered, and gradients whole, until a step ends."""
     micros = work.execution.gradient_accumulation_steps
-    return Messages(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)
+    return MessageTime(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.plan.costs.collectives import Messages, copied_by_gloo, shard_group
+from shardwise.plan.costs.collectives import MessageTime, copied_by_gloo, shard_group
 from shardwise.plan.costs.deferred_reduction import adds_in_place, passes
 from shardwise.plan.costs.loss import whole_head_gradient
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus
@@ -147,7 +147,7 @@ def copies_of_unit(work: Work) -> tuple[float, float, float]:
     return copy_out, copy_in, gpu.unit_seconds / 2 if gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
 
 
-def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool = True) -> Messages:
+def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool = True) -> MessageTime:
     """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
     reduced in float32; `outer` is what the stage holds beside its blocks. Some are sent in the `last` alone."""
     layout, execution = work.execution.layout, work.execution
@@ -172,7 +172,7 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool
     ahead = mean(work, gather)
     if fetches_ahead(work):
         ahead += blocks * mean(work, lambda unit: fetch_seconds(work, unit))
-    return Messages(
+    return MessageTime(
         gather=ahead,
         again=ahead if layout.reshard_after_forward else 0.0,
         reduce=mean(work, reduce),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.plan.costs.collectives import shard_group
-from shardwise.plan.costs.piece import NO_TIME, Piece
-from shardwise.plan.rates import Group, group_of
+from shardwise.plan.costs.piece import NO_TIME, RankTime
+from shardwise.plan.rates import RankGroup, group_of
 from shardwise.plan.work import REDUCTION_BYTES, Scene, Work, shard_degree, weight_degree
 from shardwise.spec.layout.execution import FLAT_BYTES
 
@@ -18,7 +18,7 @@ def flat_gradients(scene: Scene) -> float:
     return min(scene.holding.gradients, max(FLAT_BYTES, scene.part.largest_trained * work.types.trainable))
 
 
-def late_reduction(work: Work, trained: float) -> Piece:
+def late_reduction(work: Work, trained: float) -> RankTime:
     """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones; in a pipeline also
     what stages' last backwards reduce."""
     layout = work.execution.layout
@@ -35,10 +35,10 @@ def late_reduction(work: Work, trained: float) -> Piece:
         seconds = 0.0
     else:
         seconds = group_of(work.cluster, layout, "dp_replicate", "dp_shard", "cp").all_reduce(held)
-    return Piece(seconds, 0.0, seconds)
+    return RankTime(seconds, 0.0, seconds)
 
 
-def sum_of_ends(work: Work) -> Piece:
+def sum_of_ends(work: Work) -> RankTime:
     """A tied weight that is trained lies at both ends of a pipeline, which add up what each has of its gradient."""
     layout = work.execution.layout
     if layout.pp == 1 or not work.inventory.tied:
@@ -46,5 +46,5 @@ def sum_of_ends(work: Work) -> Piece:
     trained = sum(t.elements for t in work.inventory.root.tensors if t.name == "embedding" and t.trained)
     held = trained * work.types.trainable / layout.tp / weight_degree(layout)
     pipe = group_of(work.cluster, layout, "pp")
-    seconds = Group(size=2, link=pipe.hop or pipe.link).all_reduce(held)
-    return Piece(seconds, 0.0, seconds)
+    seconds = RankGroup(size=2, link=pipe.hop or pipe.link).all_reduce(held)
+    return RankTime(seconds, 0.0, seconds)

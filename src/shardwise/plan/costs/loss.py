@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.costs.autocast import weight_bytes
-from shardwise.plan.costs.piece import Piece, launched
+from shardwise.plan.costs.piece import RankTime, launched
 from shardwise.plan.rates import Device, group_of
 from shardwise.plan.work import FLOAT32_BYTES, Scene, Work
 
@@ -59,7 +59,7 @@ def in_loss(scene: Scene) -> tuple[float, float]:
     return (softmax, before) if softmax + before >= behind + made else (behind, made)
 
 
-def head_and_loss(work: Work, device: Device) -> Piece:
+def head_and_loss(work: Work, device: Device) -> RankTime:
     """Head and loss, forward and backward: two or three products and passes over the logits, in turn for each chunk."""
     layout = work.execution.layout
     tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.plan.costs.piece import Piece, device_of
+from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.rates import copy_seconds
 from shardwise.plan.work import Unit, Work, weight_degree
 
@@ -29,11 +29,11 @@ def over_the_bus(work: Work, whole: float) -> float:
     return copy_seconds(work.cluster, whole / layout.tp / weight_degree(layout))
 
 
-def step_on_host(work: Work, held: float, *, passes: float, clipping: float) -> Piece:
+def step_on_host(work: Work, held: float, *, passes: float, clipping: float) -> RankTime:
     """The optimizer's step in the host's memory while the GPU waits, of `held` bytes of trained weights; without
     offloaded parameters gradients come, and new values go back."""
     if work.execution.parameters_on_host:
-        return Piece(held * (passes + clipping) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)
+        return RankTime(held * (passes + clipping) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)
     clipped = device_of(work).bytes_moved(held * clipping)
     moved = 2 * copy_seconds(work.cluster, held)
-    return Piece(clipped + moved + held * passes / CPU_OPTIMIZER_BYTES_PER_SECOND, clipped)
+    return RankTime(clipped + moved + held * passes / CPU_OPTIMIZER_BYTES_PER_SECOND, clipped)

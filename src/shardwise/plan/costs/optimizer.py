@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.costs.offload import step_on_host
-from shardwise.plan.costs.piece import Piece, device_of
+from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.work import Scene, Work, shard_degree
 
 #: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
@@ -33,7 +33,7 @@ def step_temporaries(scene: Scene) -> float:
             return 0
 
 
-def optimizer_step(work: Work, trained: float) -> Piece:
+def optimizer_step(work: Work, trained: float) -> RankTime:
     """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
     device, share = device_of(work), trained / shard_degree(work.execution.layout)
     states, width = (2 if work.execution.optimizer.startswith("adamw") else 1), work.types.trainable
@@ -42,4 +42,4 @@ def optimizer_step(work: Work, trained: float) -> Piece:
         return step_on_host(work, share * width, passes=passes, clipping=_CLIPPING_PASSES)
     seconds = device.bytes_moved(share * width * (passes + _CLIPPING_PASSES))
     host = _OPTIMIZER_OPERATORS * device.operator_seconds
-    return Piece(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)
+    return RankTime(seconds + host if work.cluster.gpu.kind == "cpu" else max(seconds, host), seconds)

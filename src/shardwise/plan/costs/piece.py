@@ -8,7 +8,7 @@ from shardwise.plan.rates import COMPILED_OPERATORS_SHARE, Device
 from shardwise.plan.work import Work
 
 
-class Piece(NamedTuple):
+class RankTime(NamedTuple):
     """One stretch of a rank's time, and the seconds of it in which a compute kernel, or nothing but a collective,
     runs."""
 
@@ -22,10 +22,10 @@ class Piece(NamedTuple):
         return self.computing + self.talking
 
 
-NO_TIME = Piece(0.0, 0.0)
+NO_TIME = RankTime(0.0, 0.0)
 
 
-class Ran(NamedTuple):
+class BlockTime(NamedTuple):
     """Seconds of the mean block's kernels: forward and backward; in backward, gradients of weights; in forward, what
     selective recompute does again, what lies between products, and attention. Of messages in a pass: of slices, and of
     keys and values; operators of a forward; and head and loss."""
@@ -39,7 +39,7 @@ class Ran(NamedTuple):
     slices: float
     keys: float
     operators: float
-    loss: Piece
+    loss: RankTime
 
 
 def device_of(work: Work) -> Device:
@@ -49,11 +49,11 @@ def device_of(work: Work) -> Device:
     return Device(gpu=gpu, compute=types.compute_name, element_bytes=types.compute, share=share)
 
 
-def launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> Piece:
+def launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> RankTime:
     """A GPU waits where the host launches more slowly than it computes."""
     host = operators * device_of(work).operator_seconds
     if work.cluster.gpu.kind == "cpu":
-        return Piece(seconds + host + talking, seconds, talking)
+        return RankTime(seconds + host + talking, seconds, talking)
     if work.execution.compile:
         host *= COMPILED_OPERATORS_SHARE
-    return Piece(max(seconds, host) + talking, seconds, talking)
+    return RankTime(max(seconds, host) + talking, seconds, talking)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.costs.compiled import written_again
-from shardwise.plan.costs.piece import Ran
+from shardwise.plan.costs.piece import BlockTime
 from shardwise.plan.work import Work
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
 
@@ -16,7 +16,7 @@ DISPATCH_OVER_OPERATOR = 4.0
 _SLICES_AGAIN = 0.75
 
 
-def seconds_again(work: Work, ran: Ran) -> tuple[float, float]:
+def seconds_again(work: Work, ran: BlockTime) -> tuple[float, float]:
     """Seconds of kernels that run again in a block's backward, and of messages."""
     recompute = work.execution.recompute
     if recompute == "none":
@@ -26,7 +26,7 @@ def seconds_again(work: Work, ran: Ran) -> tuple[float, float]:
     return selective if recompute == "selective" else ran.forward, ran.slices * _SLICES_AGAIN + ran.keys
 
 
-def dispatched_operators(work: Work, ran: Ran) -> float:
+def dispatched_operators(work: Work, ran: BlockTime) -> float:
     """What the host takes more in a pass, in operators: eager selective recompute hands every one to Python."""
     eagerly = work.execution.recompute == "selective" and not work.execution.compile
     return ran.operators * DISPATCH_OVER_OPERATOR if eagerly else 0

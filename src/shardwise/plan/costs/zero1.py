@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.costs.collectives import copied_by_gloo, shard_group
-from shardwise.plan.costs.piece import NO_TIME, Piece
+from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
@@ -18,10 +18,10 @@ def exchanged_rows(scene: Scene) -> float:
     return message * (1 + 1 / layout.dp_shard) + copied_by_gloo(scene, message)
 
 
-def late_gather(work: Work, trained: float) -> Piece:
+def late_gather(work: Work, trained: float) -> RankTime:
     """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
     layout = work.execution.layout
     if layout.dp_shard == 1 or work.sharded:
         return NO_TIME
     seconds = shard_group(work.cluster, work.execution.layout).exchange(trained * work.types.trainable)
-    return Piece(seconds, 0.0, seconds)
+    return RankTime(seconds, 0.0, seconds)

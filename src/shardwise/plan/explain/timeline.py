@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.plan.costs.piece import Piece
+from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.time import (
     Ending,
-    Stage,
+    StageTime,
     endings_of,
     host_seconds,
     pieces_of,
@@ -24,7 +24,7 @@ from shardwise.spec.layout.axes import Coordinates, Layout
 from shardwise.spec.layout.schedule import ActionKind
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Stream, Timeline, TimelineSpan
 
 #: Micro-batches that are laid out where there are more: without a pipeline they follow each other unchanged.
 DRAWN = 2
@@ -44,7 +44,7 @@ class Streams:
     """The streams of some ranks, whose work runs in the order in which it is added, as on a CUDA stream."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TimelineSpan] = []
         self._free: dict[tuple[int, Stream], float] = {}
 
     def add(
@@ -53,7 +53,7 @@ class Streams:
         """Puts work at the end of a stream; returns when it ends."""
         start = max(self._free.get((rank, stream), 0.0), not_before)
         self._free[rank, stream] = end = start + seconds
-        self.spans.append(Span(rank=rank, stream=stream, kind=kind, name=name, start=start, end=end))
+        self.spans.append(TimelineSpan(rank=rank, stream=stream, kind=kind, name=name, start=start, end=end))
         return end
 
     @property
@@ -146,7 +146,7 @@ def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
     return (end,)
 
 
-def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
+def lay_forward(streams: Streams, stage: StageTime, *, begin: float) -> float:
     """Lays out a forward; returns its end. Block i's gather waits until block i - 2 has freed its weights."""
     message, ends, link = stage.messages, [begin, begin], _stream_of(stage)
     if message.outer_gather:
@@ -165,7 +165,7 @@ def lay_forward(streams: Streams, stage: Stage, *, begin: float) -> float:
     return ends[-1]
 
 
-def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
+def lay_backward(streams: Streams, stage: StageTime, *, begin: float) -> float:
     """Lays out loss and backward; returns the end of the last reduction. A gather begins with the backward of the block
     behind its own, and precedes that one's reduction."""
     message, last, link = stage.messages, stage.blocks - 1, _stream_of(stage)
@@ -192,12 +192,12 @@ def lay_backward(streams: Streams, stage: Stage, *, begin: float) -> float:
     return max(done, streams.end)
 
 
-def _stream_of(stage: Stage) -> Stream:
+def _stream_of(stage: StageTime) -> Stream:
     """Where its collectives run."""
     return "compute" if stage.in_turn else "links"
 
 
-def _block(streams: Streams, piece: Piece, kind: Kind, name: str, not_before: float) -> float:
+def _block(streams: Streams, piece: RankTime, kind: Kind, name: str, not_before: float) -> float:
     """A block's computation, and behind it what tensor and context parallelism exchange inside it."""
     end = _lay(streams, piece.seconds - piece.talking, piece.computing, name=name, kind=kind, not_before=not_before)
     if not piece.talking:

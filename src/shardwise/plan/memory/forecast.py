@@ -15,7 +15,7 @@ from shardwise.plan.work import (
     Alive,
     Holding,
     Inventory,
-    Part,
+    RankPart,
     Scene,
     Work,
     context_bytes,
@@ -144,7 +144,7 @@ class _Spread:
     asked in a row have it in common."""
 
     def __init__(self) -> None:
-        self.parts: dict[object, tuple[Part, ...]] = {}
+        self.parts: dict[object, tuple[RankPart, ...]] = {}
         self.held: dict[object, tuple[Holding, ...]] = {}
         self.memo: dict[object, Any] = {}
 

@@ -9,4 +9,4 @@ from shardwise.plan.rates.kernels import (
     MASKED_ATTENTION,
     Device,
 )
-from shardwise.plan.rates.links import Group, copy_seconds, group_of
+from shardwise.plan.rates.links import RankGroup, copy_seconds, group_of

@@ -26,7 +26,7 @@ START_SECONDS = 15e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class RankGroup:
     """Ranks that talk in collectives, over their slowest link: ring algorithms (Thakur et al., 2005).
 
     Attributes:
@@ -89,7 +89,7 @@ def copy_seconds(cluster: Cluster, count: float) -> float:
     return count / (share * gpu.host_bytes_per_second)
 
 
-def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
+def group_of(cluster: Cluster, layout: Layout, *axes: str) -> RankGroup:
     """The ranks along neighbouring axes; those on inner axes share a node first."""
     size, inner = 1, 1
     for axis in reversed(AXES):
@@ -102,11 +102,11 @@ def group_of(cluster: Cluster, layout: Layout, *axes: str) -> Group:
 
 
 @lru_cache(maxsize=256)
-def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -> Group:
+def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -> RankGroup:
     """So many ranks that are `inner` apart, on nodes of so many GPUs."""
     members = _fewest_together(size, inner, node)
     if size == 1 or network is None or members == size:
-        return Group(size=size, link=link)
+        return RankGroup(size=size, link=link)
     # Rings cross between nodes over the ports of all members inside a node at once; of a port that all GPUs of a node
     # share they have their part, for the other groups talk at the same time.
     rings, at_once = (members / node, min(inner, node)) if network.shared else (members, 1)
@@ -114,7 +114,7 @@ def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -
     alone = replace(network, bytes_per_second=network.bytes_per_second / at_once)
     crossings = -(-size // members)
     hops = crossings * network.latency_seconds + (size - 1 - crossings) * link.latency_seconds
-    return Group(
+    return RankGroup(
         size=size,
         link=min(between, link, key=_carried),
         ring_seconds=max(hops, 0.0),

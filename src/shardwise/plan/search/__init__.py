@@ -8,4 +8,12 @@ from shardwise.plan.search.goals import BETTER, best_first, ratio, simplicity_of
 from shardwise.plan.search.gpu_counts import best_part
 from shardwise.plan.search.layouts import Choice
 from shardwise.plan.search.question import Question, ask, on_hardware, work_on
-from shardwise.plan.search.search import Admits, Search, Strategy, best_alone, chosen, every_layout, search_offloads
+from shardwise.plan.search.search import (
+    Admits,
+    Search,
+    StrategySearch,
+    best_alone,
+    chosen,
+    every_layout,
+    search_offloads,
+)

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from shardwise.errors import UnsupportedError
-from shardwise.plan.costs.piece import Ran
+from shardwise.plan.costs.piece import BlockTime
 from shardwise.plan.memory import Peaks
 from shardwise.plan.search.layouts import Choice, layouts
 from shardwise.plan.time import Pieces
@@ -27,7 +27,7 @@ class Memo:
 
     layouts: dict[object, list[Choice]] = field(default_factory=dict[object, list[Choice]])
     peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
-    ran: dict[object, Ran] = field(default_factory=dict[object, Ran])
+    ran: dict[object, BlockTime] = field(default_factory=dict[object, BlockTime])
     pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])
     bounds: dict[object, dict[object, float]] = field(default_factory=dict[object, dict[object, float]])
 

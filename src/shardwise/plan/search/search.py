@@ -47,7 +47,7 @@ def every_layout(_: Layout) -> bool:
 
 
 @dataclass(kw_only=True, slots=True)
-class Strategy:
+class StrategySearch:
     """The executions of one strategy, the best of them, and the first layout that was left out."""
 
     bases: list[Execution] = field(default_factory=list[Execution])
@@ -79,11 +79,11 @@ class Search:
         self._largest: dict[int, int] = {}
 
     @cached_property
-    def strategies(self) -> dict[str, Strategy]:
+    def strategies(self) -> dict[str, StrategySearch]:
         """What each strategy leaves open."""
-        asked, found = self.question, dict[str, Strategy]()
+        asked, found = self.question, dict[str, StrategySearch]()
         for choice in asked.layouts:
-            strategy = found.setdefault(choice.strategy, Strategy())
+            strategy = found.setdefault(choice.strategy, StrategySearch())
             some, reason = considered(asked.job, asked.model, choice)
             strategy.bases += some
             if reason is not None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shardwise.plan.costs.gradients import late_reduction, sum_of_ends
 from shardwise.plan.costs.optimizer import optimizer_step
-from shardwise.plan.costs.piece import NO_TIME, Piece
+from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.costs.zero1 import late_gather
 from shardwise.plan.work import Work, blocks_of_stages, mean, outer_of_stage
 
@@ -14,7 +14,7 @@ from shardwise.plan.work import Work, blocks_of_stages, mean, outer_of_stage
 class Ending(NamedTuple):
     """What a rank does behind its last backward: (name, piece), in order."""
 
-    pieces: tuple[tuple[str, Piece], ...]
+    pieces: tuple[tuple[str, RankTime], ...]
 
     @property
     def seconds(self) -> float:
@@ -34,7 +34,7 @@ def _endings(work: Work) -> tuple[Ending, ...]:
     return tuple(made[key] for key in keys)
 
 
-def _ending(work: Work, trained: float, *, tied: Piece) -> Ending:
+def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
     named = (
         ("reduce gradients", late_reduction(work, trained)),
         ("add tied gradients", tied),

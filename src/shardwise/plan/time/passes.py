@@ -9,30 +9,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.plan.costs.collectives import NO_MESSAGES, Messages
+from shardwise.plan.costs.collectives import NO_MESSAGES, MessageTime
 from shardwise.plan.costs.fsdp import copies_of_unit, num_units
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead
-from shardwise.plan.costs.piece import NO_TIME, Piece
+from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.rates import CONTENTION
 from shardwise.plan.time.pieces import Pieces
 from shardwise.plan.work import Work, mean
 
 
 @dataclass(eq=False, slots=True)
-class Stage:
+class StageTime:
     """What one rank does for one micro-batch with one stage's blocks, or units of several blocks. `forward` and
     `backward` are of one block with contention of collectives; `weights` is the part of `backward` that makes gradients
     of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks."""
 
     blocks: int
-    forward: Piece
-    backward: Piece
+    forward: RankTime
+    backward: RankTime
     weights: float
-    loss: Piece
-    messages: Messages
+    loss: RankTime
+    messages: MessageTime
     in_turn: bool
 
-    def forward_pass(self) -> Piece:
+    def forward_pass(self) -> RankTime:
         """All blocks. The first gather is waited for; each other one, and the head's, runs beside the block before."""
         n, piece, message = self.blocks, self.forward, self.messages
         if self.in_turn:
@@ -40,9 +40,9 @@ class Stage:
         waited = message.outer_gather + (min(message.gather, piece.seconds) if message.gather else 0.0)
         seconds = waited + n * max(message.gather, piece.seconds) + max(0.0, message.head_gather - piece.seconds)
         computing = n * piece.computing
-        return Piece(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
+        return RankTime(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
 
-    def backward_pass(self) -> Piece:
+    def backward_pass(self) -> RankTime:
         """Loss and all blocks. Each gather runs beside the block before it in backward, each reduction beside the next;
         the last reductions are waited for."""
         n, piece, message = self.blocks, self.backward, self.messages
@@ -60,15 +60,15 @@ class Stage:
             seconds = max(seconds, loss + message.head_reduce + (n - 1) * reduce + tail)
         computing = self.loss.computing + n * piece.computing
         busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
-        return Piece(seconds, computing, busy - computing)
+        return RankTime(seconds, computing, busy - computing)
 
-    def _in_turn(self, piece: Piece, messages: float, *, loss: Piece = NO_TIME) -> Piece:
+    def _in_turn(self, piece: RankTime, messages: float, *, loss: RankTime = NO_TIME) -> RankTime:
         """All blocks and the loss, and so many seconds of messages between them."""
         seconds, computing, talking = (self.blocks * one + other for one, other in zip(piece, loss, strict=True))
-        return Piece(seconds + messages, computing, talking + messages)
+        return RankTime(seconds + messages, computing, talking + messages)
 
 
-def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: bool) -> Stage:
+def stage_of(work: Work, pieces: Pieces, sent: MessageTime, *, blocks: int, last: bool) -> StageTime:
     """A stage of so many blocks with the messages of one micro-batch; the last one has the head and the loss."""
     units = num_units(work, blocks) if work.sharded else blocks
     copy_out, copy_in, host = work.once("copies", lambda: copies_of_unit(work)) if work.sharded else (0.0, 0.0, 0.0)
@@ -83,17 +83,17 @@ def stage_of(work: Work, pieces: Pieces, sent: Messages, *, blocks: int, last: b
     back, host_back = each * (copy_in + again * copy_out), host + again * each * waited
     backward = _beside(pieces.backward, each, back, host_back, talking=beside.again + beside.reduce)
     loss = pieces.loss if last else NO_TIME
-    return Stage(units, forward, backward, each * pieces.weights, loss, sent, in_turn)
+    return StageTime(units, forward, backward, each * pieces.weights, loss, sent, in_turn)
 
 
-def _beside(piece: Piece, count: float, copying: float, host: float, *, talking: float) -> Piece:
+def _beside(piece: RankTime, count: float, copying: float, host: float, *, talking: float) -> RankTime:
     """A piece of computation, so many times, with collectives running beside it."""
     seconds, computing, exchanged = (count * part for part in piece)
     extra = copying + CONTENTION * min(talking, seconds)
-    return Piece(seconds + extra + host, computing + extra, exchanged)
+    return RankTime(seconds + extra + host, computing + extra, exchanged)
 
 
-def _busy(blocks: int, piece: Piece, message: float, seconds: float) -> float:
+def _busy(blocks: int, piece: RankTime, message: float, seconds: float) -> float:
     """Seconds of a pass in which any kernel runs: a block's own, or those of the messages beside it."""
     idle = blocks * max(0.0, piece.seconds - max(piece.busy, message))
     return max(blocks * piece.busy, seconds - idle)

@@ -10,7 +10,7 @@ from shardwise.plan.costs.compiled import fused_share
 from shardwise.plan.costs.context import OPERATORS_PER_GATHER, key_seconds
 from shardwise.plan.costs.experts import dealing
 from shardwise.plan.costs.loss import head_and_loss
-from shardwise.plan.costs.piece import Piece, Ran, device_of, launched
+from shardwise.plan.costs.piece import BlockTime, RankTime, device_of, launched
 from shardwise.plan.costs.products import seconds_of_products
 from shardwise.plan.costs.recompute import dispatched_operators, seconds_again
 from shardwise.plan.costs.saved_on_host import copied_seconds
@@ -31,10 +31,10 @@ class Pieces(NamedTuple):
     """The pieces of a micro-batch: forward and backward of the mean block, with what is recomputed; the part of
     `backward` that makes gradients of weights; head and loss in both directions."""
 
-    forward: Piece
-    backward: Piece
+    forward: RankTime
+    backward: RankTime
     weights: float
-    loss: Piece
+    loss: RankTime
 
 
 def masked_share(work: Work) -> float:
@@ -43,7 +43,7 @@ def masked_share(work: Work) -> float:
     return masked / pieces_of(work).forward.seconds
 
 
-def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
+def pieces_of(work: Work, ran: BlockTime | None = None) -> Pieces:
     """The pieces of one micro-batch on one rank; `ran` where it is known."""
     ran = ran or ran_by(work)
     again, again_talking = seconds_again(work, ran)
@@ -65,7 +65,7 @@ def pieces_of(work: Work, ran: Ran | None = None) -> Pieces:
     )
 
 
-def ran_by(work: Work) -> Ran:
+def ran_by(work: Work) -> BlockTime:
     """What a rank runs of one micro-batch, whatever of it is recomputed."""
     device, execution = device_of(work), work.execution
     layout = execution.layout
@@ -79,7 +79,7 @@ def ran_by(work: Work) -> Ran:
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
     operators = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
     operators += OPERATORS_PER_GATHER if layout.cp > 1 else 0
-    return Ran(
+    return BlockTime(
         forward=products + attention + between + cast,
         backward=summed + inputs + weights + attention_back + _BACKWARD_PASSES * moved,
         weights=weights,

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.plan.costs.collectives import Messages
+from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.costs.ddp import reduced_messages
 from shardwise.plan.costs.deferred_reduction import gathered_once
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
-from shardwise.plan.costs.piece import Piece
+from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.rates import group_of
 from shardwise.plan.time.endings import endings_of
-from shardwise.plan.time.passes import Stage, stage_of
+from shardwise.plan.time.passes import StageTime, stage_of
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
 from shardwise.plan.work import Work, blocks_of_stages, outer_of_stage
@@ -25,7 +25,7 @@ FLOAT64_BYTES = 8
 HOST_SECONDS_PER_STEP = 5e-3
 
 
-class Step(NamedTuple):
+class StepTime(NamedTuple):
     """A step's seconds, and those of them, as means over ranks, in which a compute kernel runs, or any kernel."""
 
     seconds: float
@@ -33,11 +33,11 @@ class Step(NamedTuple):
     busy: float
 
 
-def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[Stage, ...]:
+def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[StageTime, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
     spans = blocks_of_stages(work.model, work.execution.layout)
     last = len(spans) - 1
-    made: dict[tuple[int, bool, bool], Stage] = {}
+    made: dict[tuple[int, bool, bool], StageTime] = {}
     for index, blocks in enumerate(spans):
         key = (blocks, index == 0, index == last)
         if key not in made:
@@ -46,7 +46,7 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
     return tuple(made[blocks, index == 0, index == last] for index, blocks in enumerate(spans))
 
 
-def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> Messages:
+def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> MessageTime:
     outer = outer_of_stage(work, stage)
     if work.sharded:
         each = blocks / num_units(work, blocks)
@@ -55,10 +55,10 @@ def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> Messages
             "messages", lambda: sharded_messages(work, outer=outer, blocks=each, last=reduces), each, ends, reduces
         )
         return gathered_once(sent, work) if work.execution.postpones_reduction else sent
-    return reduced_messages(work, outer=outer) if reduces and work.replicated else Messages()
+    return reduced_messages(work, outer=outer) if reduces and work.replicated else MessageTime()
 
 
-def step_of(work: Work, pieces: Pieces | None = None) -> Step:
+def step_of(work: Work, pieces: Pieces | None = None) -> StepTime:
     """The time of one optimizer step; `pieces` of its micro-batch, where they are known."""
     pieces = pieces or pieces_of(work)
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
@@ -71,7 +71,7 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
         ahead, back = passes[stages[0]]
         final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
         # The mean of all micro-batches' backwards, of which the last is another.
-        mean = Piece(*(((micros - 1) * a + b) / micros for a, b in zip(back, final, strict=True)))
+        mean = RankTime(*(((micros - 1) * a + b) / micros for a, b in zip(back, final, strict=True)))
         passes[stages[0]] = (ahead, mean)
     ends = (micros * seconds[0].forward + (micros - 1) * seconds[0].backward + final.seconds,)
     if layout.pp > 1:
@@ -86,10 +86,12 @@ def step_of(work: Work, pieces: Pieces | None = None) -> Step:
     pieces_run += [(1, piece) for ending in endings for _, piece in ending.pieces]
     computing = sum(times * piece.computing for times, piece in pieces_run) / layout.pp
     busy = sum(times * piece.busy for times, piece in pieces_run) / layout.pp
-    return Step(last + host_seconds(work), computing, busy)
+    return StepTime(last + host_seconds(work), computing, busy)
 
 
-def stage_seconds(stages: tuple[Stage, ...], passes: dict[Stage, tuple[Piece, Piece]]) -> tuple[StageSeconds, ...]:
+def stage_seconds(
+    stages: tuple[StageTime, ...], passes: dict[StageTime, tuple[RankTime, RankTime]]
+) -> tuple[StageSeconds, ...]:
     """Stages as the pipeline sees them; `passes` of each, forward and backward."""
     ran = ((stage, *passes[stage]) for stage in stages)
     return tuple(StageSeconds(ahead.seconds, back.seconds, one.blocks * one.weights) for one, ahead, back in ran)

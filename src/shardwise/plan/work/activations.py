@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from shardwise.plan.work.inventory import Inventory
-from shardwise.plan.work.tensors import FLOAT32_BYTES, Types
+from shardwise.plan.work.tensors import FLOAT32_BYTES, DtypeBytes
 from shardwise.spec.layout.execution import Attention, Recompute
 from shardwise.spec.model.shape import Matrix, ModelShape, Norm, Reads
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
@@ -36,7 +36,7 @@ _LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class BlockSetting:
     """What the bytes of a block depend on beside the model.
 
     Attributes:
@@ -48,7 +48,7 @@ class Setting:
     """
 
     inventory: Inventory
-    types: Types
+    types: DtypeBytes
     sharded: bool
     masked: bool
     attention: Attention
@@ -92,19 +92,19 @@ class Setting:
         return self.types.autocasts and not self.sharded
 
 
-def block_input_bytes(model: ModelShape, setting: Setting) -> float:
+def block_input_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token of the residual stream."""
     return model.hidden_size * setting.types.compute / setting.tp
 
 
-def saved_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+def saved_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
     """Bytes per token that a block keeps from its forward to its backward."""
     if recompute == "none":
         return everything_bytes(model, setting) - _inputs(model, setting, _made_again_inside(model, setting))
     return sum(saved_under_recompute(model, setting, recompute))
 
 
-def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, float]:
+def backward_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float, float]:
     """Bytes per token of gradients in a block's backward, above what it saved: of the residual stream, which are there
     throughout; beside these of the product that the MLP's last matrix reads, while that matrix is at work; then of the
     product and of its factors, less the product itself."""
@@ -125,7 +125,7 @@ def backward_bytes(model: ModelShape, setting: Setting) -> tuple[float, float, f
     return stream, summands * wide * c, max(gradients - product, 0.0)
 
 
-def cut_backward_bytes(model: ModelShape, setting: Setting) -> float:
+def cut_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token that a block's backward of inputs leaves for that of weights: the gradient of what each trained
     matrix, adapter or norm gave."""
     inventory, wide = setting.inventory, 0.0
@@ -141,7 +141,7 @@ def cut_backward_bytes(model: ModelShape, setting: Setting) -> float:
     return wide * setting.types.compute + norms * normed
 
 
-def again_at_adapter_bytes(model: ModelShape, setting: Setting) -> float:
+def again_at_adapter_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token, above what a block saved, as one that is computed again comes to the adapter of its MLP's last
     matrix, where PEFT's own code runs that: what the frozen matrix made; the gradient of what the adapter made, which
     backward has scaled before it asks; and of a slice the part that was gathered for the MLP, which the block's own
@@ -152,7 +152,7 @@ def again_at_adapter_bytes(model: ModelShape, setting: Setting) -> float:
     return 2 * last[0].rows * setting.types.compute + (block_input_bytes(model, setting) if setting.tp > 1 else 0.0)
 
 
-def unasked_bytes(model: ModelShape, setting: Setting) -> float:
+def unasked_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token of what the last product of a block made: selective recompute keeps it, and asks for it only
     where a norm reads it, or an adapter stands behind it."""
     if ends_with_norm(model):
@@ -167,7 +167,7 @@ def ends_with_norm(model: ModelShape) -> bool:
     return any(norm.name.endswith(_LAST_NORMS) for norm in _norms(model))
 
 
-def reads_in_place(model: ModelShape, setting: Setting) -> bool:
+def reads_in_place(model: ModelShape, setting: BlockSetting) -> bool:
     """Whether a block keeps its input as it comes in, and no copy of it: what its first norm keeps is that."""
     first = _norms(model)[0]
     if first.width != model.hidden_size:
@@ -179,13 +179,13 @@ def reads_in_place(model: ModelShape, setting: Setting) -> bool:
     return setting.compiled or setting.types.compute == FLOAT32_BYTES
 
 
-def norm_backward_bytes(model: ModelShape, setting: Setting) -> float:
+def norm_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token that the backward of a norm behind a block's MLP works in: float32 numbers of the stream's width
     in the gradient that came, in both factors of the norm, and in the gradient of what it squared."""
     return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if ends_with_norm(model) else 0.0
 
 
-def routed_bytes(model: ModelShape, setting: Setting) -> tuple[float, float]:
+def routed_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float]:
     """Bytes per token around the mean over experts, whose weights are in float32 as routers decide them (transformers'
     `grouped_mm_experts_forward`): in forward what experts hand back times its weight, and that in the order of tokens;
     in backward the gradient of this product and those of its factors, that of the result in the compute type too.
@@ -195,13 +195,13 @@ def routed_bytes(model: ModelShape, setting: Setting) -> tuple[float, float]:
     return 2 * FLOAT32_BYTES * handed, (3 * FLOAT32_BYTES + narrow) * handed
 
 
-def final_norm_bytes(model: ModelShape, setting: Setting) -> float:
+def final_norm_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token that the norm behind the blocks keeps; it is not compiled with them."""
     norm = Norm(name="final_norm", size=model.hidden_size, width=model.hidden_size)
     return _norm(norm, model, replace(setting, compiled=False)) / setting.tp
 
 
-def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
+def unsaved_by_first_block(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token that the first block need not save where the embedding is frozen."""
     first = _norms(model)[0]
     if (
@@ -220,7 +220,7 @@ def unsaved_by_first_block(model: ModelShape, setting: Setting) -> float:
     return kept
 
 
-def everything_bytes(model: ModelShape, setting: Setting) -> float:
+def everything_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token of all that operators of a block save, each by itself."""
     norms = sum(_norm(norm, model, setting) for norm in _norms(model))
     if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
@@ -230,7 +230,7 @@ def everything_bytes(model: ModelShape, setting: Setting) -> float:
     return (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
 
 
-def _made_again_inside(model: ModelShape, setting: Setting) -> set[Reads]:
+def _made_again_inside(model: ModelShape, setting: BlockSetting) -> set[Reads]:
     """What matrices of a compiled block read of norms, sums and activations, which is made again out of what is saved
     (`parallel/compiled.py`)."""
     if not setting.compiled:
@@ -244,12 +244,12 @@ def _made_again_inside(model: ModelShape, setting: Setting) -> set[Reads]:
     return reads
 
 
-def saved_under_recompute(model: ModelShape, setting: Setting, recompute: Recompute) -> tuple[float, ...]:
+def saved_under_recompute(model: ModelShape, setting: BlockSetting, recompute: Recompute) -> tuple[float, ...]:
     """Bytes per token of each tensor that a block saves."""
     return _products(model, setting) if recompute == "selective" else (block_input_bytes(model, setting),)
 
 
-def _products(model: ModelShape, setting: Setting) -> tuple[float, ...]:
+def _products(model: ModelShape, setting: BlockSetting) -> tuple[float, ...]:
     """Selective: the block's input, and what products and attention make; compiled, of the last what a norm reads."""
     read, c = block_input_bytes(model, setting), setting.types.compute
     last = setting.compiled and not ends_with_norm(model)
@@ -275,7 +275,7 @@ def _norms(model: ModelShape) -> tuple[Norm, ...]:
     return model.norms or (Norm(name="norms", size=width, width=width), Norm(name="norms", size=width, width=width))
 
 
-def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
+def _norm(norm: Norm, model: ModelShape, setting: BlockSetting) -> float:
     c = setting.types.compute
     statistics = norm.groups
     trained = setting.inventory.trained(norm.name)
@@ -297,7 +297,7 @@ def _norm(norm: Norm, model: ModelShape, setting: Setting) -> float:
     return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
 
 
-def _matrices(model: ModelShape, setting: Setting) -> float:
+def _matrices(model: ModelShape, setting: BlockSetting) -> float:
     """Inputs that matrices keep, and what lies between the two halves of each adapter."""
     inputs = _inputs(model, setting) + _masks(model, setting)
     here = [m for m in model.matrices if m.name in setting.inventory.adapted]
@@ -306,7 +306,7 @@ def _matrices(model: ModelShape, setting: Setting) -> float:
     return inputs + (sum(_rank(m.name, setting) for m in here) + results) * setting.types.compute
 
 
-def _inputs(model: ModelShape, setting: Setting, reads: Collection[Reads] | None = None) -> float:
+def _inputs(model: ModelShape, setting: BlockSetting, reads: Collection[Reads] | None = None) -> float:
     """Inputs of matrices, or of those alone that read one of `reads`, each once."""
     groups: dict[Reads, list[Matrix]] = {}
     for matrix in model.matrices:
@@ -315,7 +315,7 @@ def _inputs(model: ModelShape, setting: Setting, reads: Collection[Reads] | None
     return sum(_group(one, matrices, model, setting) for one, matrices in groups.items())
 
 
-def _masks(model: ModelShape, setting: Setting, reads: Collection[Reads] | None = None) -> float:
+def _masks(model: ModelShape, setting: BlockSetting, reads: Collection[Reads] | None = None) -> float:
     """What adapters of a compiled block drop out of what they read: a byte for each element."""
     if not (setting.dropout and setting.compiled):
         return 0.0
@@ -323,7 +323,7 @@ def _masks(model: ModelShape, setting: Setting, reads: Collection[Reads] | None 
     return sum(m.columns for m in adapted if reads is None or m.reads in reads)
 
 
-def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Setting) -> float:
+def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: BlockSetting) -> float:
     kept = [matrix for matrix in matrices if keeps_input(matrix, setting)]
     routers = [m for m in kept if _routes(m, model)]
     if routers and not setting.compiled and setting.types.compute != FLOAT32_BYTES:
@@ -347,7 +347,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Set
     return 0.0 if reads == "attention_output" and not copies_output else size
 
 
-def keeps_input(matrix: Matrix, setting: Setting) -> bool:
+def keeps_input(matrix: Matrix, setting: BlockSetting) -> bool:
     """Whether it is trained, or adapted, so that its gradient needs what it read."""
     held = setting.inventory
     return held.trained(matrix.name) or matrix.name in held.adapted or matrix.name in held.bare
@@ -363,12 +363,12 @@ def _copies(matrix: Matrix) -> int:
     return matrix.run if matrix.reads in ("expert_input", "expert_product") else 1
 
 
-def _rank(name: str, setting: Setting) -> int:
+def _rank(name: str, setting: BlockSetting) -> int:
     """Columns between an adapter's two halves."""
     return next((t.rows for t in setting.inventory.block_tensors() if t.name == f"{name}.lora_A"), 0)
 
 
-def _attention(model: ModelShape, setting: Setting) -> float:
+def _attention(model: ModelShape, setting: BlockSetting) -> float:
     """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
     c = setting.types.compute
     query, key, value = attention_widths(model)
@@ -395,12 +395,12 @@ def _attention(model: ModelShape, setting: Setting) -> float:
     return read * c + _attention_output(model, setting)
 
 
-def score_bytes(model: ModelShape, setting: Setting) -> int:
+def score_bytes(model: ModelShape, setting: BlockSetting) -> int:
     """Bytes per token of attention's scores in float32, or of their gradient."""
     return model.num_attention_heads * setting.length * FLOAT32_BYTES
 
 
-def causal_mask_bytes(setting: Setting) -> float:
+def causal_mask_bytes(setting: BlockSetting) -> float:
     """Bytes of the masks that attention keeps in a block, however many rows there are: with a sequence in parts, a
     processor's kernel makes one of each part's queries and the keys before its end."""
     if setting.cp == 1 or setting.cuda or setting.masked or setting.attention == "eager":
@@ -408,7 +408,7 @@ def causal_mask_bytes(setting: Setting) -> float:
     return setting.length**2 * (2 * setting.cp + 1) / (4 * setting.cp**2) * setting.types.compute
 
 
-def _attention_output(model: ModelShape, setting: Setting) -> float:
+def _attention_output(model: ModelShape, setting: BlockSetting) -> float:
     c, heads = setting.types.compute, model.num_attention_heads
     output = _output_width(model) * c
     if setting.compiled and setting.attention == "eager":
@@ -433,14 +433,14 @@ def _output_width(model: ModelShape) -> int:
     return model.num_attention_heads * (model.value_head_dim or model.head_dim)
 
 
-def _keeps_product(model: ModelShape, setting: Setting) -> bool:
+def _keeps_product(model: ModelShape, setting: BlockSetting) -> bool:
     """Whether the MLP's last matrix keeps its input as it is, and no copy of it."""
     kept = [m for m in model.matrices if m.reads == "mlp_product" and keeps_input(m, setting)]
     adapted = any(m.name in setting.inventory.adapted for m in kept)
     return bool(kept) and not (adapted and (setting.widens or setting.dropout))
 
 
-def _mlp(model: ModelShape, setting: Setting) -> float:
+def _mlp(model: ModelShape, setting: BlockSetting) -> float:
     c, wide = setting.types.compute, model.mlp_width
     # Compiled, what an activation gives is computed again.
     copies = int(model.mlp != "gated") if setting.compiled else _ACTIVATION_COPIES.get(model.activation, 1)
@@ -451,20 +451,20 @@ def _mlp(model: ModelShape, setting: Setting) -> float:
     return ((copies + 2 if model.mlp == "gated" else copies) * wide + mixed) * c
 
 
-def mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+def mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
     """Bytes per token that an MLP saves, with the inputs of its matrices."""
     inside: set[Reads] = {m.reads for m in model.matrices if m.reads.startswith(("mlp", "expert"))}
     kept = inside - _made_again_inside(model, setting) if recompute == "none" else inside
     return _mlp(model, setting) + _inputs(model, setting, kept) + _masks(model, setting, inside)
 
 
-def adapted_apart(model: ModelShape, setting: Setting) -> list[Matrix]:
+def adapted_apart(model: ModelShape, setting: BlockSetting) -> list[Matrix]:
     """Matrices whose adapters PEFT's own code adds to what they made."""
     joined = setting.inventory.joined if setting.tp == 1 else frozenset[str]()
     return [m for m in model.matrices if m.name in setting.inventory.adapted - joined]
 
 
-def mlp_begin_bytes(model: ModelShape, setting: Setting) -> float:
+def mlp_begin_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept of its input, the
     gradient of what it made, and that of its input."""
     first: dict[Reads, Matrix] = {}
@@ -477,17 +477,17 @@ def mlp_begin_bytes(model: ModelShape, setting: Setting) -> float:
     )
 
 
-def remade_bytes(model: ModelShape, setting: Setting) -> float:
+def remade_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes of the weights that PEFT makes anew of bare parameters and adapters in a block (`ParamWrapper`)."""
     return sum(_remade(model, setting)) * setting.types.compute
 
 
-def remade_once_bytes(model: ModelShape, setting: Setting) -> float:
+def remade_once_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes of the largest of them: where nothing is kept, one goes before the next one comes."""
     return max(_remade(model, setting), default=0) * setting.types.compute
 
 
-def remade_backward_bytes(model: ModelShape, setting: Setting) -> float:
+def remade_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes of the gradients of such weights, above what a block keeps: each stands where those used later are gone."""
     most = gone = 0
     for elements in reversed(_remade(model, setting)):
@@ -495,5 +495,5 @@ def remade_backward_bytes(model: ModelShape, setting: Setting) -> float:
     return most * setting.types.compute
 
 
-def _remade(model: ModelShape, setting: Setting) -> list[int]:
+def _remade(model: ModelShape, setting: BlockSetting) -> list[int]:
     return [m.count * m.rows * m.columns for m in model.matrices if m.name in setting.inventory.bare]

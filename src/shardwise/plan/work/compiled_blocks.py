@@ -6,7 +6,7 @@ What it saves is in `activations.saved_bytes`.
 from __future__ import annotations
 
 from shardwise.plan.work.activations import (
-    Setting,
+    BlockSetting,
     adapted_apart,
     attention_widths,
     block_input_bytes,
@@ -17,7 +17,7 @@ from shardwise.spec.layout.execution import Recompute
 from shardwise.spec.model.shape import ModelShape
 
 
-def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+def fused_mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
     """Bytes per token in the compiled kernel that makes the gradients inside an MLP.
 
     Without recompute these are what the first matrices made, their product, which is made again, and the gradients of
@@ -49,7 +49,7 @@ def fused_mlp_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute
     return tensors * model.mlp_width * c + read + beside * block_input_bytes(model, setting)
 
 
-def compiled_attention_bytes(model: ModelShape, setting: Setting, *, recompute: Recompute) -> float:
+def compiled_attention_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
     """Bytes per token as a compiled block's backward comes to attention, above what it saved and one gradient of the
     stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
     were made again, or, where one operator sums products, one gradient less. On a processor packed rows go document by
@@ -61,7 +61,7 @@ def compiled_attention_bytes(model: ModelShape, setting: Setting, *, recompute: 
     return (given * model.hidden_size + times * sum(attention_widths(model)) + made) * setting.types.compute
 
 
-def compiled_end_bytes(model: ModelShape, setting: Setting) -> float:
+def compiled_end_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token in the last kernel of a compiled block's backward, that of the first norm: the block's input, the
     gradient that came past the matrices, and what each of these made of its own. Seen in inductor's code."""
     reads = ("attention_input", "mlp_input") if model.parallel_residual else ("attention_input",)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from shardwise.plan.work.parts import Part
+from shardwise.plan.work.parts import RankPart
 from shardwise.plan.work.persistent import Holding
 from shardwise.plan.work.work import Work
 from shardwise.spec.layout.axes import Layout, Schedule
@@ -42,7 +42,7 @@ class Scene:
     turn: Literal["first", "between", "last"] | None = None
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RankPart:
         """What of the model is here."""
         return self.holding.part
 

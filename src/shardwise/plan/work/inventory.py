@@ -16,7 +16,7 @@ from shardwise.plan.work.adapters import (
     copies_outside,
     refuse_unforecast,
 )
-from shardwise.plan.work.tensors import NF4_BYTES, Place, Tensor, Types
+from shardwise.plan.work.tensors import NF4_BYTES, DtypeBytes, Place, Tensor
 from shardwise.spec.adapters.targets import Hold, hold_of
 from shardwise.spec.job.keys import Job, LoraSpec, Method
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape, Norm
@@ -53,11 +53,11 @@ class Unit:
         )
         return a, b
 
-    def gathered_bytes(self, types: Types) -> float:
+    def gathered_bytes(self, types: DtypeBytes) -> float:
         """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
         return self._quantised * NF4_BYTES + (self.elements - self._quantised) * types.compute
 
-    def stored_bytes(self, types: Types) -> float:
+    def stored_bytes(self, types: DtypeBytes) -> float:
         """Bytes of the whole weights in the types that they are stored in, without scales."""
         return sum(tensor.elements * tensor.element_bytes(types) for tensor in self.tensors)
 

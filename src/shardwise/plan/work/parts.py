@@ -16,7 +16,7 @@ from shardwise.spec.model.stages import stage_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class RankPart:
     """The model of ranks that hold alike, before sharding; `span` are the blocks of their largest stage, which one
     forward goes through."""
 
@@ -81,7 +81,7 @@ class Part:
         return _elements(self.inventory, name) if self.is_first and self.inventory.trained(name) else 0
 
 
-def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[Part, ...]:
+def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[RankPart, ...]:
     """The parts of a layout, by pipeline rank, then by tensor-parallel rank. `distinct` leaves out pipeline ranks that
     hold the same as an earlier one, which has as many micro-batches in flight. Raises ValueError: there are more stages
     than blocks."""
@@ -122,14 +122,14 @@ def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: i
     return _Place(pp, _counts(kinds, spans), max(spans, key=len), 0 in here, layout.num_stages - 1 in here)
 
 
-def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory]) -> Part:
+def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory]) -> RankPart:
     """A part; those that hold the same have one inventory, which `staged` remembers."""
     front: set[Place] = {"front"} if place.is_first else set()
     back: set[Place] = {"back"} if place.is_last else set()
     key = (tp.start, place.held)
     if key not in staged:
         staged[key] = whole.staged(counts=place.counts, places=frozenset(front | back))
-    return Part(
+    return RankPart(
         pp=place.pp, tp=tp, inventory=staged[key], span=place.span, is_first=place.is_first, is_last=place.is_last
     )
 

@@ -10,8 +10,8 @@ from math import ceil
 from typing import NamedTuple
 
 from shardwise.plan.work.inventory import Unit
-from shardwise.plan.work.parts import Part, bounds
-from shardwise.plan.work.tensors import Tensor, Types, state_bytes
+from shardwise.plan.work.parts import RankPart, bounds
+from shardwise.plan.work.tensors import DtypeBytes, Tensor, state_bytes
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution, OptimizerName
 
@@ -29,7 +29,7 @@ class Holding:
         on_host: what offload puts into the host's memory instead, at most.
     """
 
-    part: Part
+    part: RankPart
     shards: range
     weights: int
     gradients: int
@@ -65,10 +65,10 @@ def weight_degree(layout: Layout) -> int:
 
 
 def holdings(
-    part: Part,
+    part: RankPart,
     execution: Execution,
     *,
-    types: Types,
+    types: DtypeBytes,
     momentum: bool = False,
     first_only: bool = False,
     host_apart: bool = True,
@@ -90,7 +90,7 @@ def holdings(
     return tuple(_offloaded(held, execution, types=types, host_apart=host_apart) for held in found)
 
 
-def _holding(part: Part, shards: range, execution: Execution, *, types: Types, momentum: bool) -> Holding:
+def _holding(part: RankPart, shards: range, execution: Execution, *, types: DtypeBytes, momentum: bool) -> Holding:
     weights, states, at = weight_degree(execution.layout), shard_degree(execution.layout), shards.start
     whose = at if weights > 1 else 0  # whole weights are every rank's
 
@@ -130,7 +130,7 @@ class _Share(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, momentum: bool) -> _Share:
+def _share(unit: Unit, cut: _Cut, *, types: DtypeBytes, optimizer: OptimizerName, momentum: bool) -> _Share:
     weights = padding = 0.0
     trained = states = 0
     for tensor in unit.tensors:
@@ -149,7 +149,7 @@ def _share(unit: Unit, cut: _Cut, *, types: Types, optimizer: OptimizerName, mom
     return _Share(weights, trained * types.trainable, states, padding)
 
 
-def _offloaded(held: Holding, execution: Execution, *, types: Types, host_apart: bool) -> Holding:
+def _offloaded(held: Holding, execution: Execution, *, types: DtypeBytes, host_apart: bool) -> Holding:
     """What offload moves to the host: parameters with gradients and states, or states with copies of their weights."""
     if execution.parameters_on_host:
         if not host_apart:
@@ -170,7 +170,9 @@ def page_locked_bytes(size: float) -> int:
     return 1 << (ceil(size) - 1).bit_length()
 
 
-def _page_locked(held: Holding, layout: Layout, *, types: Types, trained: bool = False, padded: bool = False) -> int:
+def _page_locked(
+    held: Holding, layout: Layout, *, types: DtypeBytes, trained: bool = False, padded: bool = False
+) -> int:
     """Page-locked host memory for a rank's shards; of `trained` tensors alone, `padded` to the length of the first
     shard."""
     degree, index, by_rows = shard_degree(layout), 0 if padded else held.shards.start, weight_degree(layout) == 1

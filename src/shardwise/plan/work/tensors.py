@@ -16,7 +16,7 @@ FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Types:
+class DtypeBytes:
     """Bytes per element. Gradients and optimizer states have the type of trainable weights; `compute` is that of matrix
     products, the residual stream and gathered weights."""
 
@@ -31,11 +31,11 @@ class Types:
         return self.trainable != self.compute
 
 
-TYPES: dict[Precision, Types] = {
-    "mixed": Types(trainable=4, frozen=2, compute=2, compute_name="bfloat16"),
-    "bf16": Types(trainable=2, frozen=2, compute=2, compute_name="bfloat16"),
-    "fp16": Types(trainable=4, frozen=2, compute=2, compute_name="float16"),
-    "fp32": Types(trainable=4, frozen=4, compute=4, compute_name="float32"),
+TYPES: dict[Precision, DtypeBytes] = {
+    "mixed": DtypeBytes(trainable=4, frozen=2, compute=2, compute_name="bfloat16"),
+    "bf16": DtypeBytes(trainable=2, frozen=2, compute=2, compute_name="bfloat16"),
+    "fp16": DtypeBytes(trainable=4, frozen=2, compute=2, compute_name="float16"),
+    "fp32": DtypeBytes(trainable=4, frozen=4, compute=4, compute_name="float32"),
 }
 
 #: A step count is one float32 scalar per parameter tensor.
@@ -43,7 +43,13 @@ _STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach", "a
 
 
 def state_bytes(
-    optimizer: OptimizerName, *, elements: int, factors: int, types: Types, short: bool = False, momentum: bool = False
+    optimizer: OptimizerName,
+    *,
+    elements: int,
+    factors: int,
+    types: DtypeBytes,
+    short: bool = False,
+    momentum: bool = False,
 ) -> int:
     """Bytes of optimizer states for a tensor, or a rank's shard of one; `factors` is Adafactor's (`Tensor.factors`);
     `short`: 8-bit AdamW keeps its moments in one byte per element and a float32 scale per block."""
@@ -107,7 +113,7 @@ class Tensor:
         """Elements of all `count` tensors."""
         return self.count * self.rows * self.columns
 
-    def element_bytes(self, types: Types) -> float:
+    def element_bytes(self, types: DtypeBytes) -> float:
         """Bytes of one element in storage."""
         if self.quantised:
             return NF4_BYTES

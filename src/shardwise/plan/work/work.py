@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, Generic, TypeVar, cast
 
 from shardwise.plan.work.activations import (
-    Setting,
+    BlockSetting,
     again_at_adapter_bytes,
     backward_bytes,
     block_input_bytes,
@@ -33,7 +33,7 @@ from shardwise.plan.work.activations import (
 from shardwise.plan.work.compiled_blocks import compiled_attention_bytes, compiled_end_bytes, fused_mlp_bytes
 from shardwise.plan.work.inventory import Inventory
 from shardwise.plan.work.parts import sliced_shape
-from shardwise.plan.work.tensors import TYPES, Types
+from shardwise.plan.work.tensors import TYPES, DtypeBytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution, chosen_positions
@@ -72,9 +72,9 @@ class Work:
     cluster: Cluster
     execution: Execution
     inventory: Inventory
-    types: Types
+    types: DtypeBytes
     block: ModelShape = field(repr=False)
-    setting: Setting
+    setting: BlockSetting
     saved_whole: float = field(repr=False)
     saved: float = field(repr=False)
     document: float | None = None
@@ -299,7 +299,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
     types, layout = TYPES[execution.precision], execution.layout
     length = job.data.max_length
     block = sliced_shape(model, degree=layout.tp)
-    setting = Setting(
+    setting = BlockSetting(
         inventory=inventory,
         types=types,
         sharded=execution.gathers_weights,
@@ -329,7 +329,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
     )
 
 
-def _mean_saved(model: ModelShape, setting: Setting, execution: Execution) -> float:
+def _mean_saved(model: ModelShape, setting: BlockSetting, execution: Execution) -> float:
     recompute = execution.recompute
     kept = [(kind.num_layers, saved_bytes(kind, setting, recompute=recompute)) for kind in model.kinds]
     if len(kept) == 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise.report.contents import Curve
 from shardwise.spec.data_facts import RowLengths
-from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Span, Stream, Timeline
+from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Stream, Timeline, TimelineSpan
 from shardwise.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
 
 MOST_LANES = 16
@@ -72,7 +72,7 @@ def ticks_of(high: float, write: Callable[[float], str], *, most: int = 6) -> tu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
+class MemoryBar:
     """Memory of one rank, part by part."""
 
     label: str
@@ -88,7 +88,7 @@ class Stack:
         return sum(self.parts.values())
 
 
-def memory_chart(stacks: Sequence[Stack], *, title: str, capacity: int | None, most: float = math.inf) -> Chart:
+def memory_chart(stacks: Sequence[MemoryBar], *, title: str, capacity: int | None, most: float = math.inf) -> Chart:
     """A bar for each stack. The capacity of one GPU is a line; bars longer than `most` capacities end there."""
     longest = max((stack.total for stack in stacks), default=0)
     high = max(capacity or 0, min(longest, most * capacity if capacity else longest)) or 1
@@ -116,7 +116,7 @@ def memory_chart(stacks: Sequence[Stack], *, title: str, capacity: int | None, m
     )
 
 
-def _memory_bar(stack: Stack, *, high: float) -> Bar:
+def _memory_bar(stack: MemoryBar, *, high: float) -> Bar:
     segments: list[Segment] = []
     before = 0
     for part, size in stack.parts.items():
@@ -220,7 +220,7 @@ def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...
     )
 
 
-def merged(spans: Sequence[Span], *, within: float = MERGED_WITHIN) -> list[tuple[str, str, float, float]]:
+def merged(spans: Sequence[TimelineSpan], *, within: float = MERGED_WITHIN) -> list[tuple[str, str, float, float]]:
     """(kind, name, start, end) of a stream's spans; short ones of a kind become one across gaps of a share `within`."""
     found: list[tuple[str, str, float, float]] = []
     gap = within * max((span.end for span in spans), default=0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.report.pages.charts import Chart, Stack, lengths_chart, memory_chart, timeline_chart
+from shardwise.report.pages.charts import Chart, MemoryBar, lengths_chart, memory_chart, timeline_chart
 from shardwise.report.pages.render import render, render_part
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
@@ -52,7 +52,7 @@ def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
     if not candidates:
         return None
     stacks = [
-        Stack(
+        MemoryBar(
             label=candidate.execution.layout.strategy,
             under=_sizes(candidate),
             parts={part: candidate.worst_rank.parts.get(part, 0) for part in PARTS},

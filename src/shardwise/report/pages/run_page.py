@@ -15,7 +15,7 @@ from shardwise.report.contents import (
     RankReport,
     Report,
 )
-from shardwise.report.pages.charts import Chart, Stack, Table, curve_data, memory_chart
+from shardwise.report.pages.charts import Chart, MemoryBar, Table, curve_data, memory_chart
 from shardwise.report.pages.plan_page import rows_of
 from shardwise.report.pages.render import render, render_part
 from shardwise.report.written import MISSING, NOMINAL_TIMES, write_power, write_seconds
@@ -124,7 +124,7 @@ def capacity_in_sight(memory: MemoryReport) -> bool:
     return bool(memory.capacity_bytes) and (memory.capacity_bytes or 0) <= FARTHEST_CAPACITY * max(peaks, default=0)
 
 
-def _stacks(rank: RankReport) -> list[Stack]:
+def _stacks(rank: RankReport) -> list[MemoryBar]:
     """Forecast and measured parts of a rank; a measured peak without parts is one part."""
     sides: list[tuple[str, dict[str, int]]] = []
     if rank.forecast_parts:
@@ -135,6 +135,6 @@ def _stacks(rank: RankReport) -> list[Stack]:
     elif rank.measured_peak_bytes:
         sides.append(("measured", {"peak": rank.measured_peak_bytes}))
     return [
-        Stack(label=f"rank {rank.rank}", under=side, parts=parts, new=index == 0)
+        MemoryBar(label=f"rank {rank.rank}", under=side, parts=parts, new=index == 0)
         for index, (side, parts) in enumerate(sides)
     ]

@@ -26,7 +26,7 @@ KIND_WORDS: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class TimelineSpan:
     """One stretch of a rank's time, in seconds from the beginning of the step. `rank`: the lowest of the ranks that do
     the same at the same time; `stream`: `links` runs beside `compute`, where `exchange` and `wait` alone keep it from
     computing; `name`: such as `backward of layer 3`."""
@@ -74,9 +74,9 @@ class Timeline:
     micro_batches: int
     drawn_micro_batches: int
     lanes: tuple[Lane, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
 
-    def of(self, lane: Lane, stream: Stream) -> tuple[Span, ...]:
+    def of(self, lane: Lane, stream: Stream) -> tuple[TimelineSpan, ...]:
         """The spans of one lane on one stream, in order of time."""
         mine = (span for span in self.spans if span.rank == lane.rank and span.stream == stream)
         return tuple(sorted(mine, key=lambda span: span.start))

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
+from shardwise.data.digests import STRANGER, Sight, join, samples_seen
 from shardwise.data.micro_batches import GlobalBatch
-from shardwise.data.seen import STRANGER, Sight, join, samples_seen
 from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World

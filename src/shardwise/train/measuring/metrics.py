@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardwise.data.digests import Sight
 from shardwise.data.micro_batches import GlobalBatch
-from shardwise.data.seen import Sight
 from shardwise.data.store import IGNORED
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import PHASES, RunDirectory, append_line

@@ -33,7 +33,7 @@ from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.loss_scale import LossScale
-from shardwise.train.model import Part, TrainedModel, cut_parts, spread_parts
+from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
 from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given
 from shardwise.train.own_loop.gradients import plain
@@ -41,7 +41,7 @@ from shardwise.train.own_loop.handed import Handed
 from shardwise.train.own_loop.rows import global_batch
 from shardwise.train.saving.export import Result
 from shardwise.train.saving.final import save_folder
-from shardwise.train.step import Step
+from shardwise.train.step import GradientAccumulator
 
 #: In which a thread that has its last lines to run gets a processor.
 _LET_GO_SECONDS = 0.2
@@ -97,7 +97,7 @@ def parallelize(
         balance=Balance.of(given.base.config, device=world.device) if shape.has_experts else None,
     )
 
-    def fill(part: Part) -> None:
+    def fill(part: ModelPart) -> None:
         fill_from_memory(part.model, value=given.values.__getitem__, device=world.device)
 
     trained = spread_parts(
@@ -160,7 +160,7 @@ class Parallelized:
         given: Sequence[nn.Parameter],
     ) -> None:
         self._model, self._world = model, model.ownership.world
-        self._step = Step(
+        self._step = GradientAccumulator(
             spread=model.spread, world=self._world, keeps_casts=False, scale=LossScale(), balance=model.balance
         )
         self._micro_batch_size, self._seed, self._drops, self._steps = micro_batch_size, seed, drops, 0

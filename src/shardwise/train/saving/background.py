@@ -12,7 +12,7 @@ import torch
 T = TypeVar("T")
 
 
-class HostCopies:
+class HostBuffers:
     """Reusable copies of tensors in host memory, pinned where there is a GPU."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from shardwise.models.weights import bounds_of, read_part
 from shardwise.parallel.ownership import Ownership
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
-from shardwise.train.saving.pieces import Piece, piece
+from shardwise.train.saving.pieces import TensorShard, piece
 from shardwise.train.saving.threads import serial_operators
 
 Shape = tuple[int, ...]
@@ -51,7 +51,7 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
     mine = [(name, piece(name, p)) for name, p in result.saved if ownership.counts(name, p)]
     with _opened(folder) as handles, serial_operators() as threads, ThreadPoolExecutor(min(4, threads)) as pool:
 
-        def look(name: str, part: Piece) -> tuple[list[str], bool]:
+        def look(name: str, part: TensorShard) -> tuple[list[str], bool]:
             if not part.local.numel():
                 return [], True
             spans = result.spans(name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))

@@ -27,10 +27,10 @@ from shardwise.train.guards.checks import gather
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.precision import type_name
 from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
-from shardwise.train.saving.background import HostCopies, in_background
+from shardwise.train.saving.background import HostBuffers, in_background
 from shardwise.train.saving.checkpoint_reader import FORMAT_VERSION, MANIFEST, Reader, digest, read_manifest
 from shardwise.train.saving.identity import refuse_another
-from shardwise.train.saving.pieces import Piece, optimizer_pieces, weight_pieces
+from shardwise.train.saving.pieces import TensorShard, optimizer_pieces, weight_pieces
 from shardwise.train.saving.random_state import random_state, restore_random
 from shardwise.train.saving.safetensors_writer import write_tensors
 from shardwise.train.watching.journal import Journal
@@ -74,7 +74,7 @@ class Checkpoints:
     seed: int
     keep: int | None
     _writing: list[_Writing] = field(default_factory=list[_Writing])
-    _copies: HostCopies = field(default_factory=HostCopies)
+    _copies: HostBuffers = field(default_factory=HostBuffers)
 
     def save(self, step: int) -> bool:
         """Writes `checkpoint-STEP` and waits for it; whether it was committed, alike on all ranks."""
@@ -273,7 +273,7 @@ def create_states(optimizer: torch.optim.Optimizer) -> None:
         group["lr"], group["weight_decay"] = rate, decay
 
 
-def _describe(p: Piece) -> dict[str, Any]:
+def _describe(p: TensorShard) -> dict[str, Any]:
     return {
         "name": p.name,
         "shape": list(p.shape),

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from shardwise.models.weights import read_part
 from shardwise.spec.run import CHECKPOINT_PREFIX
-from shardwise.train.saving.pieces import Piece, overlap
+from shardwise.train.saving.pieces import TensorShard, overlap
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -49,7 +49,7 @@ class Reader:
         self._tensors: dict[str, Any] = manifest["tensors"]
         self._files: dict[str, Any] = {name: safe_open(folder / name, framework="pt") for name in manifest["files"]}
 
-    def fill(self, target: Piece) -> None:
+    def fill(self, target: TensorShard) -> None:
         """Copies every overlapping stored slice into a live tensor; ValueError if not all of it is stored."""
         if not target.local.numel():
             return

@@ -29,7 +29,7 @@ class Excused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class TensorDifference:
     """Two sets of tensors.
 
     Attributes:
@@ -50,7 +50,7 @@ class Difference:
     reason: str | None
 
 
-def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Difference:
+def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> TensorDifference:
     """Compares tensors by name. A tensor may differ by `tolerance` relative to its norm, or by one rounding step of its
     dtype, whichever is more. Beyond that it is excused if its difference has a norm of at most `floor`."""
     ours, theirs = _files_by_name(a), _files_by_name(b)
@@ -77,7 +77,7 @@ def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Dif
         if not close:
             faults.append((name, f"differs by {apart:.2e} relative to its norm"))
     first, reason = faults[0] if faults else (None, None)
-    return Difference(
+    return TensorDifference(
         num_tensors=len(ours),
         relative=relative,
         absolute=absolute,

@@ -12,7 +12,7 @@ from torch import nn
 
 from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
-from shardwise.models.keys import Keys, Span
+from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.nf4 import quantisation_of
 from shardwise.models.weights import window
 from shardwise.spec.run import read_json, write_json
@@ -68,11 +68,11 @@ class Result:
 
     def spans(
         self, name: str, shape: tuple[int, ...], *, offsets: tuple[int, ...], lengths: tuple[int, ...]
-    ) -> list[Span]:
+    ) -> list[StoredSpan]:
         """Where in the files a window of a parameter lies."""
         if self.adapters is None:
             return self.keys.spans(name, shape=shape, offsets=offsets, lengths=lengths)
-        return [Span(saved_name(name), window(offsets, lengths), ())]
+        return [StoredSpan(saved_name(name), window(offsets, lengths), ())]
 
 
 class Files:

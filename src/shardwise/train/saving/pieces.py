@@ -17,7 +17,7 @@ from shardwise.parallel.ownership import local_part
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class TensorShard:
     """The part of one named tensor that a rank holds. `shape`: global shape; `offsets`: where the part begins in each
     dim; `local`: the part itself, sharing storage with the live tensor."""
 
@@ -27,24 +27,26 @@ class Piece:
     local: torch.Tensor
 
 
-def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None) -> Piece:
+def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None) -> TensorShard:
     """The local part of a plain or sharded tensor, or one of something with the same shape and placement."""
     offsets, _ = local_window(tensor)
     part = local_part(tensor) if local is None else local.detach()
-    return Piece(name=name, shape=tuple(tensor.shape), offsets=offsets, local=part)
+    return TensorShard(name=name, shape=tuple(tensor.shape), offsets=offsets, local=part)
 
 
 Counted = Callable[[str, torch.Tensor], bool]
 
 
-def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]], *, counted: Counted | None = None) -> list[Piece]:
+def weight_pieces(
+    parameters: Iterable[tuple[str, nn.Parameter]], *, counted: Counted | None = None
+) -> list[TensorShard]:
     """Pieces of trained weights; `counted(name, tensor)` selects them."""
     return [piece(name, p) for name, p in parameters if p.requires_grad and (counted is None or counted(name, p))]
 
 
 def optimizer_pieces(
     stepped: Stepped, optimizer: torch.optim.Optimizer, *, counted: Counted | None = None
-) -> list[Piece]:
+) -> list[TensorShard]:
     """Pieces of optimizer states, named `optimizer.STATE.PARAMETER`."""
     return [
         piece(f"optimizer.{key}.{name}", placed, local=state)
@@ -54,7 +56,7 @@ def optimizer_pieces(
 
 
 def overlap(
-    target: Piece, offsets: Sequence[int], lengths: Sequence[int]
+    target: TensorShard, offsets: Sequence[int], lengths: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
     """Where a piece and a stored window overlap, as (slices into the piece, slices into the stored window)."""
     into_piece: list[slice] = []

@@ -41,7 +41,7 @@ class Call:
 
 
 @dataclass(kw_only=True, eq=False)
-class Mask:
+class MaskCall:
     """A mask that a model asked transformers for; `by_positions`: it separates packed documents by their positions."""
 
     causal: bool
@@ -50,7 +50,7 @@ class Mask:
 
 
 @dataclass(kw_only=True, eq=False)
-class Attention:
+class AttentionCall:
     """One call of transformers' attention interface. `query`, `key`, `value`: [batch, heads, length, width of a head];
     `mask`: None where the model handed in one that it did not get from transformers; `words`: the other arguments that
     were not None, by name."""
@@ -61,7 +61,7 @@ class Attention:
     value: torch.Tensor
     made: torch.Tensor
     causal: bool
-    mask: Mask | None
+    mask: MaskCall | None
     words: dict[str, Any]
 
 
@@ -75,7 +75,7 @@ class BlockCall:
     made: torch.Tensor | None = None
     made_of: Origins = frozenset()
     calls: list[Call] = field(default_factory=list[Call])
-    attention: list[Attention] = field(default_factory=list[Attention])
+    attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
     ops: list[Op] = field(default_factory=list[Op])
     others: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
 
