@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.spec.plan.disk import Disk
+from shardwise.cli.console import plain_table
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
 from shardwise.spec.plan.offers import Offers
 from shardwise.spec.plan.sentences import cost_text, named, verdict
@@ -67,12 +67,10 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         table, bar_width = _fitting_table(plan, console)
         console.print(table)
         console.print(legend(plan, bar_width=bar_width, width=console.width), style="dim")
-    lines = all_rejected(plan, width=console.width) if verbose else rejected(plan, width=console.width)
-    if lines:
-        console.print()
-        console.print("not chosen:" if verbose else "not chosen (--verbose lists every reason):")
-        for line in lines:
-            console.print(line)
+    if plan.rejected:
+        console.print("\nnot chosen:" if verbose else "\nnot chosen (--verbose lists every reason):")
+        listed = _all_rejected if verbose else _groups_rejected
+        console.print("\n".join(listed(plan, width=console.width)))
     console.print()
     console.print(fill(what_next(plan), width=console.width))
 
@@ -84,13 +82,12 @@ OF_ROWS = ("rows", "", "tokens", "lengths", "max_length")
 def _print_known_rows(plan: Plan, console: Console) -> None:
     if plan.data is None:
         return
-    console.print()
-    for name, sentence in takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines()):
-        console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
+    lines = [*takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines())]
     if plan.offers is None and plan.solved is None:
-        console.print(
-            fill("memory is for the longest of these rows, time for the mean", f"{'':<14}", width=console.width)
-        )
+        lines.append(("", "memory is for the longest of these rows, time for the mean"))
+    console.print()
+    for name, sentence in lines:
+        console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
 
 
 def fill(text: str, mark: str = "", *, width: int) -> str:
@@ -123,14 +120,11 @@ def why(plan: Plan) -> list[str]:
     as_rows = data.get("packing") and (data.get("num_rows") or plan.data is None or not plan.data.train.num_samples)
     packed = "; each row counts as one sequence, and packing makes fewer" if as_rows else ""
     whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
-    disk = [] if plan.disk is None or plan.disk.total_bytes < GIB else [_disk_line(plan.disk)]
-    warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]
-    return [*warnings, *plan.best.reasons, *whole, *disk]
-
-
-def _disk_line(disk: Disk) -> str:
-    merged = f"; merged/ takes {format_bytes(disk.merged_bytes)} more" if disk.merged_bytes else ""
-    return f"output_dir holds {format_bytes(disk.total_bytes)} at most: {disk.parts}{merged}"
+    disk = plan.disk
+    if disk is not None and disk.total_bytes >= GIB:
+        merged = f"; merged/ takes {format_bytes(disk.merged_bytes)} more" if disk.merged_bytes else ""
+        whole.append(f"output_dir holds {format_bytes(disk.total_bytes)} at most: {disk.parts}{merged}")
+    return [*(f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained), *plan.best.reasons, *whole]
 
 
 def what_next(plan: Plan) -> str:
@@ -156,7 +150,7 @@ def _fitting_table(plan: Plan, console: Console) -> tuple[Table, int]:
 
 def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> Table:
     """One row per candidate, the chosen one marked."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = plain_table(show_edge=False)
     table.add_column("", no_wrap=True)
     unused = {
         column
@@ -215,15 +209,12 @@ def legend(plan: Plan, *, bar_width: int, width: int) -> str:
     parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
     over = [] if all(one.fits for one in shown) else ["! too much"]
     entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "GPU: share of time busy"]
-    lines = [""]
-    for entry in entries:
-        if len(lines[-1]) + len(entry) + 2 > width:
-            lines.append("")
-        lines[-1] += f"  {entry}" if lines[-1] else entry
-    return "\n".join(lines)
+    # No line is broken inside an entry: their spaces stand as one letter while lines are filled.
+    whole = "  ".join(entry.replace(" ", "\N{NO-BREAK SPACE}") for entry in entries)
+    return fill(whole, width=width).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def rejected(plan: Plan, *, width: int) -> list[str]:
+def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
     """At most three lines: what fits too, what is too large, and what is not possible."""
     fits = {(one.execution.layout.strategy, one.execution.layout): one.fits for one in plan.candidates}
     groups: dict[str, dict[str, str]] = {"fits too": {}, "too large": {}, "not possible": {}}
@@ -250,7 +241,7 @@ def _listed(kind: str, group: Sequence[tuple[str, str]], *, width: int) -> str:
     return line
 
 
-def all_rejected(plan: Plan, *, width: int) -> list[str]:
+def _all_rejected(plan: Plan, *, width: int) -> list[str]:
     """Every layout that was not chosen; those with one reason share its line."""
     grouped: dict[str, dict[str, None]] = {}
     for one in plan.rejected:
@@ -279,7 +270,7 @@ def print_answers(plan: Plan, console: Console) -> None:
 
 
 def _offers_table(offers: Offers, *, width: int) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = plain_table(show_edge=False)
     names, *rows = offers.table()
     kept = [index for index, name in enumerate(names) if width >= WIDE or name not in LEFT_OUT_WHERE_NARROW]
     for index in kept:

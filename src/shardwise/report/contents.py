@@ -32,9 +32,8 @@ CONFIGURED_TYPES = ("compute", "reduction")
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How the run ended. `state`: `unfinished` if no outcome was written: the run is still going on or was killed;
-    `running` where a process is known to hold it; `failure`: first cause: rank, phase, error, message, file and line,
-    in one sentence."""
+    """How the run ended. `state`: `unfinished` if no outcome was written: it still runs or was killed; `running` where
+    a process is known to hold it; `failure`: first cause: rank, phase, error, message, file and line, as a sentence."""
 
     state: State
     step: int
@@ -47,20 +46,15 @@ class RunOutcome:
     def sentence(self) -> str:
         """The state, the last step, and the cause."""
         steps = f"step {self.step:,}" + (f" of {self.total_steps:,}" if self.total_steps else "")
-        match self.state:
-            case "finished":
-                sentence = f"Finished at {steps}."
-            case "stopped":
-                by = f" by signal {self.signal}" if self.signal else ""
-                sentence = f"Stopped at {steps}{by}. Running the job again resumes it."
-            case "failed":
-                sentence = f"Failed after {steps}: {self.failure or 'no cause was recorded'}"
-            case "running":
-                sentence = f"Running: {steps}" + (f", phase {self.phase}." if self.phase else ".")
-            case "unfinished":
-                phase = f", last phase {self.phase}" if self.phase else ""
-                sentence = f"Still running, or killed: {steps}{phase}."
-        return one_line(sentence)
+        by = f" by signal {self.signal}" if self.signal else ""
+        sentences: dict[State, str] = {
+            "finished": f"Finished at {steps}.",
+            "stopped": f"Stopped at {steps}{by}. Running the job again resumes it.",
+            "failed": f"Failed after {steps}: {self.failure or 'no cause was recorded'}",
+            "running": f"Running: {steps}" + (f", phase {self.phase}." if self.phase else "."),
+            "unfinished": f"Still running, or killed: {steps}" + (f", last phase {self.phase}." if self.phase else "."),
+        }
+        return one_line(sentences[self.state])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +89,10 @@ class Comparison:
         """The error as text."""
         return write_error(self.error_percent)
 
+    def to_json(self) -> dict[str, Any]:
+        """With the error."""
+        return {**asdict(self), "error_percent": self.error_percent}
+
     def written(self, side: Side, *, missing: str = MISSING) -> str:
         """The forecast or the measured value with its unit."""
         value = self.forecast if side == "forecast" else self.measured
@@ -116,10 +114,10 @@ class RankReport:
     """
 
     rank: int
-    forecast_parts: dict[str, int] | None
-    measured_parts: dict[str, int] | None
-    forecast_peak_bytes: int | None
-    measured_peak_bytes: int | None
+    forecast_parts: dict[str, int] | None = None
+    measured_parts: dict[str, int] | None = None
+    forecast_peak_bytes: int | None = None
+    measured_peak_bytes: int | None = None
     gpu_utilization: float | None = None
     forecast_seen_bytes: int | None = None
     forecast_phases: dict[str, int] | None = None
@@ -131,17 +129,15 @@ class RankReport:
         """`87.1 % busy, 21.0 MiB (forecast 20.4 MiB)`."""
         busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
         peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
-        known = ", ".join(fact for fact in (busy, peak) if fact) or "not measured"
-        forecast = self.forecast_peak_bytes
-        return known if forecast is None else f"{known} (forecast {format_bytes(forecast)})"
+        forecast = "" if self.forecast_peak_bytes is None else f" (forecast {format_bytes(self.forecast_peak_bytes)})"
+        return (", ".join(filter(None, (busy, peak))) or "not measured") + forecast
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReport:
-    """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None;
-    `peak_low_bytes`, `peak_high_bytes`: the forecast's interval, context included; `peak_instant`: when the forecast
-    peak is reached, such as `backward of layer 31`; `rows_seen`: the longest that were seen while the peaks were
-    measured, in words."""
+    """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None; `peak_...`:
+    the forecast's interval, context included, and when its peak is reached, such as `backward of layer 31`;
+    `rows_seen`: the longest that were seen while the peaks were measured, in words."""
 
     kind: str | None
     capacity_bytes: int | None
@@ -284,5 +280,5 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The content of report.json; keys are added, never renamed."""
         plain = asdict(self)
-        plain["comparisons"] = [{**asdict(row), "error_percent": row.error_percent} for row in self.comparisons]
+        plain["comparisons"] = [row.to_json() for row in self.comparisons]
         return {"version": VERSION, **plain}

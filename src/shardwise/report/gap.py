@@ -33,10 +33,8 @@ def gap_notes(memory: MemoryReport, candidate: Candidate | None) -> Iterator[str
         missing = (off.measured or 0) - (off.forecast or 0)
         causes += _rest(worst, candidate, missing=missing)
         if missing > 0 and memory.kind == "cpu_allocation_events" and len(memory.ranks) > 1:
-            causes.append(
-                "a tensor that gloo's thread is the last to let go of is not seen to be freed: on a busy machine more "
-                "is measured than was held"
-            )
+            unseen = "a tensor that gloo's thread is the last to let go of is not seen to be freed"
+            causes.append(f"{unseen}: on a busy machine more is measured than was held")
     yield f"the forecast peak is {peak.error_written} off: {'; '.join(causes)}"
 
 

@@ -1,4 +1,4 @@
-"""`shardwise probe`: measures this machine, so that its forecasts are no longer nominal."""
+"""`shardwise doctor`: what this machine has, and what it lacks; `shardwise probe`: measures its rates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,53 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwise.cli.trials import AsJson
+from shardwise.cli.console import AsJson, figures_table, make_console, plain_table, print_json
 
 if TYPE_CHECKING:
-    from shardwise.api import Rates
+    from rich.table import Table
+
+    from shardwise.api import Doctor, Rates
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this machine has and lacks for planning and training, and what to do about it."""
+    from shardwise import api
+
+    found = api.doctor()
+    if as_json:
+        print_json(found.to_json())
+        return
+    console = make_console()
+    console.print(_facts_table(found))
+    console.print()
+    for finding in found.findings:
+        console.print(f"{finding.severity}: {finding.what}\n  -> {finding.hint}")
+    if found.findings:
+        console.print()
+    console.print("this machine can plan and train" if found.can_train else "this machine can plan, but not train")
+
+
+def _facts_table(found: Doctor) -> Table:
+    from shardwise.units import format_bytes
+
+    table = plain_table(show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    facts = found.facts
+    gpus = [f"{gpu['name']}, {format_bytes(gpu['memory_bytes'])}" for gpu in facts["gpus"]]
+    rows = {
+        "system": str(facts["system"]),
+        "python": f"{facts['python']} ({facts['executable']})",
+        "processor": f"{facts['cpu']}, {facts['cores']} cores",
+        "memory": f"{format_bytes(facts['available_memory_bytes'])} available",
+        "disk": f"{format_bytes(facts['disk_free_bytes'])} free here",
+        "GPUs": "; ".join(gpus) or "none",
+        "driver": str(facts["driver"] or "none"),
+        "C compiler": str(facts["c_compiler"] or "none"),
+    }
+    for name, value in {**rows, **facts["libraries"]}.items():
+        table.add_row(name, value or "not installed")
+    return table
 
 
 def probe(
@@ -23,7 +66,6 @@ def probe(
     Plans for this machine then use it. Other programs should not be at work meanwhile.
     """
     from shardwise import api
-    from shardwise.cli.console import figures_table, make_console, print_json
 
     rates, file = api.probe(processes=processes)
     if as_json:
@@ -38,21 +80,16 @@ def probe(
     console.print(table)
     console.print(f"plans for this machine use these rates from now on: {file}", soft_wrap=True)
     if rates.share_of_cores < DISTURBED:
-        console.print(disturbance(rates), soft_wrap=True)
+        had = f"the probe had {100 * rates.share_of_cores:.0f} % of its cores"
+        too_low = "so that these rates are too low; run it again when they have ended"
+        console.print(f"other programs were at work: {had}, {too_low}", soft_wrap=True)
 
 
 #: Where its processes had less of their cores than this, a probe says so.
 DISTURBED = 0.85
 
-
-def disturbance(rates: Rates) -> str:
-    """That others were at work meanwhile, as a sentence."""
-    had = f"the probe had {100 * rates.share_of_cores:.0f} % of its cores"
-    return f"other programs were at work: {had}, so that these rates are too low; run it again when they have ended"
-
-
 #: What messages are called in the table.
-_TALKS = {
+_MESSAGES = {
     "all_reduce": "all-reduce",
     "gather": "all-gather",
     "scatter": "reduce-scatter",
@@ -74,20 +111,16 @@ def lines(rates: Rates) -> list[tuple[str, str]]:
         for way, by_flops in ways.items()
         for flops, seconds in by_flops.items()
     ]
-    found += [
-        ("memory, read and written", f"{rates.memory_bytes_per_second / 1e9:,.1f} GB/s"),
-        ("the host, for one operator", f"{rates.operator_seconds * 1e6:,.1f} us"),
-    ]
+    found.append(("memory, read and written", f"{rates.memory_bytes_per_second / 1e9:,.1f} GB/s"))
+    found.append(("the host, for one operator", f"{rates.operator_seconds * 1e6:,.1f} us"))
     if not rates.gpu:
-        found += [
-            (f"a step of a small model in {kind}, over what these rates make of it", f"{over:.2f}")
-            for kind, over in rates.step_over_rates.items()
-        ]
+        small = "a step of a small model in {}, over what these rates make of it"
+        found += [(small.format(kind), f"{over:.2f}") for kind, over in rates.step_over_rates.items()]
         found.append(("that step in one process on all cores, over the same", f"{rates.alone_over_rates:.2f}"))
     if rates.unit_seconds:
         found.append(("FSDP around a unit, beside its messages", f"{rates.unit_seconds * 1e3:,.2f} ms"))
     found += [
-        (f"{_TALKS[name]} of {int(size):,} bytes", f"{seconds * 1e3:,.2f} ms")
+        (f"{_MESSAGES[name]} of {int(size):,} bytes", f"{seconds * 1e3:,.2f} ms")
         for name, by_size in rates.message_seconds.items()
         for size, seconds in by_size.items()
     ]
