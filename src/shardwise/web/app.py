@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -33,7 +34,6 @@ from shardwise.web.runs import Runs, events, stamp
 #: Of the report's own pages, and of these.
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _SHARED, _OWN = ("page.css", "page.js", "uplot.css", "uplot.min.js"), ("web.css", "web.js", "icon.svg")
-METHODS, GOALS, LAYOUTS = get_args(Method), get_args(Goal), ("auto", *STRATEGIES)
 HARDWARE = (
     *("any", "1x RTX-4090", "2x RTX-4090", "4x RTX-6000-Ada", "4x L40S", "8x A100-80GB", "8x H100-SXM"),
     *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),
@@ -53,12 +53,9 @@ LONGEST_UPLOAD = 10
 
 @cache
 def _environment() -> Environment:
+    loader = PackageLoader("shardwise.web")
     environment = Environment(
-        loader=PackageLoader("shardwise.web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(count=format_count)  # pyright: ignore[reportUnknownMemberType]
     return environment
@@ -84,16 +81,15 @@ def build_app(folder: Path, *, host: str, port: int, token: str | None) -> App:
         Route("/learn", pages.learn),
         Route("/static/{name}", static),
     ]
-    handlers: Any = {InputError: _refused, 404: _missing}
+
+    def refused(_: Request, error: Exception) -> HTMLResponse:
+        return render("message.html", status=400, title="This cannot be shown", sentences=str(error).splitlines())
+
+    def missing(_: Request, __: Exception) -> HTMLResponse:
+        return render("message.html", status=404, title="There is no such page", sentences=[])
+
+    handlers: Any = {InputError: refused, 404: missing}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), host=host, port=port, token=token)
-
-
-def _refused(_: Request, error: InputError) -> HTMLResponse:
-    return render("message.html", status=400, title="This cannot be shown", sentences=str(error).splitlines())
-
-
-def _missing(_: Request, __: Exception) -> HTMLResponse:
-    return render("message.html", status=404, title="There is no such page", sentences=[])
 
 
 class Pages:
@@ -112,26 +108,31 @@ class Pages:
         except InputError as error:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
-        shown = query.get("copy", "job.yaml")
+        shown, made = query.get("copy", "job.yaml"), answer.plan
+        found: dict[str, Any] = {"verdict": "", "why": "", "part": "", "copied": None}
+        if made is not None:
+            found = {
+                "verdict": _sentence(verdict(made)),
+                "why": f"{main_reason(made)}.",
+                "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
+                "copied": copied(shown, question, made, model=answer.model),
+            }
         return render(
             "ask.html",
-            status=200 if answer.plan is not None else 400,
+            status=400 if made is None else 200,
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
             gpus=[(gpu.name, gpu.memory_bytes) for gpu in api.known_gpus()],
-            methods=METHODS,
-            goals=GOALS,
-            layouts=LAYOUTS,
+            methods=get_args(Method),
+            goals=get_args(Goal),
+            layouts=("auto", *STRATEGIES),
             solves=SOLVES,
             hardware=HARDWARE,
             answer=answer,
-            verdict="" if answer.plan is None else _sentence(verdict(answer.plan)),
-            why="" if answer.plan is None else f"{main_reason(answer.plan)}.",
-            part="" if answer.plan is None else Markup(api.plan_as_part(answer.plan, model=answer.model)),  # noqa: S704
             copies=("job.yaml", "command", *api.export_targets()),
             shown=shown,
-            copied=None if answer.plan is None else copied(shown, question, answer.plan, model=answer.model),
+            **found,
         )
 
     def plan_json(self, request: Request) -> Response:
@@ -164,21 +165,14 @@ class Pages:
         if request.query_params.get("show") == "plan":
             part = Markup(api.plan_as_part(api.plan_of_run(path)))  # noqa: S704 - rendered with every value escaped
             return render("run.html", name=name, shows="plan", part=part, curves=None, events=[], live=False)
-        tag = f'"{stamp(path)}"'
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"etag": tag})
-        found = api.read_report(path)
-        part, curves = map(Markup, api.report_as_part(found))
-        return render(
-            "run.html",
-            headers={"etag": tag},
-            name=name,
-            shows="report",
-            part=part,
-            curves=curves,
-            events=events(path),
-            live=found.outcome.state in api.GOES_ON,
-        )
+
+        def page() -> dict[str, Any]:
+            found = api.read_report(path)
+            part, curves = map(Markup, api.report_as_part(found))
+            live = found.outcome.state in api.GOES_ON
+            return {"name": name, "part": part, "curves": curves, "events": events(path), "live": live}
+
+        return _if_changed(request, [path], "run.html", page, shows="report")
 
     def compare(self, request: Request) -> Response:
         """Several runs side by side."""
@@ -186,16 +180,26 @@ class Pages:
         if not 2 <= len(names) <= MOST_COMPARED:
             raise InputError(f"{len(names)} runs are named; 2 to {MOST_COMPARED} are put side by side")
         runs = [(name, self._runs.find(name)) for name in names]
-        tag = f'"{"-".join(stamp(path) for _, path in runs)}"'
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"etag": tag})
-        part, curves, live = api.runs_as_part(runs)
-        part, curves = map(Markup, (part, curves))
-        return render("compare.html", headers={"etag": tag}, names=names, part=part, curves=curves, live=live)
+
+        def page() -> dict[str, Any]:
+            part, curves, live = api.runs_as_part(runs)
+            return {"names": names, "part": Markup(part), "curves": Markup(curves), "live": live}  # noqa: S704
+
+        return _if_changed(request, [path for _, path in runs], "compare.html", page)
 
     def learn(self, request: Request) -> Response:
         """The toy model, at one moment of its step."""
         return render("learn.html", **learn_page(request.query_params))
+
+
+def _if_changed(
+    request: Request, paths: Sequence[Path], template: str, page: Callable[[], dict[str, Any]], **context: Any
+) -> Response:
+    """The page of runs, or that none of them has written anything since it was last asked for."""
+    tag = f'"{"-".join(map(stamp, paths))}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    return render(template, headers={"etag": tag}, **context, **page())
 
 
 def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict[str, str]:

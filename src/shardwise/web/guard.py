@@ -19,12 +19,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 COOKIE = "shardwise_token"
 MOST_OF_ADDRESS, MOST_OF_HEAD = 8 * 1024, 16 * 1024
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
+SELF = ("script-src", "style-src", "img-src", "connect-src", "form-action")
+NONE = ("default-src", "base-uri", "frame-ancestors")
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": "; ".join([f"{one} 'none'" for one in NONE] + [f"{one} 'self'" for one in SELF]),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
@@ -34,12 +32,17 @@ HEADERS = {
 }
 
 
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 class Guard:
@@ -72,25 +75,23 @@ class Guard:
         hosts = headers.get("host", [])
         if len(hosts) != 1 or not self._is_here(hosts[0]):
             return 421, "this address is not the one that is served"
-        origins = headers.get("origin", [])
-        if any(origin != f"http://{hosts[0]}" for origin in origins):
-            return 403, "another page asks, and only this one's own are answered"
         # Links to this page may stand anywhere; what another page would load or frame of it may not.
         site, mode = (headers.get(f"sec-fetch-{name}", [""])[0] for name in ("site", "mode"))
-        if site in ("cross-site", "same-site") and mode != "navigate":
+        is_loaded = site in ("cross-site", "same-site") and mode != "navigate"
+        if is_loaded or any(origin != f"http://{hosts[0]}" for origin in headers.get("origin", [])):
             return 403, "another page asks, and only this one's own are answered"
         if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_OF_ADDRESS:
             return 414, f"the address is longer than {MOST_OF_ADDRESS} bytes"
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_OF_HEAD:
             return 431, f"the request has more than {MOST_OF_HEAD} bytes of headers"
-        posts = scope["method"] == "POST"
-        if scope["method"] not in ("GET", "HEAD") and not (posts and scope["path"] == "/config"):
+        most = MOST_BYTES if scope["method"] == "POST" else 0
+        if scope["method"] not in ("GET", "HEAD") and not (most and scope["path"] == "/config"):
             return 405, "there is nothing here to change"
         size = headers.get("content-length", ["0"])
         if "transfer-encoding" in headers or len(size) != 1 or not size[0].isdecimal():
             return 411, "a body has to say its length"
-        if int(size[0][:20]) > (MOST_BYTES if posts else 0):
-            return 413, f"is larger than {MOST_BYTES if posts else 0} bytes; a model's config.json is a page"
+        if int(size[0][:20]) > most:
+            return 413, f"is larger than {most} bytes; a model's config.json is a page"
         return None
 
     def _is_here(self, host: str) -> bool:
@@ -100,9 +101,9 @@ class Guard:
             name, port = host, "80"
         if port != str(self._port):
             return False
-        if is_loopback(self._host):
+        if name.lower() in LOOPBACK or is_loopback(self._host):
             return name.lower() in LOOPBACK
-        return name.lower() in LOOPBACK | {self._host.lower()} or _is_address(name)
+        return name.lower() == self._host.lower() or _address(name) is not None
 
     def _has_token(self, headers: dict[str, list[str]]) -> bool:
         try:
@@ -126,14 +127,6 @@ class Guard:
         cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         location = path + (f"?{rest}" if rest else "")
         await say(send, 303, "", headers={"set-cookie": cookie, "location": location})
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
 
 
 def with_headers(send: Send) -> Send:

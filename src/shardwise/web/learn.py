@@ -20,11 +20,11 @@ HELD = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer 
 def learn_page(query: Mapping[str, str]) -> dict[str, Any]:
     """What the page shows at the place that the address names; what it does not have is taken as the beginning."""
     strategies = {one.name: one for one in api.STRATEGIES}
-    under = query.get("under", ORDER[0])
+    under = query.get("under", "")
     under = under if under in strategies else ORDER[0]
     found, at = api.frames(under), query.get("at", "1")
-    place = min(int(at), len(found)) if at.isascii() and at.isdigit() and 1 <= len(at) <= 4 else 1
-    place = max(1, place)
+    is_number = at.isascii() and at.isdigit() and len(at) <= 4
+    place = max(1, min(int(at), len(found))) if is_number else 1
     frame = found[place - 1]
     return {
         "strategies": [strategies[name] for name in ORDER],
