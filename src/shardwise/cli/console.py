@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, Protocol, TypeVar
 
 import typer
 from rich.console import Console
@@ -21,6 +22,13 @@ Sets = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
 
 WIDTH_OF_A_PIPE = 130
+
+
+class _Answer(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+
+T = TypeVar("T", bound=_Answer)
 
 
 class PatientConsole(Console):
@@ -54,6 +62,14 @@ def figures_table(first: str, *figures: str) -> Table:
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def print_answer(found: T, show: Callable[[T, Console], None], *, as_json: bool) -> None:
+    """An answer as JSON, or as a command shows it."""
+    if as_json:
+        print_json(found.to_json())
+    else:
+        show(found, make_console())
 
 
 def print_json(data: Any) -> None:

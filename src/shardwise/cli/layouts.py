@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_json
+from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
-    from rich.table import Table
 
     from shardwise.api import Agreement, Parity, Trying, Update, Versus
     from shardwise.cli.progress import ProgressDisplay
@@ -49,16 +48,13 @@ def compare(
 
     with LayoutProgress(as_json=as_json) as progress:
         found = api.compare(job, layouts=_names(layouts), overrides=sets or [], steps=steps, on_update=progress.show)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print_versus(found, make_console())
+    print_answer(found, _print_versus, as_json=as_json)
     if found.failed or found.unable:
         raise typer.Exit(1 if found.failed else 2)
 
 
-def print_versus(found: Versus, console: Console) -> None:
-    """The whole answer: of each layout a line of what was measured, and below it the forecast."""
+def _print_versus(found: Versus, console: Console) -> None:
+    """Of each layout a line of what was measured, and below it the forecast."""
     table = figures_table("layout", *COLUMNS, "final loss")
     for one in found.contenders:
         table.add_row(one.name, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)
@@ -112,24 +108,26 @@ def verify(
         parity = api.verify(
             job, layouts=asked, overrides=sets or [], steps=steps, tolerance=tolerance, on_update=progress.show
         )
-    if as_json:
-        print_json(parity.to_json())
-    else:
-        print_parity(parity, console := make_console())
-        if asked is None:
-            console.print("one layout of each kind was tried; --all tries every way, schedule and product", style="dim")
+    print_answer(parity, _print_parity, as_json=as_json)
+    if asked is None and not as_json:
+        more = "one layout of each kind was tried; --all tries every way, schedule and product"
+        make_console().print(more, style="dim")
     if not parity.agrees:
         raise typer.Exit(1)
     if asked is not None and "all" not in asked and parity.unable:
         raise typer.Exit(2)
 
 
-def print_parity(parity: Parity, console: Console) -> None:
-    """The whole answer."""
+def _print_parity(parity: Parity, console: Console) -> None:
     for change in parity.changes:
         console.print(change)
+    table = figures_table("layout", "processes", "steps", "loss", "grad norm", "weights")
+    table.add_column("first difference")
+    table.add_row("single-1", "1", str(parity.num_steps), "", "", "", "the reference")
+    for row in parity.layouts:
+        table.add_row(*_cells(row))
     console.print()
-    console.print(parity_table(parity))
+    console.print(table)
     for row in parity.layouts:
         excused = _excused(row)
         if excused is not None:  # a difference above the tolerance that is small against the sum of SGD's steps
@@ -142,16 +140,6 @@ def print_parity(parity: Parity, console: Console) -> None:
         if row.first is not None and row.first != parity.first:
             console.print(row.first.sentence)
     console.print(f"run directories: {parity.reference} and beside it", soft_wrap=True)
-
-
-def parity_table(parity: Parity) -> Table:
-    """One row per layout: the largest relative differences, and the first that is too large."""
-    table = figures_table("layout", "processes", "steps", "loss", "grad norm", "weights")
-    table.add_column("first difference")
-    table.add_row("single-1", "1", str(parity.num_steps), "", "", "", "the reference")
-    for row in parity.layouts:
-        table.add_row(*_cells(row))
-    return table
 
 
 def _excused(row: Agreement) -> dict[str, Any] | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwise.cli.console import AsJson, figures_table, make_console, plain_table, print_json
+from shardwise.cli.console import AsJson, figures_table, plain_table, print_answer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
     from rich.table import Table
 
     from shardwise.api import Doctor, Rates
@@ -18,11 +22,10 @@ def doctor(as_json: AsJson = False) -> None:
     """Say what this machine has and lacks for planning and training, and what to do about it."""
     from shardwise import api
 
-    found = api.doctor()
-    if as_json:
-        print_json(found.to_json())
-        return
-    console = make_console()
+    print_answer(api.doctor(), _print_doctor, as_json=as_json)
+
+
+def _print_doctor(found: Doctor, console: Console) -> None:
     console.print(_facts_table(found))
     console.print()
     for finding in found.findings:
@@ -68,10 +71,10 @@ def probe(
     from shardwise import api
 
     rates, file = api.probe(processes=processes)
-    if as_json:
-        print_json(rates.to_json())
-        return
-    console = make_console()
+    print_answer(rates, partial(_print_rates, file=file), as_json=as_json)
+
+
+def _print_rates(rates: Rates, console: Console, *, file: Path) -> None:
     where = f"{rates.gpu} GPUs" if rates.gpu else f"CPU processes on {rates.cores} cores of {rates.processor}"
     console.print(f"{rates.ranks} {where}, at work at once; of each:", soft_wrap=True)
     table = figures_table("", "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shardwise.cli.console import AsJson, Sets, figures_table, make_console, plain_table, print_json
+from shardwise.cli.console import AsJson, Sets, figures_table, make_console, plain_table, print_answer, print_json
 from shardwise.errors import InputError
 from shardwise.units import GIB, format_bytes, format_count, format_gib
 
@@ -172,10 +172,7 @@ def _generate(overrides: Sequence[str | Override], *, job: Path | None, dtype: s
     from shardwise import api
 
     found = api.generation(job, overrides=overrides, dtype=dtype)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print_generation(found, make_console())
+    print_answer(found, _print_generation, as_json=as_json)
     if not found.asked.fits:
         raise typer.Exit(1)
 

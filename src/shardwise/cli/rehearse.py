@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_json
+from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_answer
 from shardwise.units import format_bytes, format_gib, format_ranks
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ def rehearse(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
     from shardwise import api
 
     found = api.rehearse(job, overrides=sets or [], on_update=show_rehearsing)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print_rehearsal(found, make_console())
+    print_answer(found, _print_rehearsal, as_json=as_json)
     if not found.fits:
         raise typer.Exit(1)
 

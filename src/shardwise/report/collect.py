@@ -11,10 +11,9 @@ from typing import Any
 
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
-from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
+from shardwise.report.compare import gap_notes, memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, NamedSetting, Report
 from shardwise.report.fields import as_number, items, numbers, section, sections, text, whole, wholes
-from shardwise.report.gap import gap_notes
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_outcome, read_sources
 from shardwise.report.starts import Record, noted, planned, taken

@@ -20,7 +20,6 @@ Side = Literal["forecast", "measured"]
 #: Parts of memory that both the forecast and the measurement have, in the order they are drawn. The trainer reads
 #: weights and optimizer states from live tensors; the rest of its peak, gradients included, is `other`.
 COMMON_PARTS = ("weights", "optimizer", "other")
-
 OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary")
 
 #: Memory outside the allocator, such as the CUDA context; the allocator does not count it.
@@ -101,17 +100,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """Memory of one rank.
-
-    Attributes:
-        forecast_parts: bytes at the forecast peak by `spec.plan.forecast.PARTS`, where the plan has the rank.
-        measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
-        forecast_peak_bytes: without the context, like `measured_peak_bytes`.
-        forecast_seen_bytes: the same for the rows that were seen while it was measured.
-        forecast_phases, measured_phases: peaks by `spec.run.PHASES`, forecast for the rows that were seen.
-        ratios: forecast ÷ measured of `peak`, `peak_seen`, parts and phases, where both are known.
-        gpu_utilization: share of the time of the steps after the warm-up.
-    """
+    """Memory of one rank. `..._parts`: bytes at the peak, forecast by `spec.plan.forecast.PARTS`, measured by
+    `COMMON_PARTS`; `..._peak_bytes`: without the context; `forecast_seen_bytes`: for the rows that were seen while it
+    was measured; `..._phases`: peaks by `spec.run.PHASES`, forecast for those rows; `ratios`: forecast ÷ measured of
+    `peak`, `peak_seen`, parts and phases; `gpu_utilization`: share of the time of the steps after the warm-up."""
 
     rank: int
     forecast_parts: dict[str, int] | None = None
@@ -219,16 +211,11 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Forecast beside measurement, for one run directory.
-
-    Attributes:
-        dtypes: read from live tensors, except `CONFIGURED_TYPES`.
-        tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
-        comparisons: memory of the worst rank, part by part; then time.
-        notes: what to know when forecast and measurement are compared, and of the run.
-        skipped_steps, loss_scale: of float16: how many recorded steps were left out, and the scale of the last.
-        rows: what was counted of the data before training.
-    """
+    """Forecast beside measurement, for one run directory. `dtypes`: of live tensors, except
+    `CONFIGURED_TYPES`; `tokens`, `trained_tokens`: of all recorded steps, without padding;
+    `comparisons`: memory of the worst rank, part by part, then time; `notes`: what to know when
+    both are compared, and of the run; `skipped_steps`, `loss_scale`: of float16: recorded steps
+    that were left out, and the scale of the last; `rows`: what was counted of the data."""
 
     name: str
     outcome: RunOutcome
@@ -266,15 +253,13 @@ class Report:
     def headline(self) -> str:
         """`llama-3.1-8b, lora, fsdp on 4x RTX-6000-Ada`."""
         ran = f"{self.strategy or 'unknown strategy'} on {self.hardware or 'unknown hardware'}"
-        return one_line(", ".join([self.model or "unknown model", *([self.method] if self.method else []), ran]))
+        return one_line(", ".join(filter(None, (self.model or "unknown model", self.method, ran))))
 
     @property
     def model_size(self) -> str:
         """`8.03B parameters, 42M trained (0.52 %)`."""
         total, trained = self.num_parameters, self.num_trainable_parameters
-        if total is None:
-            return "size not known"
-        size = f"{format_count(total)} parameters"
+        size = "size not known" if total is None else f"{format_count(total)} parameters"
         return f"{size}, {format_count(trained)} trained ({100 * trained / total:.3g} %)" if trained and total else size
 
     def to_json(self) -> dict[str, Any]:

@@ -24,8 +24,7 @@ FIGURES: dict[str, Literal["exact", "close"]] = {
 #: Figures that not every step has; both runs have them, or neither.
 OCCASIONAL = frozenset({"eval_loss"})
 
-WEIGHTS = "weights"
-STEP = "step"
+WEIGHTS, STEP = "weights", "step"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,24 +47,21 @@ class LayoutDifference:
         if self.figure == "run":
             return f"{self.layout} did not train: {self.detail}"
         at = "after the last step" if self.step is None else f"at step {self.step}"
-        values = (self.found, self.reference)  # with all digits
-        found, reference = (
-            "not recorded" if value is None else repr(int(value) if value.is_integer() else value) for value in values
-        )
+        found, reference = map(_all_digits, (self.found, self.reference))
         what = f": {self.detail}" if self.detail else f" is {found}, on one process {reference}"
         return f"{self.layout} differs {at}: {self.figure}{what}" + (f"; {self.note}" if self.note else "")
 
 
+def _all_digits(value: float | None) -> str:
+    return "not recorded" if value is None else repr(int(value) if value.is_integer() else value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """One layout compared with the reference.
-
-    Attributes:
-        loss, grad_norm: the largest relative difference of a step; None where no step was compared.
-        weights: the result of `shardwise.train.saving.difference`; None without final weights.
-        plain: the same comparison with SGD, made where AdamW's runs differ.
-        damped: the same comparison with a large `adam_epsilon`, made where SGD's runs agree.
-    """
+    """One layout compared with the reference. `loss`, `grad_norm`: the largest relative difference
+    of a step; `weights`: the result of `shardwise.train.saving.difference`; `plain`: the same
+    comparison with SGD, made where AdamW's runs differ; `damped`: that with a large
+    `adam_epsilon`, made where SGD's runs agree."""
 
     layout: str
     processes: int
@@ -156,16 +152,9 @@ def agreement(
     pairs = [(step, ours.get(step), theirs.get(step)) for step in sorted(ours.keys() | theirs.keys())]
     shared = [(one, other) for _, one, other in pairs if one is not None and other is not None]
     first = _first_of_steps(layout, pairs, tolerance=tolerance) or _of_weights(layout, weights)
-    return Agreement(
-        layout=layout,
-        processes=processes,
-        run=run,
-        num_steps=len(shared),
-        loss=_largest(shared, "loss"),
-        grad_norm=_largest(shared, "grad_norm"),
-        weights=weights,
-        first=first,
-    )
+    loss, grad_norm = (_largest(shared, figure) for figure in ("loss", "grad_norm"))
+    compared = Agreement(layout=layout, processes=processes, run=run, weights=weights, first=first)
+    return replace(compared, num_steps=len(shared), loss=loss, grad_norm=grad_norm)
 
 
 def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:
@@ -174,7 +163,7 @@ def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:
     return Agreement(layout=layout, processes=processes, run=run, first=first)
 
 
-def relative(reference: float, found: float) -> float:
+def _relative(reference: float, found: float) -> float:
     """|found - reference| / |reference|; 1 where only the reference is 0."""
     return abs(found - reference) / (abs(reference) or abs(found) or 1.0)
 
@@ -201,22 +190,19 @@ def _first_of_steps(layout: str, pairs: Sequence[_Pair], *, tolerance: float) ->
 def _agree(figure: str, reference: float | None, found: float | None, *, tolerance: float) -> bool:
     if reference is None or found is None:
         return figure in OCCASIONAL and reference is found
-    return reference == found if FIGURES[figure] == "exact" else relative(reference, found) <= tolerance
+    return reference == found if FIGURES[figure] == "exact" else _relative(reference, found) <= tolerance
 
 
 def _of_weights(layout: str, weights: dict[str, Any] | None) -> LayoutDifference | None:
-    name, detail = text(weights, "first"), "there are no final weights to compare"
-    if weights is not None:
-        if name is None:
-            return None
-        detail = f"{name} {text(weights, 'reason')}"
-    return LayoutDifference(layout=layout, figure=WEIGHTS, detail=detail)
+    if weights is None:
+        return LayoutDifference(layout=layout, figure=WEIGHTS, detail="there are no final weights to compare")
+    detail = f"{weights['first']} {text(weights, 'reason')}"
+    return LayoutDifference(layout=layout, figure=WEIGHTS, detail=detail) if text(weights, "first") else None
 
 
 def _largest(shared: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: str) -> float | None:
     both = [(number(one, figure), number(other, figure)) for one, other in shared]
-    found = [relative(one, other) for one, other in both if one is not None and other is not None]
-    return max(found, default=None)
+    return max((_relative(one, other) for one, other in both if one is not None and other is not None), default=None)
 
 
 _SAME_WITH_SGD = "with sgd all of it is the same"

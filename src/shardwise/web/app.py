@@ -25,7 +25,7 @@ from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.sentences import main_reason, verdict
 from shardwise.units import format_count
 from shardwise.web.answers import Answer, Answers
-from shardwise.web.guard import App, Guard
+from shardwise.web.guard import Guard
 from shardwise.web.learn import learn_page
 from shardwise.web.models import Models
 from shardwise.web.question import FIELDS, WebQuestion
@@ -68,7 +68,7 @@ def render(template: str, *, status: int = 200, headers: dict[str, str] | None =
     return HTMLResponse(text.encode("utf-8", errors="replace"), status_code=status, headers=headers)
 
 
-def build_app(folder: Path, *, host: str, port: int, token: str | None) -> App:
+def build_app(folder: Path, *, host: str, port: int, token: str | None) -> Guard:
     """The application that serves what lies below a folder, behind its guard."""
     pages = Pages(folder)
     routes = [

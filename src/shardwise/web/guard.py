@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from shardwise.web.models import MOST_BYTES
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from shardwise.web.models import MOST_BYTES
 
 COOKIE = "shardwise_token"
 MOST_OF_ADDRESS, MOST_OF_HEAD = 8 * 1024, 16 * 1024
@@ -48,7 +45,7 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """Refuses what a browser on this page would not send; `host` is the address that is listened on."""
 
-    def __init__(self, app: App, *, host: str, port: int, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, port: int, token: str | None) -> None:
         self._app, self._host, self._port, self._token = app, host, port, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,26 +56,29 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        refused = self._refusal(scope, headers)
-        answer = with_headers(send)
-        if refused is not None:
-            await say(answer, *refused)
+        headers, app = Headers(scope=scope), self._app
+        if refused := self._refusal(scope, headers):
+            app = _said(*refused)
         elif self._token is not None and not self._has_token(headers):
-            await self._take_token(scope, answer)
-        else:
-            await self._app(scope, receive, answer)
+            app = self._take_token(scope)
 
-    def _refusal(self, scope: Scope, headers: dict[str, list[str]]) -> tuple[int, str] | None:
-        hosts = headers.get("host", [])
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    own.setdefault(name, value)
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_here(hosts[0]):
             return 421, "this address is not the one that is served"
         # Links to this page may stand anywhere; what another page would load or frame of it may not.
-        site, mode = (headers.get(f"sec-fetch-{name}", [""])[0] for name in ("site", "mode"))
+        site, mode = (headers.get(f"sec-fetch-{name}") for name in ("site", "mode"))
         is_loaded = site in ("cross-site", "same-site") and mode != "navigate"
-        if is_loaded or any(origin != f"http://{hosts[0]}" for origin in headers.get("origin", [])):
+        if is_loaded or any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
             return 403, "another page asks, and only this one's own are answered"
         if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_OF_ADDRESS:
             return 414, f"the address is longer than {MOST_OF_ADDRESS} bytes"
@@ -87,7 +87,7 @@ class Guard:
         most = MOST_BYTES if scope["method"] == "POST" else 0
         if scope["method"] not in ("GET", "HEAD") and not (most and scope["path"] == "/config"):
             return 405, "there is nothing here to change"
-        size = headers.get("content-length", ["0"])
+        size = headers.getlist("content-length") or ["0"]
         if "transfer-encoding" in headers or len(size) != 1 or not size[0].isdecimal():
             return 411, "a body has to say its length"
         if int(size[0][:20]) > most:
@@ -105,9 +105,9 @@ class Guard:
             return name.lower() in LOOPBACK
         return name.lower() == self._host.lower() or _address(name) is not None
 
-    def _has_token(self, headers: dict[str, list[str]]) -> bool:
+    def _has_token(self, headers: Headers) -> bool:
         try:
-            cookie = SimpleCookie("; ".join(headers.get("cookie", []))).get(COOKIE)
+            cookie = SimpleCookie("; ".join(headers.getlist("cookie"))).get(COOKIE)
         except CookieError:
             return False
         return cookie is not None and self._is_token(cookie.value)
@@ -115,37 +115,19 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
 
-    async def _take_token(self, scope: Scope, send: Send) -> None:
+    def _take_token(self, scope: Scope) -> ASGIApp:
         """A token in the address becomes a cookie, and leaves the address."""
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == "token" and self._is_token(value) for name, value in pairs):
-            await say(send, 401, "this page needs the token that `shardwise serve` printed: open the address with it")
-            return
+            return _said(401, "this page needs the token that `shardwise serve` printed: open the address with it")
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         # A path that begins with two slashes would be another host.
         path = "/" + str(scope["path"]).strip("/").partition("/")[0]
         cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         location = path + (f"?{rest}" if rest else "")
-        await say(send, 303, "", headers={"set-cookie": cookie, "location": location})
+        return _said(303, "", headers={"set-cookie": cookie, "location": location})
 
 
-def with_headers(send: Send) -> Send:
-    """Answers carry the headers that browsers are to obey."""
-
-    async def sending(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            own = {name for name, _ in message["headers"]}
-            added = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in own]
-            message = {**message, "headers": [*message["headers"], *added]}
-        await send(message)
-
-    return sending
-
-
-async def say(send: Send, status: int, sentence: str, *, headers: dict[str, str] | None = None) -> None:
+def _said(status: int, sentence: str, *, headers: dict[str, str] | None = None) -> ASGIApp:
     """A short answer, after which the connection is closed: what is left of a request is not read."""
-    body = f"{sentence}\n".encode()
-    kept = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), "connection": "close"}
-    lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**kept, **(headers or {})}.items()]
-    await send({"type": "http.response.start", "status": status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})
+    return PlainTextResponse(f"{sentence}\n", status_code=status, headers={"connection": "close", **(headers or {})})
