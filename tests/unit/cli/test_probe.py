@@ -14,8 +14,8 @@ from shardwise import api
 from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, with_rates, write_rates
+from shardwise.cli.machine import lines
 from shardwise.cli.main import main
-from shardwise.cli.probe import lines
 from shardwise.errors import HardwareError, InputError
 from shardwise.plan.rates.links import RankGroup, copy_seconds
 from shardwise.plan.time.step import host_seconds
