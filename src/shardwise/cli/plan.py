@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LISTS = ("models", "gpus")
 TASKS = ("train", "generate")
+SOLVE_HELP = "Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
+DTYPE_HELP = "Of --task generate: the type of weights, keys and values; left out: the model's own."
 
 
 def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
@@ -31,22 +33,11 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     max_length: Annotated[int | None, typer.Option(help="Tokens per sequence at most.")] = None,
     global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step over all GPUs.")] = None,
     sets: Sets = None,
-    solve: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
-        ),
-    ] = None,
+    solve: Annotated[str | None, typer.Option(metavar="KEY", help=SOLVE_HELP)] = None,
     task: Annotated[
         str, typer.Option(metavar="train|generate", help="Or: what generating text with the model needs.")
     ] = "train",
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="float32|bfloat16|float16",
-            help="Of --task generate: the type of weights, keys and values; left out: the model's own.",
-        ),
-    ] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="float32|bfloat16|float16", help=DTYPE_HELP)] = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Rehearse what is chosen, or the next best that fits, and say its peak.")
     ] = False,
@@ -85,14 +76,8 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     stated = {flag: pair for flag, pair in flags.items() if pair[1] is not None}
     given = [api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in stated.items()]
     overrides = [*given, *(sets or [])]
-    _refuse_together(
-        task=task,
-        dtype=dtype,
-        rehearse=rehearse,
-        solve=solve,
-        calibrated=calibrated,
-        draws=bool(timeline or html or output),
-    )
+    draws = bool(timeline or html or output)
+    _refuse_together(task=task, dtype=dtype, rehearse=rehearse, solve=solve, calibrated=calibrated, draws=draws)
     if task == "generate":
         _generate(overrides, job=job, dtype=dtype, as_json=as_json)
         return

@@ -26,7 +26,7 @@ class Turns:
 
 
 #: What overlaps the stages' work.
-INSTEAD: dict[str, str] = {
+INSTEAD = {
     "schedule": "pp overlaps several micro-batches; ddp and fsdp keep every GPU busy all the time",
     "micro-batch": "its step has one micro-batch: a smaller train.micro_batch_size makes several, which overlap",
 }
