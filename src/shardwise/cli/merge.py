@@ -69,7 +69,7 @@ def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     temperature: Annotated[float, typer.Option(min=0, help="0 gives the most likely answer.")] = 0.0,
     top_p: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Draw among the likeliest tokens of this probability; left out: as the model."),
+        typer.Option(min=0, max=1, help="Draw among the likeliest tokens of this probability; left out: the model's."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Of draws: the same question has the same answer.")

@@ -97,8 +97,7 @@ class Chosen:
     @property
     def name(self) -> str:
         """Of the run, as Kubernetes and clouds allow it: of letters, digits and hyphens, a letter first."""
-        letters = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(self.job.output_dir).name.lower())
-        name = letters.strip("-")[:40].strip("-")
+        name = re.sub(r"[^a-z0-9]", "-", Path(self.job.output_dir).name.lower()).strip("-")[:40].strip("-")
         return name if name[:1].isalpha() else f"run-{name}".strip("-")
 
     @property

@@ -73,14 +73,13 @@ def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:
     """What is set on torchtitan's Trainer.Config: the key, and its value as Python."""
     layout, execution, train = chosen.layout, chosen.execution, chosen.job.train
     length = chosen.job.data.max_length
-    staged = layout.pp > 1
     yield "parallelism.data_parallel_replicate_degree", repr(layout.dp_replicate)
     yield "parallelism.data_parallel_shard_degree", repr(layout.dp_shard)
     if layout.dp_shard > 1:
         yield "parallelism.fsdp_reshard_after_forward", repr("always" if layout.reshard_after_forward else "never")
     yield "parallelism.tensor_parallel_degree", repr(layout.tp)
     yield "parallelism.pipeline_parallel_degree", repr(layout.pp)
-    if staged:
+    if layout.pp > 1:
         yield "parallelism.pipeline_parallel_schedule", repr(SCHEDULES[layout.schedule])
         yield "parallelism.num_pp_microbatches", repr(execution.gradient_accumulation_steps)
     yield "training.num_tokens_per_microbatch_per_dp_rank", repr(execution.micro_batch_size * length)

@@ -13,7 +13,7 @@ from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
 from shardwise.report.compare import gap_notes, memory_comparisons, memory_report, time_comparisons, was_resumed
 from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, NamedSetting, Report
-from shardwise.report.fields import as_number, items, numbers, section, sections, text, whole, wholes
+from shardwise.report.fields import items, number, numbers, section, sections, text, whole, wholes
 from shardwise.report.pages.run_page import report_html
 from shardwise.report.sources import LOST, Sources, read_outcome, read_sources
 from shardwise.report.starts import Record, noted, planned, taken
@@ -77,17 +77,14 @@ def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
         trained_tokens=sum(trained) if trained else None,
         memory=memory,
         comparisons=(*memory_comparisons(memory), *time_comparisons(sources, candidate, steps)),
-        curves={
-            **{key: curve(records, key) for key in CURVES},
-            **{f"{key}_smoothed": curve(records, key, smoothed=True) for key in NOISY_CURVES},
-        },
+        curves={one.name: one for one in _curves(records)},
         data=tuple(_data_counts(sources.data)),
         examples=tuple(_examples(sources.data)),
         checks=run_checks(sources, candidate),
         gaps=sources.gaps,
         files=_files(run),
         resumed=was_resumed(sources),
-        notes=(*_notes(sources), *gap_notes(memory, candidate), *_skips(scales, skipped)),
+        notes=(*_notes(sources), *gap_notes(memory, candidate), *_skip_notes(scales, skipped)),
         skipped_steps=skipped if scales else None,
         loss_scale=scales[-1] if scales else None,
         rows=DataFacts.read(sources.data),
@@ -104,9 +101,8 @@ def _notes(sources: Sources) -> Iterable[str]:
         yield f"memory is forecast for rows of {padded:,} tokens: the longest has {longest:,}; max_length is {limit:,}"
 
 
-def _skips(scales: list[float], skipped: int) -> Iterable[str]:
-    """What float16 left out."""
-    if scales:
+def _skip_notes(scales: list[float], skipped: int) -> Iterable[str]:
+    if scales:  # of float16
         many = f"{skipped:,} of {len(scales):,} steps were skipped, and count" if skipped else "none was skipped"
         yield f"steps whose gradients overflow float16: {many}; the loss scale of the last step is {scales[-1]:,.10g}"
 
@@ -180,12 +176,13 @@ def _size(path: Path) -> int:
 Point = tuple[int, float]
 
 
-def curve(records: Sequence[Record], key: str, *, smoothed: bool = False) -> Curve:
-    """The metric `key` of those records that have it as a finite number; or its running mean over a fiftieth of the
-    run, computed before downsampling."""
-    points = [(record["step"], value) for record in records if (value := as_number(record.get(key))) is not None]
-    name, drawn = (f"{key}_smoothed", smooth(points)) if smoothed else (key, points)
-    return Curve(name=name, points=thin(drawn), num_recorded=len(points))
+def _curves(records: Sequence[Record]) -> Iterable[Curve]:
+    """Each metric of those records that have it as a finite number; running means are taken before downsampling."""
+    points = {
+        key: [(one["step"], value) for one in records if (value := number(one, key)) is not None] for key in CURVES
+    }
+    points |= {f"{key}_smoothed": _smooth(points[key]) for key in NOISY_CURVES}
+    return [Curve(name=name, points=thin(found), num_recorded=len(found)) for name, found in points.items()]
 
 
 def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:
@@ -200,11 +197,10 @@ def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ..
     return (*kept, points[-1])
 
 
-def smooth(points: Sequence[Point]) -> list[Point]:
+def _smooth(points: Sequence[Point]) -> list[Point]:
     """Exponential running mean over a fiftieth of the series, at least 5 points, with Adam's bias correction."""
     decay = 1 - 2 / (max(5, len(points) / 50) + 1)
-    result: list[Point] = []
-    mean, weight = 0.0, 0.0
+    result, mean, weight = list[Point](), 0.0, 0.0
     for step, value in points:
         mean = decay * mean + (1 - decay) * value
         weight = decay * weight + (1 - decay)

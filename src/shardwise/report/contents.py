@@ -24,7 +24,6 @@ OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary
 
 #: Memory outside the allocator, such as the CUDA context; the allocator does not count it.
 OUTSIDE_PART = "context"
-
 #: Types that are known from the configuration only; all others are read from live tensors.
 CONFIGURED_TYPES = ("compute", "reduction")
 

@@ -93,7 +93,7 @@ class Taken:
         first, last = steady[0]["step"], steady[-1]["step"]
         if len(steady) == last - first + 1:
             return f"median of steps {first:,} to {last:,}{where}"
-        is_warm = any(len(span) > WARM_UP_STEPS for span in self.spans)
+        is_warm = self.records(after=WARM_UP_STEPS)
         how = "after the warm-up of each start" if is_warm else "which are all warm-up"
         return f"median of {len(steady):,} steps{where} from {first:,} to {last:,}, {how}"
 

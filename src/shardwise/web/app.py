@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -23,10 +23,10 @@ from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.sentences import main_reason, verdict
-from shardwise.units import format_count
+from shardwise.spec.plan.timeline import KIND_WORDS
+from shardwise.units import format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
 from shardwise.web.guard import Guard
-from shardwise.web.learn import learn_page
 from shardwise.web.models import Models
 from shardwise.web.question import FIELDS, WebQuestion
 from shardwise.web.runs import Runs, events, stamp
@@ -47,6 +47,10 @@ SOLVES = {
     "gpus": "the fewest GPUs",
 }
 MOST_COMPARED = 4
+#: Strategies in the order in which one meets them, and how the toy's layers, rows and tensors are called.
+ORDER = ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2")
+LETTERS, ROWS = ("a", "b", "c"), range(3)
+HELD = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer states"}
 #: Seconds for a file of a page's size.
 LONGEST_UPLOAD = 10
 
@@ -189,7 +193,7 @@ class Pages:
 
     def learn(self, request: Request) -> Response:
         """The toy model, at one moment of its step."""
-        return render("learn.html", **learn_page(request.query_params))
+        return render("learn.html", **_learn_page(request.query_params))
 
 
 def _if_changed(
@@ -200,6 +204,41 @@ def _if_changed(
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     return render(template, headers={"etag": tag}, **context, **page())
+
+
+def _learn_page(query: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows at the place that the address names; what it does not have is taken as the beginning."""
+    strategies = {one.name: one for one in api.STRATEGIES}
+    under = query.get("under", "")
+    under = under if under in strategies else ORDER[0]
+    found, at = api.frames(under), query.get("at", "1")
+    is_number = at.isascii() and at.isdigit() and len(at) <= 4
+    place = max(1, min(int(at), len(found))) if is_number else 1
+    frame = found[place - 1]
+    return {
+        "strategies": [strategies[name] for name in ORDER],
+        "strategy": strategies[under],
+        "under": under,
+        "place": place,
+        "count": len(found),
+        "frame": frame,
+        "when": f"{format_seconds(frame.start)} to {format_seconds(frame.end)} of the step",
+        "letters": LETTERS,
+        "rows": ROWS,
+        "held": HELD,
+        "words": KIND_WORDS,
+        "in_words": _in_words,
+        "chart": Markup(api.toy_chart(under, share=frame.share)),  # noqa: S704 - rendered with every value escaped
+    }
+
+
+def _in_words(held: frozenset[tuple[int, int]]) -> str:
+    """Pieces in letters: `a b c` are whole layers, `a0` is the first row of a."""
+    found: list[str] = []
+    for layer, letter in enumerate(LETTERS):
+        rows = [row for row in ROWS if (layer, row) in held]
+        found += [letter] if len(rows) == len(ROWS) else [f"{letter}{row}" for row in rows]
+    return " ".join(found) or "nothing"
 
 
 def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict[str, str]:
