@@ -13,7 +13,6 @@ import pytest
 
 from shardwise.api import Rehearsal, Rehearsing, plan
 from shardwise.api.rehearsed_plan import with_rehearsals
-from shardwise.api.rehearsing import rehearse_candidate
 from shardwise.catalog.models import read_model
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -155,13 +154,14 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
 
 def test_what_does_not_fit_when_it_is_rehearsed_gives_way_and_where_nothing_does_it_is_said(job, monkeypatch) -> None:
     rehearsals: dict[Execution, Rehearsal] = {}
+    rehearse_candidate = with_rehearsals.__globals__["rehearse_candidate"]
 
     def once(made: Plan, one: Candidate, **options: Any) -> Rehearsal:
         if one.execution not in rehearsals:
             rehearsals[one.execution] = rehearse_candidate(made, one, **options)
         return rehearsals[one.execution]
 
-    monkeypatch.setattr("shardwise.api.rehearsed_plan.rehearse_candidate", once)
+    monkeypatch.setitem(with_rehearsals.__globals__, "rehearse_candidate", once)
     made = plan(job, overrides=["train.compile=false", "layout=[fsdp, ddp]"])
     first, second = made.candidates
     small = replace(first, memory=replace(first.memory, capacity_bytes=2**20))
@@ -190,10 +190,7 @@ def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwis
     ("options", "sentence"),
     [
         (("--solve", "max_length"), "--rehearse checks the plan of a job as it is; solve first, then rehearse with"),
-        (
-            ("--hardware", "1x L4, 2x L4"),
-            "--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000",
-        ),
+        (("--hardware", "1x L4, 2x L4"), "--rehearse checks a plan for one hardware; name it, such as --hardware '4x"),
         (("--task", "generate"), "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or"),
     ],
 )
