@@ -38,7 +38,7 @@ from shardwise.train.guards.dtypes import together
 from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import LoopOutcome, train
 from shardwise.train.measuring.memory import Held, held
-from shardwise.train.measuring.rates import peak_flops
+from shardwise.train.measuring.metrics import peak_flops
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES

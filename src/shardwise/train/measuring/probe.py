@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +94,17 @@ def _seconds(device: torch.device, work: Callable[[], Any], *, lasting: float = 
     work()
     _wait(device)
     dist.barrier()
-    found, began = [], time.perf_counter()
+    found, began = list[float](), time.perf_counter()
     while time.perf_counter() - began < lasting or len(found) < times:
-        start = time.perf_counter()
-        work()
-        _wait(device)
-        found.append(time.perf_counter() - start)
+        found.append(_taken(device, work))
     return statistics.median(found)
+
+
+def _taken(device: torch.device, work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
 
 
 def _wait(device: torch.device) -> None:
@@ -124,8 +128,8 @@ def _products(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     """FLOP/s by `m x k x n`."""
     found: dict[str, float] = {}
     for m, k, n in SHAPES[device.type]:
-        left, right = (torch.ones(shape, dtype=dtype, device=device) for shape in ((m, k), (k, n)))
-        found[f"{m}x{k}x{n}"] = 2.0 * m * k * n / _seconds(device, lambda a=left, b=right: torch.mm(a, b))
+        factors = (torch.ones(shape, dtype=dtype, device=device) for shape in ((m, k), (k, n)))
+        found[f"{m}x{k}x{n}"] = 2.0 * m * k * n / _seconds(device, partial(torch.mm, *factors))
     return found
 
 
@@ -136,17 +140,11 @@ def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, dict[str, 
     heads, width = 8, 64
     for length in LENGTHS[device.type]:
         query = torch.ones(1, heads, length, width, dtype=dtype, device=device, requires_grad=True)
-
-        def attend(query: torch.Tensor = query) -> torch.Tensor:
-            return scaled_dot_product_attention(query, query, query, is_causal=True)
-
+        attend = partial(scaled_dot_product_attention, query, query, query, is_causal=True)
         result, flops = attend(), str(2 * heads * length**2 * width)
         forward[flops] = _seconds(device, attend, lasting=SECONDS / 4)
-        backward[flops] = _seconds(
-            device,
-            lambda result=result: result.backward(result.detach(), retain_graph=True),
-            lasting=SECONDS / 4,
-        )
+        learn = partial(result.backward, result.detach(), retain_graph=True)
+        backward[flops] = _seconds(device, learn, lasting=SECONDS / 4)
     return {"forward": forward, "backward": backward}
 
 
@@ -188,10 +186,10 @@ def _alone(device: torch.device, ranks: int) -> float:
     threads, seconds = torch.get_num_threads(), 0.0
     if dist.get_rank() == 0:
         torch.set_num_threads(threads * ranks)
-        seconds = _sample_step(device)
+        seconds = _sample_step(device)  # has a barrier of its own
         torch.set_num_threads(threads)
     else:
-        dist.barrier()  # before the first begins
+        dist.barrier()
     dist.barrier()
     return seconds
 
@@ -225,9 +223,8 @@ def _sample_step(device: torch.device, *, shards: int = 1, casts: bool = False) 
         optimizer.step()
         optimizer.zero_grad()
 
-    if shards > 1:
-        return _seconds(device, step, lasting=0.0, times=STEPS)
-    return _seconds(device, step, lasting=SAMPLE_SECONDS)
+    lasting, times = (0.0, STEPS) if shards > 1 else (SAMPLE_SECONDS, TIMES)
+    return _seconds(device, step, lasting=lasting, times=times)
 
 
 def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict[str, float]:
@@ -235,18 +232,14 @@ def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict
     Every rank does the same number of them."""
     found: dict[str, float] = {}
     ranks = dist.get_world_size()
-    left, right = (torch.ones(BETWEEN, device=device) for _ in range(2))
+    factor = torch.ones(BETWEEN, device=device)
     for size in MESSAGES:
-        share = -(-size // (4 * ranks))
-        tensor, taken = torch.ones(ranks * share, device=device), list[float]()
+        tensor, taken = torch.ones(ranks * -(-size // (4 * ranks)), device=device), list[float]()
         talk(tensor)
         for _ in range(50 if size < 2**20 else 15 if size < 2**26 else 5):
-            torch.mm(left, right)
+            torch.mm(factor, factor)
             _wait(device)
-            start = time.perf_counter()
-            talk(tensor)
-            _wait(device)
-            taken.append(time.perf_counter() - start)
+            taken.append(_taken(device, partial(talk, tensor)))
         mean = torch.tensor(statistics.fmean(taken) / ranks, device=device)
         dist.all_reduce(mean)
         found[str(size)] = float(mean)

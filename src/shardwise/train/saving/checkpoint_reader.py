@@ -1,10 +1,9 @@
-"""Reads a checkpoint: its verified manifest, and slices that fill live tensors."""
+"""Reads a checkpoint: its verified manifest, slices that fill live tensors, and the state of random generators."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +12,8 @@ import torch
 from safetensors import safe_open
 
 from shardwise.models.weights import read_part
+from shardwise.parallel.mesh import World
+from shardwise.spec.layout.axes import AXES
 from shardwise.spec.run import CHECKPOINT_PREFIX
 from shardwise.train.saving.pieces import TensorShard, overlap
 
@@ -56,18 +57,16 @@ class Reader:
         stored = self._tensors.get(target.name)
         if stored is None or tuple(stored["shape"]) != target.shape:
             raise ValueError(f"{target.name} of shape {target.shape} is not in the checkpoint")
-        windows: list[tuple[slice, ...]] = []
+        covered = 0
         for described in stored["slices"]:
             if described["file"] not in self._files:
                 raise ValueError(f"the manifest names the unknown file {described['file']!r}")
             met = overlap(target, described["offsets"], described["lengths"])
-            if met is None:
-                continue
-            into_piece, into_stored = met
-            part = read_part(self._files[described["file"]], target.name, into_stored)
-            target.local[into_piece] = part.to(target.local)
-            windows.append(into_piece)
-        covered = sum(math.prod(part.stop - part.start for part in window) for window in windows)
+            if met is not None:
+                into_piece, into_stored = met
+                part = read_part(self._files[described["file"]], target.name, into_stored)
+                target.local[into_piece] = part.to(target.local)
+                covered += part.numel()
         if covered != target.local.numel():
             raise ValueError(f"{target.name}: the checkpoint covers only part of it")
 
@@ -77,3 +76,27 @@ class Reader:
         if handle is None or not {*names} <= {*handle.keys()}:
             return None
         return {name: handle.get_tensor(name) for name in names}
+
+
+_ON_HOST, _ON_GPU = "random.cpu", "random.cuda"
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The states of this rank's generators, by the names they are stored under."""
+    on_gpu = {_ON_GPU: torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {_ON_HOST: torch.get_rng_state(), **on_gpu}
+
+
+def restore_random(reader: Reader, *, file: str, written: dict[str, Any], world: World, seed: int, step: int) -> None:
+    """Restores this rank's generators if its layout is the one `written`. Otherwise seeds them anew: ranks that hold
+    slices of the same block must draw alike, and ranks with different samples must not."""
+    names = [_ON_HOST, _ON_GPU] if world.device.type == "cuda" else [_ON_HOST]
+    same = tuple(written[axis] for axis in AXES) == world.layout.degrees
+    states = reader.tensors_of(file, names) if same else None
+    if states is None:
+        drawn = hashlib.sha256(f"{seed} {world.stream} {step}".encode()).digest()
+        torch.manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
+        return
+    torch.set_rng_state(states[_ON_HOST])
+    if _ON_GPU in states:
+        torch.cuda.set_rng_state(states[_ON_GPU], world.device)

@@ -21,11 +21,11 @@ from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
 from shardwise.train.saving.atomic import seal, staged, together
+from shardwise.train.saving.background import serial_operators
 from shardwise.train.saving.card import base_name, model_card
 from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
 from shardwise.train.saving.export import Files, copy_configuration
 from shardwise.train.saving.gather import wanted_tensors, whole_tensors
-from shardwise.train.saving.threads import serial_operators
 from shardwise.train.watching.journal import Journal
 
 #: How long a rank whose gathering failed waits for it to fail on the others too.

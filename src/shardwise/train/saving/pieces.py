@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch import nn
 from shardwise.models.load import local_window
 from shardwise.parallel.optimizer.stepped import Stepped
 from shardwise.parallel.ownership import local_part
+from shardwise.train.precision import type_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,11 @@ class TensorShard:
     offsets: tuple[int, ...]
     local: torch.Tensor
 
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest describes it."""
+        window = {"offsets": list(self.offsets), "lengths": list(self.local.shape)}
+        return {"name": self.name, "shape": list(self.shape), "dtype": type_name(self.local.dtype), **window}
+
 
 def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None) -> TensorShard:
     """The local part of a plain or sharded tensor, or one of something with the same shape and placement."""
@@ -37,21 +44,17 @@ def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None)
 Counted = Callable[[str, torch.Tensor], bool]
 
 
-def weight_pieces(
-    parameters: Iterable[tuple[str, nn.Parameter]], *, counted: Counted | None = None
-) -> list[TensorShard]:
-    """Pieces of trained weights; `counted(name, tensor)` selects them."""
-    return [piece(name, p) for name, p in parameters if p.requires_grad and (counted is None or counted(name, p))]
+def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]], counted: Counted) -> list[TensorShard]:
+    """Pieces of trained weights that are counted."""
+    return [piece(name, p) for name, p in parameters if p.requires_grad and counted(name, p)]
 
 
-def optimizer_pieces(
-    stepped: Stepped, optimizer: torch.optim.Optimizer, *, counted: Counted | None = None
-) -> list[TensorShard]:
-    """Pieces of optimizer states, named `optimizer.STATE.PARAMETER`."""
+def optimizer_pieces(stepped: Stepped, optimizer: torch.optim.Optimizer, counted: Counted) -> list[TensorShard]:
+    """Pieces of optimizer states that are counted, named `optimizer.STATE.PARAMETER`."""
     return [
         piece(f"optimizer.{key}.{name}", placed, local=state)
         for name, key, state, placed in stepped.states(optimizer)
-        if counted is None or counted(name, placed)
+        if counted(name, placed)
     ]
 
 
@@ -59,12 +62,9 @@ def overlap(
     target: TensorShard, offsets: Sequence[int], lengths: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
     """Where a piece and a stored window overlap, as (slices into the piece, slices into the stored window)."""
-    into_piece: list[slice] = []
-    into_stored: list[slice] = []
-    for at, length, begin, count in zip(target.offsets, target.local.shape, offsets, lengths, strict=True):
-        first, end = max(at, begin), min(at + length, begin + count)
-        if first >= end:
-            return None
-        into_piece.append(slice(first - at, end - at))
-        into_stored.append(slice(first - begin, end - begin))
-    return tuple(into_piece), tuple(into_stored)
+    dims = zip(target.offsets, target.local.shape, offsets, lengths, strict=True)
+    both = [(at, begin, max(at, begin), min(at + length, begin + count)) for at, length, begin, count in dims]
+    if any(first >= end for _, _, first, end in both):
+        return None
+    into_piece = tuple(slice(first - at, end - at) for at, _, first, end in both)
+    return into_piece, tuple(slice(first - begin, end - begin) for _, begin, first, end in both)
