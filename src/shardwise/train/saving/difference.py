@@ -18,8 +18,6 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from shardwise.train.precision import type_name
-
 
 @dataclass(frozen=True, kw_only=True)
 class Excused:
@@ -94,7 +92,7 @@ def _tensor(path: Path, name: str) -> torch.Tensor:
 
 
 def _kind(tensor: torch.Tensor) -> str:
-    return f"{type_name(tensor.dtype)} {list(tensor.shape)}"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, ...]:
