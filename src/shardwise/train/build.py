@@ -117,6 +117,7 @@ def build(
     steps.follow(optimizer)
     read_back_states(optimizer, world, steps)
     read_back_places(optimizer, model.parameters, steps, execution=execution, device=world.device)
+    types = LiveTypes(optimizer, model.parameters, steps, execution=execution)
     weights = [p for _, p in model.parameters]
     meter = MemoryMeter(world.device, parameters=weights, optimizer=optimizer, buckets=model.spread.kept_gradients)
     scale = LossScale.of(execution.precision)
@@ -162,7 +163,7 @@ def build(
         checkpoints=checkpoints,
         metrics=metrics,
         meter=meter,
-        types=LiveTypes(optimizer, model.parameters, steps, execution=execution),
+        types=types,
         is_trial=trial_rows is not None,
     )
 

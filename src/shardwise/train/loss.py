@@ -28,12 +28,8 @@ from shardwise.train.precision import Dtypes, cast_activations
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What a micro-batch trains.
-
-    Attributes:
-        positions: int64 [n], indices into the flattened [batch * length]; None for all, in order.
-        tokens: int64 [n], the token that each of them is to predict, or -100 where it is not trained.
-    """
+    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened [batch * length], None for all, in
+    order; `tokens`: int64 [n], the token that each of them is to predict, or -100 where it is not trained."""
 
     positions: torch.Tensor | None
     tokens: torch.Tensor
@@ -46,10 +42,7 @@ class Targets:
         positions = (flat != IGNORED).nonzero().squeeze(1)
         if chosen_positions(len(positions), of=len(flat)) == len(flat):
             return cls(positions=None, tokens=to_device(flat, device))
-        return cls(
-            positions=to_device(positions, device),
-            tokens=to_device(flat[positions], device),
-        )
+        return cls(positions=to_device(positions, device), tokens=to_device(flat[positions], device))
 
 
 class LossModule(nn.Module):
@@ -106,32 +99,26 @@ class LossModule(nn.Module):
             documents: where packed documents lie, for a kernel that is told.
             real: [batch, length], what is no padding, for routers that are balanced.
         """
+        model = cast(Any, self.model)
         inputs: dict[str, Any] = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
-        inputs["position_ids"] = position_ids
         if documents is not None and self._told_documents:
             inputs |= documents.words
         if real is not None:
             inputs["real"] = real
+        if getattr(model.config, "output_router_logits", False):
+            inputs["output_router_logits"] = False  # nobody reads them here
+        backbone = getattr(model, model.base_model_prefix)
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
-            made = self._hidden(inputs)
+            made = backbone(**inputs, position_ids=position_ids, use_cache=False).last_hidden_state
             if targets is None or self.head_loss is None:
                 return made
             return self.head_loss(made.flatten(0, 1), targets.positions, targets.tokens)
 
-    def _hidden(self, inputs: dict[str, Any]) -> torch.Tensor:
-        model = cast(Any, self.model)
-        if getattr(model.config, "output_router_logits", False):
-            inputs["output_router_logits"] = False  # nobody reads them here
-        return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
-
 
 class HeadLoss(nn.Module):
     """The head and its summed loss. One call a micro-batch, however often it calls the head: FSDP gathers the head's
-    weight for this module, and reduces its gradient when the backward of this module is done.
-
-    Attributes:
-        takes_slices: the head may be sliced over its tokens (`Vocabulary`), and its logits stay where they are made.
-    """
+    weight for this module, and reduces its gradient when the backward of this module is done. `takes_slices`: the head
+    may be sliced over its tokens (`Vocabulary`), and its logits stay where they are made."""
 
     def __init__(self, anatomy: Anatomy, *, chunk: int, plain: bool, compiled: bool = False) -> None:
         super().__init__()
@@ -141,9 +128,8 @@ class HeadLoss(nn.Module):
         adapted = any(is_adapter(f".{name}") for name, _ in self.head.named_parameters())
         linear = [module for module in self.head.modules() if type(module) is nn.Linear]
         self.takes_slices = plain and bool(linear) and not adapted
-        if self.takes_slices:
-            for module in linear:
-                vars(module)["forward"] = partial(_linear_forward, module)
+        for module in linear if self.takes_slices else ():
+            vars(module)["forward"] = partial(_linear_forward, module)
 
     def forward(self, hidden: torch.Tensor, positions: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
         """Of hidden states [batch * length, width], `Targets.positions` of them and `Targets.tokens`."""

@@ -156,14 +156,15 @@ def _next(job: Job, execution: Execution, measured: Measured) -> str:
     ways = (replace(execution, **change) for change in _smaller(execution, on_gpu=measured.on_gpu))
     smaller = next((one for one in ways if not execution_refusals(job, one)), None)
     if smaller is None:
-        return f"next: {'more GPUs, or larger ones' if measured.on_gpu else 'fewer processes, or a machine with more memory'}"
-    layout, before = smaller.layout, execution
+        fewer = "more GPUs, or larger ones" if measured.on_gpu else "fewer processes, or a machine with more memory"
+        return f"next: {fewer}"
+    layout = smaller.layout
     chosen = {
         "train.micro_batch_size": (smaller.micro_batch_size, True),
         "train.gradient_checkpointing": (smaller.gradient_checkpointing, smaller.gradient_checkpointing != "none"),
-        "train.loss": (smaller.loss, smaller.loss != before.loss),
+        "train.loss": (smaller.loss, smaller.loss != execution.loss),
         "train.offload": (smaller.offload, smaller.offload != "none"),
-        "layout": (layout.strategy, layout != before.layout or (job.layout == "auto" and layout.world_size > 1)),
+        "layout": (layout.strategy, layout != execution.layout or (job.layout == "auto" and layout.world_size > 1)),
     }
     return "next: " + " ".join(f"--set {key}={value}" for key, (value, is_said) in chosen.items() if is_said)
 
