@@ -67,9 +67,15 @@ class Result:
         return self.keys.saved(name) if self.adapters is None else saved_name(name)
 
     def spans(
-        self, name: str, shape: tuple[int, ...], *, offsets: tuple[int, ...], lengths: tuple[int, ...]
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        offsets: tuple[int, ...] | None = None,
+        lengths: tuple[int, ...] | None = None,
     ) -> list[StoredSpan]:
-        """Where in the files a window of a parameter lies."""
+        """Where in the files a window of a parameter lies; by itself the whole."""
+        offsets, lengths = offsets or (0,) * len(shape), shape if lengths is None else lengths
         if self.adapters is None:
             return self.keys.spans(name, shape=shape, offsets=offsets, lengths=lengths)
         return [StoredSpan(saved_name(name), window(offsets, lengths), ())]
@@ -79,21 +85,14 @@ class Files:
     """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come as in `wanted`."""
 
     def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
-        self._folder = folder
-        self._result = result
-        self._shards = _shards(result, wanted)
+        self._folder, self._result, self._shards = folder, result, _shards(result, wanted)
         self._open: TensorFile | None = None
         self._records: dict[str, dict[str, Any]] = {}
-
-    @property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
+        self.size = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
 
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Writes the next tensor, which is on the CPU, in the saved dtype."""
-        shape = tuple(whole.shape)
-        for key, _, part in self._result.spans(name, shape, offsets=(0,) * len(shape), lengths=shape):
+        for key, _, part in self._result.spans(name, tuple(whole.shape)):
             file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
             if self._open is None or self._open.path.name != file:
                 self._close()
@@ -122,19 +121,16 @@ class Files:
 def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:
     """File name -> the tensors in it."""
     groups: list[dict[str, Entry]] = [{}]
-    spans = (s for w in wanted for s in result.spans(w.name, w.shape, offsets=(0,) * len(w.shape), lengths=w.shape))
     size = 0
-    for key, stored, _ in spans:
+    for key, stored, _ in (span for one in wanted for span in result.spans(one.name, one.shape)):
         entry = Entry(dtype=result.saved_dtype, shape=tuple(part.stop - part.start for part in stored))
         size += entry.nbytes
         if result.adapters is None and groups[-1] and size > SHARD_BYTES:
             groups.append({})
             size = entry.nbytes
         groups[-1][key] = entry
-    if result.adapters is not None:
-        return {ADAPTER: groups[0]}
     if len(groups) == 1:
-        return {WEIGHTS: groups[0]}
+        return {WEIGHTS if result.adapters is None else ADAPTER: groups[0]}
     return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
 
 
@@ -143,33 +139,26 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
     if result.adapters is None:
         config: Any = result.model.config
         config.dtype = type_name(result.saved_dtype)
-        config.save_pretrained(folder)
     else:
         config = result.adapters.peft_config["default"]
         config.inference_mode = True
-        config.save_pretrained(str(folder))
         if (quantised := quantisation_of(result.model)) is not None:
             # Not in a config.json, beside which transformers would look for whole weights.
             write_json(folder / QUANTISATION, quantised)
-    _copy_beside(result, folder)
+    config.save_pretrained(str(folder))
+    settings: Any = getattr(result.model, "generation_config", None)
+    if result.source is not None:
+        for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
+            if path.is_file():
+                target = folder / path.relative_to(result.source)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, target)
+    elif settings is not None and result.adapters is None:  # of a model that was in memory
+        settings.save_pretrained(folder)
     if result.chat_template is not None:
         (folder / "chat_template.jinja").write_text(result.chat_template, encoding="utf-8")
     remove_traces(folder)
     return _stop_at_ends(result, folder)
-
-
-def _copy_beside(result: Result, folder: Path) -> None:
-    """Tokenizer and generation settings of the source, or those settings of a model that was in memory."""
-    if result.source is None:
-        settings: Any = getattr(result.model, "generation_config", None)
-        if settings is not None and result.adapters is None:
-            settings.save_pretrained(folder)
-        return
-    for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
-        if path.is_file():
-            target = folder / path.relative_to(result.source)
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, target)
 
 
 def _stop_at_ends(result: Result, folder: Path) -> list[str]:
@@ -196,5 +185,6 @@ def learned_ends(prepared: dict[str, Any]) -> tuple[tuple[int, str], ...]:
     """Id and text of the special tokens in which at least half of all trained answers end; a rarer one is no ending.
     `prepared`: data.json, which may not say."""
     said = prepared.get("ends") or {}
-    total = sum(one["count"] for one in said.get("tokens", [])) + said.get("unmarked", 0)
-    return tuple((one["id"], one["text"]) for one in said.get("tokens", []) if 2 * one["count"] >= total)
+    tokens = said.get("tokens", [])
+    total = sum(one["count"] for one in tokens) + said.get("unmarked", 0)
+    return tuple((one["id"], one["text"]) for one in tokens if 2 * one["count"] >= total)

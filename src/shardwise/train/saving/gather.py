@@ -46,11 +46,15 @@ def whole_tensors(
     world, mine = ownership.world, dict(parameters)
     here = world.layout.coordinates(world.rank)
     for one in wanted:
-        holds = here.pp == world.layout.coordinates(one.source).pp
-        whole = gathered(mine[one.name]) if holds else None
+        whole = gathered(mine[one.name]) if here.pp == world.layout.coordinates(one.source).pp else None
         if whole is not None and (whole.is_cuda or one.source):
             whole = whole.to(dtype)
-        yield one.name, _to_first(whole, wanted=one, dtype=dtype, ownership=ownership)
+        if one.source and whole is not None and world.rank == one.source:
+            dist.send(whole.cpu().contiguous(), 0, group=world.control)
+        if one.source and world.is_first:
+            whole = torch.empty(one.shape, dtype=dtype)
+            dist.recv(whole, one.source, group=world.control)
+        yield one.name, whole.cpu() if whole is not None and world.is_first else None
 
 
 @torch.no_grad()
@@ -63,18 +67,3 @@ def gathered(parameter: torch.Tensor) -> torch.Tensor:
     # What FSDP2 sharded is a slice of tensor parallelism: it becomes whole before the slices do.
     slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in shards.placements]
     return shards.redistribute(placements=slices).full_tensor()
-
-
-def _to_first(
-    whole: torch.Tensor | None, *, wanted: Wanted, dtype: torch.dtype, ownership: Ownership
-) -> torch.Tensor | None:
-    world = ownership.world
-    if wanted.source == 0:
-        return whole.cpu() if whole is not None and world.is_first else None
-    if world.rank == wanted.source and whole is not None:
-        dist.send(whole.cpu().contiguous(), 0, group=world.control)
-    if not world.is_first:
-        return None
-    received = torch.empty(wanted.shape, dtype=dtype)
-    dist.recv(received, wanted.source, group=world.control)
-    return received
