@@ -27,7 +27,7 @@ from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.guards.checks import check_layout, check_trained
 from shardwise.train.loop import train
-from shardwise.train.saving.gather import gathered
+from shardwise.train.saving.export import gathered
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.worlds import run_world

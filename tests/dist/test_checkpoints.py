@@ -27,8 +27,7 @@ from shardwise.train.loop import train
 from shardwise.train.saving import checkpoint
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.checkpoint import Checkpoints, create_states
-from shardwise.train.saving.checkpoint_reader import Reader
-from shardwise.train.saving.pieces import TensorShard
+from shardwise.train.saving.checkpoint_reader import Reader, TensorShard
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import ZERO1, Trained, composed, outcome, prepare_cell, relative, spread, train_on, train_rank

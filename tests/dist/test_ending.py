@@ -18,8 +18,8 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import worker
 from shardwise.train.loop import train
+from shardwise.train.saving import export
 from shardwise.train.saving import final as save
-from shardwise.train.saving import gather
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
@@ -119,7 +119,7 @@ def test_what_was_trained_is_kept_where_final_cannot_be_written(fails, words, ma
 def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[int, ...]) -> str:
     """Finishes as a worker does, where some ranks have no memory to gather the second tensor; what the failure says.
     Others are in the gathering until these have left it."""
-    real, number, left = gather.gathered, itertools.count(), run.root / "left"
+    real, number, left = export.gathered, itertools.count(), run.root / "left"
     has_memory = int(os.environ["RANK"]) not in ranks
 
     def gathered(parameter: torch.Tensor) -> torch.Tensor:
@@ -129,7 +129,7 @@ def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[in
             time.sleep(0.05)
         raise SystemExit("ended by the launcher") if has_memory else torch.OutOfMemoryError("CUDA out of memory")
 
-    gather.gathered, save._MEETING = gathered, timedelta(seconds=2)
+    export.gathered, save._MEETING = gathered, timedelta(seconds=2)
     try:
         return _finish(run, chosen)
     except (RuntimeError, SystemExit) as error:

@@ -46,18 +46,8 @@ class Targets:
 
 
 class LossModule(nn.Module):
-    """A causal language model that returns its summed token loss in float32, a scalar.
-
-    Args:
-        chunk: positions whose logits are made at once.
-        plain: logits are the head's output, with no cap or scale behind it.
-        compiled: the softmax of a chunk and its gradient are one kernel of torch's compiler.
-        first_block: index of the first block of this stage.
-        makes_loss: the head is here; otherwise hidden states are returned.
-
-    Attributes:
-        head_loss: None where the head is not here.
-    """
+    """A causal language model that returns its summed token loss in float32, a scalar; without `makes_loss` hidden
+    states, and `head_loss` is None. `first_block`: index of the stage's first block; the rest as in `HeadLoss`."""
 
     def __init__(
         self,
@@ -117,8 +107,10 @@ class LossModule(nn.Module):
 
 class HeadLoss(nn.Module):
     """The head and its summed loss. One call a micro-batch, however often it calls the head: FSDP gathers the head's
-    weight for this module, and reduces its gradient when the backward of this module is done. `takes_slices`: the head
-    may be sliced over its tokens (`Vocabulary`), and its logits stay where they are made."""
+    weight for this module, and reduces its gradient when the backward of this module is done. `chunk`: positions whose
+    logits are made at once; `plain`: logits are the head's output, with no cap or scale behind it; `compiled`: the
+    softmax of a chunk and its gradient are one kernel of torch's compiler. `takes_slices`: the head may be sliced over
+    its tokens (`Vocabulary`), and its logits stay where they are made."""
 
     def __init__(self, anatomy: Anatomy, *, chunk: int, plain: bool, compiled: bool = False) -> None:
         super().__init__()

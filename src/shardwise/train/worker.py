@@ -28,7 +28,7 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.forecast import Candidate
+from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device, check_memory
@@ -97,11 +97,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> LoopOutcome:
-    job, execution, hardware, planned = read_request(run)
+    job, execution, hardware, forecast, planned = read_request(run)
     _set_environment(job)
     check_device(hardware)
-    if hardware.gpu.kind == "cuda":
-        check_memory(hardware, _chosen(run).memory, own_device())
+    check_memory(hardware, forecast, own_device())
     world = join_world(execution.layout)
     watch.joined(world)
     fingerprint = (read_json(run.data) or {}).get("fingerprint")
@@ -155,20 +154,14 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     return outcome
 
 
-def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, int | None]:
-    """The job and the chosen execution of a run directory, and the hardware and how many trained elements its plan is
-    for. Raises InputError: either is missing or broken, or the plan chose nothing."""
-    plan, chosen = read_plan(run.plan), _chosen(run)
-    trained = plan.model.get("num_trainable_parameters")
-    return read_job(run.resolved), chosen.execution, Cluster.from_json(plan.hardware), trained
-
-
-def _chosen(run: RunDirectory) -> Candidate:
-    """What the plan of a run directory chose, with its forecast."""
-    chosen = read_plan(run.plan).best
-    if chosen is None:
+def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, MemoryForecast, int | None]:
+    """The job of a run directory; what its plan chose, for which hardware, with what forecast, and how many trained
+    elements it is for. Raises InputError: either is missing or broken, or the plan chose nothing."""
+    plan = read_plan(run.plan)
+    if (chosen := plan.best) is None:
         raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
-    return chosen
+    trained = plan.model.get("num_trainable_parameters")
+    return read_job(run.resolved), chosen.execution, Cluster.from_json(plan.hardware), chosen.memory, trained
 
 
 def _set_environment(job: Job) -> None:

@@ -75,10 +75,8 @@ class Allocations(profile):
     """torch's profiler, of memory alone: the inner half of `torch.profiler.profile`, whose cycles torch 2.11 warns
     about where there are none.
 
-    Functions are not recorded. A collective's is told its end by a thread of gloo, which may be later than the profiler
-    has given up what it wrote down. That is the likely cause, not a proven one, of three ranks' native deaths in some
-    thousands of worlds, two of them of a damaged heap in the second step that was profiled.
-    """
+    Functions are not recorded: a thread of gloo ends a collective's, maybe when the profiler has given up what it wrote
+    down; the likely cause, not a proven one, of three ranks' native deaths in some thousands of worlds."""
 
     def _start_trace(self) -> None:
         self.entered = True

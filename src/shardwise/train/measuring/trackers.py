@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tracker:
+class Tracker(NamedTuple):
     """An open tracker: what records figures of a step, and what closes it."""
 
     record: Callable[[dict[str, float], int], object]

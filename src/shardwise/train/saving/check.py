@@ -26,8 +26,8 @@ from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.background import serial_operators
+from shardwise.train.saving.checkpoint_reader import TensorShard, piece
 from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
-from shardwise.train.saving.pieces import TensorShard, piece
 
 Shape = tuple[int, ...]
 
@@ -103,8 +103,7 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
 def warnings_of(ranks: Sequence[Compared], *, trained: bool) -> list[str]:
     """Warnings about weights that were saved as they are; `trained`: some learning rate was above zero."""
     found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
-    moved = [one.adapters_moved for one in ranks if one.adapters_moved is not None]
-    if trained and moved and not any(moved):
+    if trained and {one.adapters_moved for one in ranks} in ({False}, {False, None}):
         found.append("every lora_B is zero: the adapter changes nothing")
     return found
 
@@ -113,10 +112,8 @@ def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, S
     """Of each group one name must be stored, with the expected shape, and nothing else."""
     faults = [f"{group[0]} is missing" for group in groups if not any(name in stored for name in group)]
     faults += [f"{name} has no place in the model" for name in stored.keys() - expected.keys()]
-    for name in stored.keys() & expected.keys():
-        if stored[name] != expected[name]:
-            faults.append(f"{name} has the shape {stored[name]}; expected {expected[name]}")
-    return faults
+    wrong = [name for name in stored.keys() & expected.keys() if stored[name] != expected[name]]
+    return faults + [f"{name} has the shape {stored[name]}; expected {expected[name]}" for name in wrong]
 
 
 @contextmanager

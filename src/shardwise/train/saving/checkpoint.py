@@ -30,22 +30,24 @@ from shardwise.train.saving.background import HostBuffers, in_background
 from shardwise.train.saving.checkpoint_reader import (
     FORMAT_VERSION,
     MANIFEST,
+    Counted,
     Reader,
+    TensorShard,
     digest,
+    optimizer_pieces,
     random_state,
     read_manifest,
     restore_random,
+    weight_pieces,
 )
 from shardwise.train.saving.identity import refuse_another
-from shardwise.train.saving.pieces import Counted, TensorShard, optimizer_pieces, weight_pieces
 from shardwise.train.saving.safetensors_writer import write_tensors
 from shardwise.train.watching.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Writing:
-    """A checkpoint that this rank is writing: its temporary folder, its pieces, bytes to write, and what the
-    written file has."""
+    """A checkpoint that this rank is writing: in a temporary `folder`; `size`: bytes to write."""
 
     step: int
     folder: Path
@@ -60,13 +62,8 @@ class Checkpoints:
     """Saves and restores the state of one run.
 
     A step waits for a copy to host memory; a thread writes it, and a later step commits it when all ranks have written.
-
-    Attributes:
-        ownership: which pieces this rank writes.
-        identity: of job, model and data; a checkpoint of another one is refused.
-        seed: from which random generators start on another layout.
-        keep: how many checkpoints stay, or None for all.
-    """
+    `ownership`: which pieces this rank writes; `identity`: of job, model and data, a checkpoint of another one is
+    refused; `seed`: from which random generators start on another layout; `keep`: how many stay, or None for all."""
 
     run: RunDirectory
     world: World
@@ -186,12 +183,9 @@ class Checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self) -> int:
-        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0 where there is none.
-
-        Raises:
-            ModelError: the newest whole checkpoint belongs to another job or other data.
-            SaveError: there are checkpoints and none loads. Training from step 0 would overwrite them.
-        """
+        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0 where there is none. Raises
+        ModelError: the newest whole one belongs to another job or other data; SaveError: there are checkpoints and none
+        loads. Training from step 0 would overwrite them."""
         faults: list[str] = []
         self.journal.turn_to("reading checkpoints")
         for name in self.run.unfinished():

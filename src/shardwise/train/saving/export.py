@@ -1,24 +1,29 @@
-"""Writes a trained model or adapter in the format of Hugging Face, one tensor at a time."""
+"""Gathers a trained model or adapter on rank 0 and writes it in Hugging Face's format, one tensor at a time."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
 from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.nf4 import quantisation_of
 from shardwise.models.weights import window
+from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json, write_json
+from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
 from shardwise.train.saving.card import remove_traces
-from shardwise.train.saving.gather import Wanted
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile
 
 #: Bytes of one weight file at most, as in Transformers.
@@ -188,3 +193,55 @@ def learned_ends(prepared: dict[str, Any]) -> tuple[tuple[int, str], ...]:
     tokens = said.get("tokens", [])
     total = sum(one["count"] for one in tokens) + said.get("unmarked", 0)
     return tuple((one["id"], one["text"]) for one in tokens if 2 * one["count"] >= total)
+
+
+class Wanted(NamedTuple):
+    """A tensor of the whole model by its Hugging Face name and global shape, and the rank that sends it to rank 0."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: int
+
+
+def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> list[Wanted]:
+    """Every tensor of the whole model once, in the order of the stages; the same on all ranks."""
+    world = ownership.world
+    mine = {name: tuple(p.shape) for name, p in parameters if name not in ownership.copies}
+    found: list[Wanted] = []
+    for rank, stage in enumerate(gather(world, mine)):
+        at = world.layout.coordinates(rank)
+        if (at.dp_replicate, at.dp_shard, at.cp, at.tp) == (0, 0, 0, 0):  # one rank tells for its stage
+            found += [Wanted(name, shape, rank) for name, shape in stage.items()]
+    return found
+
+
+def whole_tensors(
+    wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Gathers the wanted tensors one by one; all ranks iterate together. Yields (name, the whole tensor on the CPU), or
+    (name, None) on ranks other than 0. A tensor that is on rank 0's CPU already is yielded as it is, and others cast to
+    `dtype`: it is for the writer to cast it by parts."""
+    world, mine = ownership.world, dict(parameters)
+    here = world.layout.coordinates(world.rank)
+    for one in wanted:
+        whole = gathered(mine[one.name]) if here.pp == world.layout.coordinates(one.source).pp else None
+        if whole is not None and (whole.is_cuda or one.source):
+            whole = whole.to(dtype)
+        if one.source and whole is not None and world.rank == one.source:
+            dist.send(whole.cpu().contiguous(), 0, group=world.control)
+        if one.source and world.is_first:
+            whole = torch.empty(one.shape, dtype=dtype)
+            dist.recv(whole, one.source, group=world.control)
+        yield one.name, whole.cpu() if whole is not None and world.is_first else None
+
+
+@torch.no_grad()
+def gathered(parameter: torch.Tensor) -> torch.Tensor:
+    """The whole of a plain or sharded parameter; a collective of a stage's ranks."""
+    if not isinstance(parameter, DTensor):
+        return parameter.detach()
+    # Shards that lie in the host's memory come together on the mesh's device, one tensor at a time.
+    shards = cast(DTensor, parameter.detach().to(parameter.device_mesh.device_type))
+    # What FSDP2 sharded is a slice of tensor parallelism: it becomes whole before the slices do.
+    slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in shards.placements]
+    return shards.redistribute(placements=slices).full_tensor()

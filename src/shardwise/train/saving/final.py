@@ -23,8 +23,7 @@ from shardwise.train.saving.atomic import seal, staged, together
 from shardwise.train.saving.background import serial_operators
 from shardwise.train.saving.card import base_name, model_card
 from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
-from shardwise.train.saving.export import Files, copy_configuration
-from shardwise.train.saving.gather import wanted_tensors, whole_tensors
+from shardwise.train.saving.export import Files, copy_configuration, wanted_tensors, whole_tensors
 from shardwise.train.watching.journal import Journal
 
 #: How long a rank whose gathering failed waits for it to fail on the others too.

@@ -11,9 +11,6 @@ from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job
 from shardwise.spec.job.places import Places
 
-#: The libraries whose versions decide how text becomes tokens, as in the key of prepared data.
-_LIBRARIES = ("transformers", "tokenizers")
-
 
 def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, Any]:
     """The identity of a run as JSON; `model` are hashes of its files by name, `data` the data's fingerprint."""
@@ -21,7 +18,8 @@ def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, A
     for key in HOW_IT_RUNS | LENGTH:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain).pop(name)
-    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    # Of the libraries that decide how text becomes tokens, as in the key of prepared data.
+    versions = {name: importlib.metadata.version(name) for name in ("transformers", "tokenizers")}
     return json.loads(json.dumps({"job": plain, "model": dict(model), "data": data, "versions": versions}))
 
 

@@ -14,9 +14,8 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import _TYPES
@@ -33,9 +32,8 @@ _AT_ONCE = 2**20
 _AHEAD_BYTES = _SYNCED_BYTES = 64 * MIB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Dtype and shape of a tensor as it is written."""
+class Entry(NamedTuple):
+    """A tensor as it is written."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
