@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ import yaml
 from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -88,6 +87,10 @@ def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_pa
     for name, weight in trained.weights.items():
         assert torch.equal(loaded.get_parameter(name), weight), name
     assert loss_of(loaded, final) == pytest.approx(loss, rel=1e-5)
+    files = json.loads((final / "manifest.json").read_text())["files"]
+    assert {"model.safetensors.index.json", "config.json", "tokenizer.json"} <= files.keys()
+    assert len(list(final.glob("*.safetensors"))) == sum(name.endswith(".safetensors") for name in files)
+    assert result_fault(final) is None
     tokenizer = AutoTokenizer.from_pretrained(final)
     assert tokenizer.pad_token == "<pad>"
     assert tokenizer.chat_template, "the default template the rows were rendered with belongs to the model now"
@@ -109,16 +112,6 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert all(torch.equal(again.get_parameter(name), weight) for name, weight in trained.weights.items())
     assert loss_of(again.eval(), final) == pytest.approx(loss, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_an_adapter_and_a_whole_copy_of_a_head_that_files_call_otherwise(make_job, models, tmp_path) -> None:
-    lora = {"r": 4, "lora_alpha": 8, "modules_to_save": ["lm_head"]}
-    job = make_job("gpt_neox", method="lora", lora=lora, train={"max_steps": 3})
-    final, _, loss = finish(job, tmp_path, FSDP)
-    base: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
-    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
-    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +155,6 @@ def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path, monkeypa
 
 @pytest.mark.parametrize("chosen", [SLICES], ids=["fsdp x tp"])
 def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen, make_job, models, tmp_path) -> None:
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
     final, _, loss = finish(make_job("wide", method="qlora", train={"max_steps": 3}), tmp_path, chosen)
     said = json.loads((final / "quantization_config.json").read_text())
     quantised = BitsAndBytesConfig.from_dict(said)
@@ -222,13 +212,8 @@ def test_no_file_of_a_result_names_a_place_of_this_machine(method, model, make_j
     assert front["library_name"] == ("transformers" if method == "full" else "peft")
     assert "license" not in front and "datasets" not in front
     assert "`my base` is the name of a folder on the machine that trained it. Before publishing, put the hub id" in card
-    for fact in (
-        "| data | `train.jsonl` |",
-        "| steps | 2 |",
-        "| loss of the first and last step | ",
-        "| torch 2.13.0 |",
-    ):
-        assert fact in card
+    for fact in ("data | `train.jsonl` |", "steps | 2 |", "loss of the first and last step | ", "torch 2.13.0 |"):
+        assert f"| {fact}" in card
 
 
 def _save_what_ends_in(run: RunDirectory, chosen: Execution, told: dict[str, Any] | None) -> None:
@@ -280,14 +265,6 @@ def test_what_a_person_put_into_a_result_stays_when_it_is_written_again(make_job
     assert (run.final / "LICENSE").read_text() == "second"
     assert result_fault(run.final) is None
     assert "LICENSE" not in json.loads((run.final / "manifest.json").read_text())["files"]
-
-
-def test_the_manifest_holds_every_hash(make_job, tmp_path) -> None:
-    final, _, _ = finish(make_job(train={"max_steps": 1}), tmp_path, execution())
-    files = json.loads((final / "manifest.json").read_text())["files"]
-    assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
-    for name, record in files.items():
-        assert hashlib.sha256((final / name).read_bytes()).hexdigest() == record["sha256"]
 
 
 def _spoil(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:

@@ -144,7 +144,7 @@ def _rows(run: RunDirectory) -> tuple[list[torch.Tensor], str]:
         prepared = open_prepared(data["eval"] or data["train"])
     except (DataError, KeyError):
         return [torch.arange(TOKENS).unsqueeze(0)], "made-up"
-    samples = [prepared.sample(index)[0][:TOKENS] for index in range(min(ROWS, len(prepared)))]
+    samples = (prepared.sample(index)[0][:TOKENS] for index in range(min(ROWS, len(prepared))))
     return [torch.from_numpy(ids).unsqueeze(0) for ids in samples], "evaluation" if data["eval"] else "training"
 
 

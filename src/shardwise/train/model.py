@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -289,14 +290,11 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
     """What a stage calls before its blocks and behind them, where these share no weight."""
     if _shared_ends(anatomy):
         return {}
-    try:
+    norm: list[nn.Module] = []
+    with suppress(UnsupportedError):  # transformers does not say where it is
         norm = [anatomy.backbone.get_submodule(outer_modules(anatomy)[1])]
-    except UnsupportedError:  # transformers does not say where it is
-        norm = []
-    return {
-        "before": [anatomy.embedding] if place.is_first else [],
-        "behind": [*norm, root.head_loss] if root.head_loss is not None else [],
-    }
+    behind = [] if root.head_loss is None else [*norm, root.head_loss]
+    return {"before": [anatomy.embedding] if place.is_first else [], "behind": behind}
 
 
 def _shared_ends(anatomy: Anatomy) -> set[int]:

@@ -46,7 +46,8 @@ def build_optimizer(
     adam: dict[str, Any] = {**rate, "betas": (train.adam_beta1, train.adam_beta2), "eps": train.adam_epsilon}
     if name == "adamw_8bit":
         return build_adamw_8bit(groups, placed=wholes, **adam)
-    return torch.optim.AdamW(groups, **adam, **{"foreach" if name == "adamw_foreach" else "fused": True})
+    adam |= {"foreach": True} if name == "adamw_foreach" else {"fused": True}
+    return torch.optim.AdamW(groups, **adam)
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_steps: int) -> LRScheduler:

@@ -135,7 +135,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     if start:  # the schedule goes on where it was
         composed.schedule.last_epoch = start - 1
         composed.schedule.step()
-    if not _moves(composed):
+    if not moves(composed.schedule, total_steps=total):
         journal.warn("the learning rate is 0 in every step, all of which are warm-up: nothing will be trained")
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch, composed.data)
@@ -207,7 +207,8 @@ def _finish(
         journal.note(lambda: write_json(run.measured, measured))
     if not (outcome.signal or composed.is_trial):
         try:
-            save_final(composed.model, run=run, journal=journal, trained=_moves(composed))
+            trained = moves(composed.schedule, total_steps=composed.batches.total_steps)
+            save_final(composed.model, run=run, journal=journal, trained=trained)
         except SaveError as error:  # a checkpoint, for which nothing is gathered, keeps what was trained
             if outcome.saved or composed.checkpoints.save(outcome.steps):
                 again = f"{error}; the same command writes it again from checkpoint-{outcome.steps}"
@@ -217,10 +218,6 @@ def _finish(
     saved_step = outcome.steps if outcome.saved else None
     journal.outcome(name, signal=outcome.signal or None, saved_step=saved_step)
     journal.enter("done", outcome=name)
-
-
-def _moves(composed: Build) -> bool:
-    return moves(composed.schedule, total_steps=composed.batches.total_steps)
 
 
 def _held(composed: Build) -> Held:

@@ -75,29 +75,38 @@ def test_what_is_larger_than_planned_is_named(changes, said) -> None:
     assert said in _said(replace(MEASURED, **changes))
 
 
-def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_already() -> None:
-    one: dict[str, Any] = {"micro_batch_size": 1}
-    chunked: dict[str, Any] = {**one, "gradient_checkpointing": "full"}
-    line = "next: --set train.micro_batch_size=1"
-    assert _said(MEASURED, micro_batch_size=2, gradient_checkpointing="selective").endswith(
-        f"{line} --set train.gradient_checkpointing=selective --set layout=ddp"
+ONE: dict[str, Any] = {"micro_batch_size": 1}
+FULL = {**ONE, "gradient_checkpointing": "full"}
+OFFLOADED = {**ONE, "gradient_checkpointing": "offloaded"}
+ON_HOST = {**OFFLOADED, "offload": "optimizer"}
+ZERO1 = Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({"micro_batch_size": 2, "gradient_checkpointing": "selective"}, "gradient_checkpointing=selective layout=ddp"),
+        (ONE, "gradient_checkpointing=full layout=ddp"),
+        ({**FULL, "loss": "full"}, "gradient_checkpointing=full loss=chunked layout=ddp"),
+        (FULL, "gradient_checkpointing=offloaded layout=ddp"),
+        (OFFLOADED, "gradient_checkpointing=offloaded offload=optimizer layout=ddp"),
+        (ON_HOST, "gradient_checkpointing=offloaded offload=parameters layout=ddp"),
+        ({**ON_HOST, "offload": "parameters"}, "gradient_checkpointing=offloaded offload=parameters layout=fsdp"),
+        # What is not trained is not advised: weights from the host under zero1.
+        ({**ON_HOST, "layout": ZERO1}, "gradient_checkpointing=offloaded offload=optimizer layout=fsdp"),
+    ],
+)
+def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_already(changes, settings) -> None:
+    line = "".join(f" --set {'' if one.startswith('layout') else 'train.'}{one}" for one in settings.split())
+    assert _said(MEASURED, **changes).endswith(f"next: --set train.micro_batch_size=1{line}")
+
+
+def test_where_no_setting_helps_hardware_does_and_a_process_has_no_host_to_offload_to() -> None:
+    assert _said(MEASURED, **{**ON_HOST, "offload": "parameters"}, layout=Layout()).endswith(
+        "next: more GPUs, or larger ones"
     )
-    assert _said(MEASURED, **one).endswith(f"{line} --set train.gradient_checkpointing=full --set layout=ddp")
-    line += " --set train.gradient_checkpointing=full"
-    assert _said(MEASURED, **chunked, loss="full").endswith(f"{line} --set train.loss=chunked --set layout=ddp")
-    line = line.replace("full", "offloaded")
-    assert _said(MEASURED, **chunked).endswith(f"{line} --set layout=ddp")
-    chunked["gradient_checkpointing"] = "offloaded"
-    assert _said(MEASURED, **chunked).endswith(f"{line} --set train.offload=optimizer --set layout=ddp")
-    held = {**chunked, "offload": "optimizer"}
-    assert _said(MEASURED, **held).endswith(f"{line} --set train.offload=parameters --set layout=ddp")
-    kept: dict[str, Any] = {**chunked, "offload": "parameters"}
-    assert _said(MEASURED, **kept).endswith(f"{line} --set train.offload=parameters --set layout=fsdp")
-    assert _said(MEASURED, **kept, layout=Layout()).endswith("next: more GPUs, or larger ones")
-    assert _said(replace(MEASURED, reserved=None), **chunked).endswith(f"{line} --set layout=fsdp")
-    # What is not trained is not advised: weights from the host under zero1.
-    zero1 = Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)
-    assert _said(MEASURED, **held, layout=zero1).endswith("--set train.offload=optimizer --set layout=fsdp")
+    kept = "next: --set train.micro_batch_size=1 --set train.gradient_checkpointing=offloaded --set layout=fsdp"
+    assert _said(replace(MEASURED, reserved=None), **OFFLOADED).endswith(kept)
 
 
 @pytest.mark.parametrize(

@@ -80,12 +80,10 @@ def removed_on_error(folder: Path) -> Iterator[Path]:
 
 def commit(folder: Path, target: Path) -> None:
     """Syncs a folder to disk and renames it to the target; if a rename fails, an old target is restored."""
-    for inner in sorted(path for path in folder.rglob("*") if path.is_dir()):
+    for inner in (*sorted(path for path in folder.rglob("*") if path.is_dir()), folder):
         sync_folder(inner)
-    sync_folder(folder)
-    replaced = target.with_name(f".{target.name}.replaced")
+    replaced, replaces = target.with_name(f".{target.name}.replaced"), target.exists()
     shutil.rmtree(replaced, ignore_errors=True)
-    replaces = target.exists()
     if replaces:
         target.rename(replaced)
     try:
