@@ -58,15 +58,12 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> tuple[int, int]:
     """Trains until a stop is asked for during step `stop_after`, which saves and leaves; its last step and signal."""
-    built = composed(run, chosen)
-    stop = StopFlag()
+    built, stop = composed(run, chosen), StopFlag()
 
     class Asking(Journal):
-        """Asks for a stop as soon as the step is done."""
-
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, value)
-            if name == "step" and value == stop_after:
+            if (name, value) == ("step", stop_after):
                 stop.number = 15
 
     ended = train(built, start=0, journal=Asking(run=run, rank=built.world.rank), stop=stop)
@@ -154,9 +151,13 @@ def test_an_evaluation_that_a_stop_left_out_is_not_run_and_the_next_one_comes_at
     assert relative([expected[step] for step in found], list(found.values())) <= 1e-5
 
 
-def _save_at(run: RunDirectory, chosen: Execution, steps: list[int]) -> None:
+def _save_at(run: RunDirectory, chosen: Execution, steps: list[int], larger: float = 0.0) -> None:
+    """Saves the weights that the run began with, or `larger` ones."""
     built = composed(run, chosen)
     create_states(built.optimizer)
+    with torch.no_grad():
+        for _, parameter in built.model.trained:
+            parameter.add_(larger)
     for step in steps:
         assert built.checkpoints.save(step)
 
@@ -379,20 +380,10 @@ def _fails_to_load(
             return str(error), {}
 
 
-def _save_others_at(run: RunDirectory, chosen: Execution, step: int) -> None:
-    """Saves other weights than those that the run began with."""
-    built = composed(run, chosen)
-    create_states(built.optimizer)
-    with torch.no_grad():
-        for _, parameter in built.model.trained:
-            parameter.add_(1)
-    assert built.checkpoints.save(step)
-
-
 def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind_where_an_older_one_loads(saved) -> None:
     shutil.rmtree(saved.checkpoint(5))
     expected = run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [])
-    run_world(2, _save_others_at, saved, LAYOUTS["fsdp"], 5)
+    run_world(2, _save_at, saved, LAYOUTS["fsdp"], [5], 1.0)
     for (start, weights), (_, wanted) in zip(
         run_world(2, _fails_to_load, saved, LAYOUTS["fsdp"], [5]), expected, strict=True
     ):

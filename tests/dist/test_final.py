@@ -343,47 +343,38 @@ def test_weights_that_look_wrong_are_saved_as_they_are_with_a_warning(
     assert (run.final / "manifest.json").is_file()
 
 
-def _save_a_model_that_moved(run: RunDirectory, chosen: Execution) -> str:
-    """The live model changes while it is written, as a broken gather would make it."""
+def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
+    """What a save says where the live model changes while it is written (`moved`), as a broken gather would make it, or
+    where rank 0's disk is `full` in the middle of the weights; the others must not wait for it."""
     built = composed(run, chosen)
-    real = save.copy_configuration
+    calls, copies, add = list[str](), save.copy_configuration, export.Files.add
 
     def moved(*arguments: Any) -> None:
-        real(*arguments)
+        copies(*arguments)
         with torch.no_grad():
             built.model.trainable[0].add_(1)
-
-    save.copy_configuration = moved
-    return said_by(SaveError, save_final, built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
-
-
-def _fill_the_disk(run: RunDirectory, chosen: Execution) -> str:
-    """Rank 0's disk fills up in the middle of the weights; the others must not wait for it."""
-    built = composed(run, chosen)
-    real = export.Files.add
-    calls: list[str] = []
 
     def full(self: export.Files, name: str, whole: torch.Tensor) -> None:
         calls.append(name)
         if len(calls) == 3:
             raise OSError(28, "No space left on device")
-        real(self, name, whole)
+        add(self, name, whole)
 
-    export.Files.add = full  # type: ignore[method-assign]
+    if fault == "moved":
+        save.copy_configuration = moved
+    else:
+        export.Files.add = full  # type: ignore[method-assign]
     return said_by(SaveError, save_final, built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
 
 
-def test_a_disk_that_fills_on_one_rank_ends_all_with_one_sentence(make_job, tmp_path) -> None:
-    said = run_world(2, _fill_the_disk, prepare_cell(make_job(), tmp_path), FSDP)
-    assert said[0] == said[1]
-    assert "failed on rank 0: No space left on device: " in said[0]
-    assert f" were to be written, and the disk of {tmp_path} had " in said[0]
-    assert not list(tmp_path.glob(".final*"))
-
-
-def test_a_folder_that_is_not_the_live_model_never_becomes_final(make_job, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [("moved", "is not the live weight"), ("full", "failed on rank 0: No space left on device: ")],
+)
+def test_a_folder_that_is_not_the_live_model_never_becomes_final(fault, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(), tmp_path)
-    said = run_world(1, _save_a_model_that_moved, run, execution())[0]
-    assert "is not the live weight" in said
-    assert not run.final.exists()
-    assert not list(tmp_path.glob(".final*"))
+    said = run_world(2, _save_where, run, FSDP, fault)
+    assert said[0] == said[1]
+    assert sentence in said[0]
+    assert (f" were to be written, and the disk of {tmp_path} had " in said[0]) == (fault == "full")
+    assert not run.final.exists() and not list(tmp_path.glob(".final*"))
