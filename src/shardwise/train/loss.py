@@ -83,8 +83,7 @@ class LossModule(nn.Module):
         Args:
             position_ids: [batch, length]; they restart at 0 where a packed document begins, which also separates
                 documents in attention.
-            input_ids: [batch, length]; None where `hidden` is given.
-            hidden: [batch, length, width], from the stage before.
+            input_ids, hidden: [batch, length], or [batch, length, width] from the stage before.
             targets: trained positions and their tokens.
             documents: where packed documents lie, for a kernel that is told.
             real: [batch, length], what is no padding, for routers that are balanced.
@@ -144,13 +143,9 @@ def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None
 def _behind_backbone(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which the
     backbone returns what it is given."""
+    from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
+
     rest: Any = copy.copy(model)
-    rest._modules = {**model._modules, rest.base_model_prefix: _Returns()}
+    rest._modules = {name: module for name, module in model._modules.items() if name != rest.base_model_prefix}
+    vars(rest)[rest.base_model_prefix] = lambda *, inputs_embeds, **_: Output(last_hidden_state=inputs_embeds)
     return lambda hidden: rest(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits.squeeze(0)
-
-
-class _Returns(nn.Module):
-    def forward(self, *, inputs_embeds: torch.Tensor, **_: Any) -> Any:
-        from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
-
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=cast(Any, inputs_embeds))

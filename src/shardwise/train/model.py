@@ -47,16 +47,9 @@ from shardwise.train.saving.export import Result
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A parallelized model.
-
-    Attributes:
-        shape: of the whole model.
-        drops: dropout is allowed in training.
-        ownership: which parameters this rank owns.
-        elements: of each weight of the whole model, adapters included, by name.
-        content: hash of config.json and of each file of weights, by its name.
-        balance: the loss of its routers, or None.
-    """
+    """A parallelized model. `shape`: of the whole model; `drops`: dropout is allowed in training; `ownership`: which
+    parameters this rank owns; `elements`: of each weight of the whole model, adapters included, by name; `content`:
+    hash of config.json and of each file of weights, by its name; `balance`: the loss of its routers, or None."""
 
     shape: ModelShape
     spread: Spread
@@ -104,13 +97,9 @@ def build_model(
     fill: Materialise = materialise,
 ) -> TrainedModel:
     """Loads, adapts and parallelizes the model of a job. `ends`: as in `Result`; `revision`: of a model on the hub,
-    None for its newest; `fill` gives parameters their values.
-
-    Raises:
-        UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
-        ModelError: the model folder cannot be used.
-        GuardError: ranks have different ones.
-    """
+    None for its newest; `fill` gives parameters their values. Raises UnsupportedError: this job cannot be trained under
+    this execution, and nothing has been loaded; ModelError: the model folder cannot be used; GuardError: ranks have
+    different ones."""
     shape = shape_of(job.model, revision=revision)
     reasons = execution_refusals(job, execution, model=shape)
     if job.adapters is not None:

@@ -36,12 +36,8 @@ _UTILIZATION_SECONDS = 1.0
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
     """What ranks exchange after each step, in one small collective, by rank: peaks of memory, in all and of each phase
-    that was measured; the share of the step in which a rank was `busy`; what it saw.
-
-    Attributes:
-        stop: the signal some rank was asked to stop with, or 0.
-        is_written: no rank is still writing a checkpoint.
-    """
+    that was measured; the share of the step in which a rank was `busy`; what it saw. `stop`: the signal some rank was
+    asked to stop with, or 0; `is_written`: no rank is still writing a checkpoint."""
 
     peak_memory_bytes: list[int]
     peak_reserved_bytes: list[int]

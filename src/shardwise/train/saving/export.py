@@ -41,11 +41,9 @@ class Result:
     """What is to be saved.
 
     Attributes:
-        model: the Hugging Face model whose parameters are live.
-        adapters: the PEFT model around it, or None for full fine-tuning.
+        model, adapters: whose parameters are live, and the PEFT model around it, or None for full fine-tuning.
         source: folder of the model that training began with; None where it was in memory.
-        keys: names of its weights in files.
-        saved_dtype: dtype of the files.
+        keys, saved_dtype: names of weights in files, and their dtype there.
         parameters: (Hugging Face name, parameter) of this rank.
         chat_template: saved where rows were rendered with another than the tokenizer's own.
         ends: id of each special token that most trained answers end in, and its text.
