@@ -30,15 +30,12 @@ from shardwise.train.saving.background import HostBuffers, in_background
 from shardwise.train.saving.checkpoint_reader import (
     FORMAT_VERSION,
     MANIFEST,
-    Counted,
     Reader,
-    TensorShard,
     digest,
-    optimizer_pieces,
+    live_pieces,
     random_state,
     read_manifest,
     restore_random,
-    weight_pieces,
 )
 from shardwise.train.saving.identity import refuse_another
 from shardwise.train.saving.safetensors_writer import write_tensors
@@ -92,7 +89,8 @@ class Checkpoints:
         except SaveError as error:
             self._give_up(step, error)
             return False
-        pieces = [piece for piece in self._pieces(self.ownership.counts) if piece.local.numel()]
+        pieces = live_pieces(self.parameters, self.stepped, self.optimizer, counted=self.ownership.counts)
+        pieces = [piece for piece in pieces if piece.local.numel()]
         tensors = self._copies.of({p.name: p.local for p in pieces}, device=self.world.device)
         tensors |= random_state(self.world.device)
         writing = _Writing(
@@ -105,9 +103,6 @@ class Checkpoints:
         )
         self._writing.append(writing)
         return True
-
-    def _pieces(self, counted: Counted = lambda *_: True) -> list[TensorShard]:
-        return weight_pieces(self.parameters, counted) + optimizer_pieces(self.stepped, self.optimizer, counted)
 
     @property
     def is_written(self) -> bool:
@@ -234,7 +229,7 @@ class Checkpoints:
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
-        for target in self._pieces():
+        for target in live_pieces(self.parameters, self.stepped, self.optimizer):
             reader.fill(target)
         self.stepped.reread()
         self.scale.restore(manifest.get("loss_scale"))

@@ -53,21 +53,18 @@ def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None)
     return TensorShard(name=name, shape=tuple(tensor.shape), offsets=offsets, local=part)
 
 
-Counted = Callable[[str, torch.Tensor], bool]
-
-
-def weight_pieces(parameters: Iterable[tuple[str, nn.Parameter]], counted: Counted) -> list[TensorShard]:
-    """Pieces of trained weights that are counted."""
-    return [piece(name, p) for name, p in parameters if p.requires_grad and counted(name, p)]
-
-
-def optimizer_pieces(stepped: Stepped, optimizer: torch.optim.Optimizer, counted: Counted) -> list[TensorShard]:
-    """Pieces of optimizer states that are counted, named `optimizer.STATE.PARAMETER`."""
-    return [
-        piece(f"optimizer.{key}.{name}", placed, local=state)
-        for name, key, state, placed in stepped.states(optimizer)
-        if counted(name, placed)
-    ]
+def live_pieces(
+    parameters: Iterable[tuple[str, nn.Parameter]],
+    stepped: Stepped,
+    optimizer: torch.optim.Optimizer,
+    *,
+    counted: Callable[[str, torch.Tensor], bool] = lambda *_: True,
+) -> list[TensorShard]:
+    """Pieces of trained weights, and of optimizer states, named `optimizer.STATE.PARAMETER`; of all that are counted,
+    by name and tensor."""
+    weights = [piece(name, p) for name, p in parameters if p.requires_grad and counted(name, p)]
+    states = [one for one in stepped.states(optimizer) if counted(one[0], one[3])]
+    return weights + [piece(f"optimizer.{key}.{name}", at, local=state) for name, key, state, at in states]
 
 
 def overlap(
