@@ -33,13 +33,9 @@ def base_name(model: str) -> tuple[str, bool]:
 
 def remove_traces(folder: Path) -> None:
     """Removes from the configurations in a folder the names of folders that they were read from."""
-
-    def without(said: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in said.items() if key not in _TRACES}
-
     for path in folder.glob("*config.json"):
         text = path.read_text(encoding="utf-8")
-        kept = json.loads(text, object_hook=without)
+        kept = json.loads(text, object_pairs_hook=lambda said: {k: v for k, v in said if k not in _TRACES})
         if kept != json.loads(text):
             path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -27,9 +27,7 @@ from shardwise.spec.run import read_json
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.background import serial_operators
 from shardwise.train.saving.checkpoint_reader import TensorShard, piece
-from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
-
-Shape = tuple[int, ...]
+from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result, Shape
 
 #: Elements that are cast and compared at once.
 _AT_ONCE = 2**20
@@ -73,8 +71,7 @@ def _look(
     time, which a processor's cache holds."""
     stored = read_part(handles[key], key, at) if key in handles else None
     same = stored is not None and (stored.dtype, stored.shape) == (dtype, live.shape)
-    is_finite = True
-    others = stored if stored is not None and same else live
+    is_finite, others = True, stored if stored is not None and same else live
     for one, other in zip(live.flatten().split(_AT_ONCE), others.flatten().split(_AT_ONCE), strict=True):
         cast = one.to(dtype).cpu()
         is_finite = is_finite and bool(bounds_of(cast).isfinite().all())

@@ -35,6 +35,8 @@ INDEX = "model.safetensors.index.json"
 #: How QLoRA quantised the base that an adapter belongs to.
 QUANTISATION = "quantization_config.json"
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -70,12 +72,7 @@ class Result:
         return self.keys.saved(name) if self.adapters is None else saved_name(name)
 
     def spans(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        *,
-        offsets: tuple[int, ...] | None = None,
-        lengths: tuple[int, ...] | None = None,
+        self, name: str, shape: Shape, *, offsets: Shape | None = None, lengths: Shape | None = None
     ) -> list[StoredSpan]:
         """Where in the files a window of a parameter lies; by itself the whole."""
         offsets, lengths = offsets or (0,) * len(shape), shape if lengths is None else lengths
