@@ -212,7 +212,7 @@ def test_a_model_that_trains_more_than_the_plan_counts_stops_the_run(layout, mak
 
 def _planned_otherwise(run: RunDirectory, job: Job) -> tuple[str, bool]:
     """The whole worker, by a plan of five elements; whether it came to a step."""
-    worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), 5)
+    worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), None, 5)
     journal = Journal(run=run, rank=int(os.environ["RANK"]))
     said = said_by(GuardError, worker._run, run, journal=journal, stop=StopFlag(), watch=Watch(journal, StopFlag()))
     return said, run.metrics.exists()
