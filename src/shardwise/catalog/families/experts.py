@@ -48,9 +48,9 @@ def experts(
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
         number, inner = d.numbers[count], d.numbers[width] if width else d.intermediate
         up = Matrix(
-            name=f"{module}.experts.gate_up_proj",
-            rows=2 * inner,
-            columns=d.hidden,
+            f"{module}.experts.gate_up_proj",
+            2 * inner,
+            d.hidden,
             count=number,
             reads="expert_input",
             stacked=True,
@@ -58,7 +58,7 @@ def experts(
             active=min(number, d.numbers["num_experts_per_tok"]),
         )
         down = replace(up, name=f"{module}.experts.down_proj", rows=d.hidden, columns=inner, reads="expert_product")
-        gate = Matrix(name=f"{module}.{router}", rows=number, columns=d.hidden, reads="mlp_input", adaptable=False)
+        gate = Matrix(f"{module}.{router}", number, d.hidden, reads="mlp_input", adaptable=False)
         return gate, up, down
 
     return matrices
@@ -80,4 +80,4 @@ def together(*parts: Matrices) -> Matrices:
 
 def shared_gate(d: Dimensions) -> tuple[Matrix, ...]:
     """Qwen2-MoE's weight of the shared expert."""
-    return (Matrix(name="mlp.shared_expert_gate", rows=1, columns=d.hidden, reads="mlp_input"),)
+    return (Matrix("mlp.shared_expert_gate", 1, d.hidden, reads="mlp_input"),)

@@ -16,34 +16,21 @@ NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
 Split = Literal["stages", "stages without dropout", "slices", "documents"]
 #: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
-Reads = Literal[
-    "attention_input",
-    "attention_output",
-    "mlp_input",
-    "mlp_product",
-    "expert_input",
-    "expert_product",
-    "query_latent",
-    "key_value_latent",
-]
+Reads = (
+    Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
+    | Literal["expert_input", "expert_product", "query_latent", "key_value_latent"]
+)
 #: A dim of a matrix.
 Cut = Literal["rows", "columns"]
 #: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of it) gives a slice of
 #: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole. So a block needs one sum
 #: over ranks after attention and one after the MLP (Shoeybi et al., 2019).
-SLICED_BY: dict[Reads, Cut] = {
-    "attention_input": "rows",
-    "query_latent": "rows",
-    "key_value_latent": "rows",
-    "mlp_input": "rows",
-    "expert_input": "rows",
-    "attention_output": "columns",
-    "mlp_product": "columns",
-    "expert_product": "columns",
-}
+_WHOLE: tuple[Reads, ...] = ("attention_input", "query_latent", "key_value_latent", "mlp_input", "expert_input")
+_IN_SLICES: tuple[Reads, ...] = ("attention_output", "mlp_product", "expert_product")
+SLICED_BY: dict[Reads, Cut] = {**dict.fromkeys(_WHOLE, "rows"), **dict.fromkeys(_IN_SLICES, "columns")}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Matrix:
     """One linear layer of a block.
 
@@ -95,7 +82,7 @@ class Matrix:
         return self.count if self.runs_all else self.routed
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Norm:
     """One normalisation of a block.
 
