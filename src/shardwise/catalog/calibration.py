@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from shardwise.spec.cache import cache_root
 from shardwise.spec.job.strict import OPEN, from_plain
+from shardwise.spec.run import cache_root
 
 #: Of the file's end, what is read: some 400 runs.
 _READ_BYTES = 128 * 1024

@@ -16,8 +16,7 @@ from shardwise.catalog.families.family import (
     Family,
     config,
 )
-from shardwise.spec.model.names import OuterNames
-from shardwise.spec.model.shape import Matrix, Norm
+from shardwise.spec.model.shape import Matrix, Norm, OuterNames
 
 _TIED = {"tie_word_embeddings": True}
 _GPT_KEYS = config(

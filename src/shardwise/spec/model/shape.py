@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from shardwise.spec.job.strict import from_plain
-from shardwise.spec.model.names import LLAMA_NAMES, OuterNames
 
 MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
@@ -118,6 +117,26 @@ class OtherBlocks:
     count: int
     matrices: tuple[Matrix, ...]
     norms: tuple[Norm, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterNames:
+    """Names of the modules outside the blocks, in the Hugging Face module tree; the defaults are Llama's. None where a
+    module is absent."""
+
+    embedding: str = "model.embed_tokens"
+    head: str = "lm_head"
+    final_norm: str | None = "model.norm"
+    blocks: str = "model.layers"
+    positions: str | None = None
+
+    @property
+    def backbone(self) -> str:
+        """The module around all of them but the head."""
+        return self.blocks.partition(".")[0]
+
+
+LLAMA_NAMES = OuterNames()
 
 
 @dataclass(frozen=True, kw_only=True)
