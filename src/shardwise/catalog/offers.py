@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 
 from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, known_gpus, parse_hardware
+from shardwise.catalog.prices import read_table
 from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster
 
@@ -29,8 +28,7 @@ class Provider:
 @cache
 def providers() -> dict[str, Provider]:
     """All of instances.toml, by name."""
-    text = (resources.files("shardwise.catalog") / "instances.toml").read_text(encoding="utf-8")
-    return {name: Provider(**row) for name, row in tomllib.loads(text).items()}
+    return {name: Provider(**row) for name, row in read_table("instances").items()}
 
 
 def is_open(hardware: str) -> bool:

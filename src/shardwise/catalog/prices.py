@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from statistics import median
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +63,15 @@ class Citation:
     source: str
 
 
+def read_table(name: str) -> dict[str, Any]:
+    """A TOML file of the catalogue."""
+    return tomllib.loads((resources.files("shardwise.catalog") / f"{name}.toml").read_text(encoding="utf-8"))
+
+
 @cache
 def price_lists() -> tuple[PriceList, ...]:
     """All of prices.toml, in its order."""
-    text = (resources.files("shardwise.catalog") / "prices.toml").read_text(encoding="utf-8")
-    return tuple(PriceList(**row) for row in tomllib.loads(text).values())
+    return tuple(PriceList(**row) for row in read_table("prices").values())
 
 
 @cache

@@ -103,12 +103,9 @@ def plain_mlp(up: str, down: str, *, bias: Bias, transposed: bool = False) -> Ma
 def beside_attention(mlp: Matrices, *, where: Bias = always) -> Matrices:
     """An MLP that reads the tensor that attention reads."""
 
-    def matrices(d: Dimensions) -> tuple[Matrix, ...]:
-        if not where(d):
-            return mlp(d)
-        return tuple(replace(m, reads="attention_input") if m.reads == "mlp_input" else m for m in mlp(d))
-
-    return matrices
+    return lambda d: tuple(
+        replace(m, reads="attention_input") if m.reads == "mlp_input" and where(d) else m for m in mlp(d)
+    )
 
 
 def hidden_norms(*names: str, bias: bool = False) -> Norms:
