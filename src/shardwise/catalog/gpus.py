@@ -121,11 +121,8 @@ def _normal(name: str) -> str:
 
 
 def find_gpu(name: str) -> KnownGpu:
-    """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not matter.
-
-    Raises:
-        HardwareError: no entry has that name; the message gives the nearest.
-    """
+    """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not matter. Raises
+    HardwareError: no entry has that name; the message gives the nearest."""
     wanted = _normal(name)
     for known in known_gpus().values():
         if wanted in known.names:

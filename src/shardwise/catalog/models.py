@@ -17,13 +17,9 @@ from shardwise.spec.model.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """One entry of models.toml.
-
-    Attributes:
-        config: the keys of its config.json that the shape depends on.
-        num_parameters: as its model card states it; None where not known.
-        nominal_billions: from its name, where the exact count is not known.
-    """
+    """One entry of models.toml. `config`: the keys of its config.json that the shape depends on. `num_parameters`: as
+    its model card states it; None where not known. `nominal_billions`: from its name, where the exact count is not
+    known."""
 
     name: str
     hub_id: str

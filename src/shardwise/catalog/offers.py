@@ -81,15 +81,9 @@ def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
 
 
 def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
-    """Every number of the GPUs of a cluster that makes one node or whole ones, the smallest first.
-
-    Args:
-        cluster: whose GPUs; with several nodes, whose nodes, else nodes of the usual size, or as large as it is.
-        most: GPUs at most.
-
-    Raises:
-        HardwareError: the catalogue does not have them.
-    """
+    """Every number of the GPUs of a cluster that makes one node or whole ones, the smallest first. `cluster`: whose
+    GPUs; with several nodes, whose nodes, else nodes of the usual size, or as large as it is. `most`: GPUs at most.
+    Raises HardwareError: the catalogue does not have them."""
     known = find_gpu(cluster.gpu.name)
     node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
     whole = replace(

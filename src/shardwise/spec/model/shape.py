@@ -83,14 +83,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Norm:
-    """One normalisation of a block.
-
-    Attributes:
-        size: elements of its weight, 0 where it has none.
-        width: elements per token that it normalises; a norm of each head has a small weight and a wide input.
-        bias: it has a bias of `size` elements too.
-        count: how many alike it stands for, which share the `width` between them.
-    """
+    """One normalisation of a block. `size`: elements of its weight, 0 where it has none. `width`: elements per token
+    that it normalises; a norm of each head has a small weight and a wide input. `bias`: it has a bias of `size`
+    elements too. `count`: how many alike it stands for, which share the `width` between them."""
 
     name: str
     size: int

@@ -24,12 +24,9 @@ _QLORA_COMPILED = "compile is not trained with method qlora"
 
 
 def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
-    """Why a layout cannot be trained with a method; None where it can.
-
-    Args:
-        model: whose family must be trained under the layout, where it is known.
-        stated: whether a job states the layout; then the reason ends with what to write instead.
-    """
+    """Why a layout cannot be trained with a method; None where it can. `model`: whose family must be trained under the
+    layout, where it is known. `stated`: whether a job states the layout; then the reason ends with what to write
+    instead."""
     of_model = None if model is None else _model_refusal(model, layout, method=method, stated=stated)
     return first(rows.of_layout(layout)) or of_model or first([rows.schedule(layout)])
 
@@ -47,12 +44,8 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
 
 
 def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
-    """Why a model cannot be spread by a layout at all; None where it can.
-
-    Args:
-        model: as the job trains it.
-        stated: whether a job states the layout; then the reason ends with what to write instead.
-    """
+    """Why a model cannot be spread by a layout at all; None where it can. `model`: as the job trains it. `stated`:
+    whether a job states the layout; then the reason ends with what to write instead."""
     uneven, stages = first(rows.of_slices(model, layout, heads(model))), first(rows.of_blocks(model, layout))
     if uneven is None and stages is None:
         return None
