@@ -91,6 +91,8 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     # A build that no degree slices evenly was not tried sliced: then that is the reason, and not the family.
     sliced = layout.tp > 1 and not splits(model, "slices") and (built is None or most_slices(model) > 1)
     staged = layout.pp > 1 and not splits(model, "stages")
+    if not (sliced or staged):
+        return [], []
     trained = f"the nearest layout that trains it: {nearest}"
     unseen = f"this {family} has no row in the catalogue, and its build was not seen to work when it is"
     drops = (
@@ -111,21 +113,25 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
 def of_slices(model: ModelShape, layout: Layout, parts: dict[str, int]) -> list[Row]:
     """Why `tp` does not divide some of the parts."""
     odd = [f"{count} {what}" for what, count in parts.items() if count % layout.tp]
+    if not odd:
+        return []
     most, uneven = most_slices(model), f"tp = {layout.tp} does not divide the model's {' and '.join(odd)}"
     return [
-        Row(odd and most > 1, uneven, f"the largest tp that slices it evenly is {most}", names_layout=False),
-        Row(odd, uneven, "no tp slices it evenly: use fsdp"),
+        Row(most > 1, uneven, f"the largest tp that slices it evenly is {most}", names_layout=False),
+        Row(True, uneven, "no tp slices it evenly: use fsdp"),
     ]
 
 
 def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
     """Why there are more stages than blocks. `most`: pipeline ranks whose stages have a block each."""
     stages, blocks = layout.num_stages, model.num_layers
+    if stages <= blocks:
+        return []
     most, what = blocks * layout.pp // stages, f"{stages} pipeline stages for {blocks} layers"
     return [
-        Row(stages > blocks and most > 1, what, f"use pp: {most} at most", names_layout=False),
-        Row(stages > blocks > 1, what, f"use schedule: 1f1b and pp: {blocks} at most", names_layout=False),
-        Row(stages > blocks, what, "use fsdp"),
+        Row(most > 1, what, f"use pp: {most} at most", names_layout=False),
+        Row(blocks > 1, what, f"use schedule: 1f1b and pp: {blocks} at most", names_layout=False),
+        Row(True, what, "use fsdp"),
     ]
 
 
