@@ -14,6 +14,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
 from shardwise.spec.run import RunDirectory
+from shardwise.spec.support.rows import Reason, Row
 from shardwise.units import format_gib
 
 
@@ -45,7 +46,7 @@ def with_runs(made: Plan, *, multiply: bool) -> Plan:
         chosen = next((one for one in candidates if one.fits), None)
         if all(known is None for known in found):
             said = (*said, "no run like this has been noted here: nothing is multiplied")
-        return _saying(ranked(made, candidates, chosen=chosen, mark="calibrated"), said)
+        return _saying(ranked(made, candidates, chosen=chosen, key="calibrated"), said)
     known = found[made.chosen or 0]
     return _saying(made, said if known is None else (*said, f"{_measured(known)}; --calibrated multiplies by that"))
 
@@ -99,7 +100,8 @@ def _multiplied(one: Candidate, known: Calibration) -> Candidate:
     )
     reasons = (*one.reasons, said)
     if not fits:
-        reasons = (f"calibrated, it needs up to {format_gib(high)} of {format_gib(room)}: {_measured(known)}",)
+        needs = f"calibrated, it needs up to {format_gib(high)} of {format_gib(room)}: {_measured(known)}"
+        reasons = (Reason.of(Row(True, needs, key="calibrated")),)
     return replace(one, memory=memory, time=slower, cost=cost, fits=fits, reasons=reasons)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.spec.plan.forecast import Candidate, Plan, Rejection
+from shardwise.spec.support.rows import Reason
 
 
-def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None, mark: str) -> Plan:
-    """What is chosen first, then what fits, then what does not; what gave way, whose reason begins with `mark`, has its
+def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None, key: str) -> Plan:
+    """What is chosen first, then what fits, then what does not; what gave way, whose reason has that key, has its
     sentence with both."""
     others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
-    gave_way = [_rejection(one) for one in others if not one.fits and one.reasons[0].startswith(mark)]
+    gave_way = [_rejection(one) for one in others if not one.fits and _key(one.reasons[0]) == key]
     sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
     decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [_rejection(chosen)]))}
     return replace(
@@ -22,6 +23,10 @@ def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | N
         rejected=(*gave_way, *(one for one in made.rejected if (one.strategy, one.layout) not in decided)),
         advice=() if chosen is not None else (*sentences, *made.advice),
     )
+
+
+def _key(reason: str) -> str:
+    return reason.row.key if isinstance(reason, Reason) else ""
 
 
 def _rejection(one: Candidate) -> Rejection:

@@ -14,6 +14,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
 from shardwise.spec.rehearsal import Rehearsal, Rehearsing
 from shardwise.spec.request import Override
+from shardwise.spec.support.rows import Reason, Row
 from shardwise.units import format_gib
 
 
@@ -42,8 +43,8 @@ def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | Non
         if one.fits or one.memory.peak_low_bytes <= one.memory.capacity_bytes:
             candidates[index] = _checked(made, one, on_update)
             if candidates[index].fits:
-                return ranked(made, candidates, chosen=candidates[index], mark="rehearsed")
-    return ranked(made, candidates, chosen=None, mark="rehearsed")
+                return ranked(made, candidates, chosen=candidates[index], key="rehearsed")
+    return ranked(made, candidates, chosen=None, key="rehearsed")
 
 
 def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None] | None) -> Candidate:
@@ -54,7 +55,7 @@ def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None]
     try:
         found = rehearse_candidate(made, one, on_update=on_update)
     except UnsupportedError as error:
-        return replace(one, fits=False, reasons=(f"rehearsed, it fails: {error}",))
+        return replace(one, fits=False, reasons=(_said(f"it fails: {error}"),))
     worst = found.worst
     memory = replace(
         one.memory,
@@ -69,9 +70,13 @@ def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None]
     return replace(one, fits=found.fits, memory=memory, reasons=(*kept, _sentence(one, found)))
 
 
-def _sentence(one: Candidate, found: Rehearsal) -> str:
-    return (
-        f"rehearsed, it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
+def _said(what: str) -> Reason:
+    return Reason.of(Row(True, f"rehearsed, {what}", key="rehearsed"))
+
+
+def _sentence(one: Candidate, found: Rehearsal) -> Reason:
+    return _said(
+        f"it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
         f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
         f"{format_gib(one.memory.peak_bytes)}, at most {format_gib(one.memory.peak_high_bytes)}"
     )

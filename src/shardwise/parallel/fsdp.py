@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from shardwise.parallel.mesh import side_by_side
 from shardwise.spec.layout.axes import Layout, dim_of_shard
-from shardwise.spec.layout.units import unit_blocks
+from shardwise.spec.model.stages import unit_blocks
 
 
 def apply_sharding(

@@ -30,8 +30,7 @@ from shardwise.parallel.context import NAME as CONTEXT
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.tensor.slicing import Parts
-from shardwise.spec.adapters.saved_names import saved_refusal
-from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape

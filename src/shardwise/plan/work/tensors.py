@@ -8,7 +8,7 @@ from typing import Literal
 from shardwise.spec.layout.axes import dim_of_shard, rows_of_shard
 from shardwise.spec.layout.execution import BLOCK_OF_8_BIT, OptimizerName, Precision, has_8bit_moments
 from shardwise.spec.model.shape import Cut
-from shardwise.spec.support.trained import NF4_BLOCK
+from shardwise.spec.support.rows import NF4_BLOCK
 
 #: Gradients are reduced over ranks in float32, whatever the compute type.
 REDUCTION_BYTES = 4

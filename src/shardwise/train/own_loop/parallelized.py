@@ -25,8 +25,7 @@ from shardwise.parallel.context import Context
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts
 from shardwise.parallel.optimizer.zero1 import Windows
-from shardwise.spec.adapters.saved_names import saved_refusal
-from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
