@@ -42,9 +42,7 @@ def apply_sharding(
 
     Args:
         root: the module whose forward is called; parameters on the meta device.
-        blocks: its decoder blocks.
-        before: the embedding, where it shares no weight with the head.
-        behind: then what is called behind the blocks, each once: the final norm, and what calls the head.
+        before, behind: the embedding and what is called behind the blocks (norm, head), where they share no weight.
         compute_dtype: in which weights are gathered.
         on_host: weights, gradients and optimizer states stay in host memory.
     """
@@ -72,9 +70,8 @@ def apply_sharding(
 def shard_experts(
     experts: Sequence[nn.Module], *, mesh: DeviceMesh, layout: Layout, compute_dtype: torch.dtype, on_host: bool = False
 ) -> None:
-    """Shards experts that are dealt among ranks (`parallel/experts.py`), before the blocks around them, which then
-    leave them out; `mesh` has the axes of experts. Their gradients come from the tokens of all ranks of `ep`, and are
-    divided by as many ranks as all others."""
+    """Shards experts that are dealt among ranks, before the blocks around them, which then leave them out; `mesh` has
+    the axes of experts. Their gradients are divided by as many ranks as all others."""
     over = mesh["dp_outer", "dp_mod_ep"] if layout.dp_shard > 1 and layout.dp_replicate > 1 else mesh["dp_mod_ep"]
     shard = _shard(over, compute_dtype=compute_dtype, on_host=on_host)
     for module in experts:

@@ -37,10 +37,8 @@ reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dis
 
 @dataclass(frozen=True, kw_only=True)
 class Pipes:
-    """Groups for messages between stages.
-
-    Each direction has a group of its own, and so has the way from the last rank round to the first: two ranks then
-    never wait for each other's message of another kind.
+    """Groups for messages between stages. Each direction has a group of its own, and so has the way from the last rank
+    round to the first: two ranks then never wait for each other's message of another kind.
 
     Attributes:
         ranks: the pipeline's ranks, by coordinate.
@@ -135,8 +133,16 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
     """Lays the mesh over a process group that is there; `control` is the backend of small messages."""
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
     data = mesh["dp_replicate", "dp_shard", "cp"] if layout.cp > 1 else mesh["dp_replicate", "dp_shard"]
-    data_group, (replicas, shards) = data._flatten("dp").get_group(), _copies_and_shards(mesh, layout)
-    for group in (*mesh.get_all_groups(), data_group, replicas.get_group(), shards.get_group()):
+    # Ranks with parts of a sequence are among those that cut what is sharded, or else hold copies.
+    cut = ("dp_shard", "cp") if layout.cp > 1 and layout.dp_shard > 1 else ("dp_shard",)
+    copied = ("dp_replicate", "cp") if layout.cp > 1 and layout.dp_shard == 1 else ("dp_replicate",)
+    replicas, shards = (mesh[axes]._flatten("_".join(axes)) if axes[1:] else mesh[axes] for axes in (copied, cut))
+    experts = None
+    if layout.ep > 1:
+        experts = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
+    data_group = data._flatten("dp").get_group()
+    groups = [*mesh.get_all_groups(), *(experts.get_all_groups() if experts is not None else ())]
+    for group in (*groups, data_group, replicas.get_group(), shards.get_group()):
         _set_pg_timeout(TIMEOUT, group)  # a mesh gives groups smaller than the world torch's own 10 or 30 minutes
     return World(
         layout=layout,
@@ -147,31 +153,15 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
         data_group=data_group,
         replicas=replicas,
         shards=shards,
-        expert_mesh=_expert_mesh(layout, device) if layout.ep > 1 else None,
+        expert_mesh=experts,
         control=cast(dist.ProcessGroup, dist.new_group(backend=control, timeout=TIMEOUT)),
         pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
     )
 
 
-def _copies_and_shards(mesh: DeviceMesh, layout: Layout) -> tuple[DeviceMesh, DeviceMesh]:
-    """Ranks with parts of a sequence are among those that cut what is sharded, or else hold copies."""
-    replicas, shards = ("dp_replicate",), ("dp_shard",)
-    if layout.cp > 1:
-        replicas, shards = (replicas, (*shards, "cp")) if layout.dp_shard > 1 else ((*replicas, "cp"), shards)
-    axes = (mesh[names]._flatten("_".join(names)) if len(names) > 1 else mesh[names] for names in (replicas, shards))
-    return next(axes), next(axes)
-
-
 def side_by_side(outer: DeviceMesh, inner: DeviceMesh) -> DeviceMesh:
     """A mesh of two axes, each of them of the same mesh of all ranks."""
     return DeviceMesh._concatenate([outer, inner])
-
-
-def _expert_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    mesh = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
-    for group in mesh.get_all_groups():
-        _set_pg_timeout(TIMEOUT, group)
-    return mesh
 
 
 def own_device() -> torch.device:
@@ -221,22 +211,16 @@ def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
     for (forward, around), group in sorted(pipes.groups.items()):
         step = 1 if forward else -1
         first, last = (0, count - 1) if forward else (count - 1, 0)
-        if around:  # only from the last rank of the way to the first
-            if at == last:
-                dist.send(token, pipes.ranks[first], group=group)
-            elif at == first:
-                dist.recv(token, pipes.ranks[last], group=group)
-            continue
-        if at != first:
-            dist.recv(token, pipes.ranks[at - step], group=group)
-        if at != last:
-            dist.send(token, pipes.ranks[at + step], group=group)
+        receives, sends = (at == first, at == last) if around else (at != first, at != last)
+        if receives:
+            dist.recv(token, pipes.ranks[(at - step) % count], group=group)
+        if sends:
+            dist.send(token, pipes.ranks[(at + step) % count], group=group)
 
 
 def pipelines(layout: Layout) -> list[tuple[int, ...]]:
     """The ranks of each pipeline, first stage to last."""
-    places = [layout.coordinates(rank) for rank in range(layout.world_size)]
-    firsts = [place for place in places if place.pp == 0]
+    firsts = [at for rank in range(layout.world_size) if (at := layout.coordinates(rank)).pp == 0]
     return [tuple(layout.rank(replace(first, pp=pp)) for pp in range(layout.pp)) for first in firsts]
 
 
@@ -253,23 +237,16 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
         # One process needs no rendezvous and opens no port.
         store: Store = HashStore()
     else:
-        _find_interface(size)
-        own = LISTENING in os.environ or _is_one_machine()
-        store = met(
-            partial(_own_store if own else _torchs_store, rank=rank, size=size), rank=rank, size=size, timeout=TIMEOUT
-        )
+        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size and not _is_one_machine():
+            choose_interface(os.environ["MASTER_ADDR"])
+        own = _own_store if LISTENING in os.environ or _is_one_machine() else _torchs_store
+        store = met(partial(own, rank=rank, size=size), rank=rank, size=size, timeout=TIMEOUT)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
 
 
 def _torchs_store(timeout: timedelta, *, rank: int, size: int) -> Store:
     """That of torchrun's agent, or one that rank 0 opens."""
     return next(rendezvous("env://", rank, size, timeout=timeout))[0]
-
-
-def _find_interface(size: int) -> None:
-    """Of ranks on several machines."""
-    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size and not _is_one_machine():
-        choose_interface(os.environ["MASTER_ADDR"])
 
 
 def _is_one_machine() -> bool:

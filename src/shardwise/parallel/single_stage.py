@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,9 +14,27 @@ from torch.nn.parallel import DistributedDataParallel
 from shardwise.parallel.ddp import Buckets
 from shardwise.parallel.deferred_reduction import reduce_at_last
 from shardwise.parallel.gradients import Finish
-from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World
 from shardwise.spec.layout.execution import Execution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """One micro-batch on this rank's device, as the root module takes it; the same on every rank of one data-parallel
+    share, but for context parallelism, which gives each its parts of the rows.
+
+    Attributes:
+        input_ids, position_ids: [batch, length].
+        targets: of the root module's loss.
+        documents: where the documents of packed rows lie.
+        real: [batch, length], what is no padding, where that matters; otherwise None.
+    """
+
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    targets: Any = None
+    documents: Any = None
+    real: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +45,7 @@ class WholeModel:
         module: the root; sharded, sliced or wrapped by DDP.
         gradient_divisor: by which DDP or FSDP divide gradients; undone here.
         execution: says what FSDP reduces at the last micro-batch alone.
-        begin: called before gradients accumulate.
-        finish: called after the last backward.
+        begin: called before gradients accumulate; `finish`: after the last backward.
     """
 
     module: nn.Module
@@ -56,8 +74,10 @@ class WholeModel:
         for index, inputs in enumerate(micros):
             last = index == len(micros) - 1
             reduce_at_last(self.module, self.execution, last=last)
-            with self._synchronise(last=last):
-                loss = self._call(inputs)
+            waits = isinstance(self.module, DistributedDataParallel) and not last
+            sync: Any = self.module.no_sync() if waits else nullcontext()  # DDP reduces once, at the last micro-batch
+            with sync:
+                loss = self.module(**vars(inputs))
                 (loss * (scale * self.gradient_divisor)).backward()
             total += loss.detach()
         self.finish()
@@ -66,19 +86,4 @@ class WholeModel:
     @torch.no_grad()
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
         """The summed loss of each micro-batch, without gradients; zeros on ranks that compute or count none."""
-        return [self.world.counted(self._call(inputs)) for inputs in micros]
-
-    def _call(self, inputs: Inputs) -> torch.Tensor:
-        return self.module(
-            input_ids=inputs.input_ids,
-            position_ids=inputs.position_ids,
-            targets=inputs.targets,
-            documents=inputs.documents,
-            real=inputs.real,
-        )
-
-    def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
-        """DDP reduces once, at the last micro-batch."""
-        if isinstance(self.module, DistributedDataParallel) and not last:
-            return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it
-        return nullcontext()
+        return [self.world.counted(self.module(**vars(inputs))) for inputs in micros]

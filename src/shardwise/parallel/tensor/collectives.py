@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 _collectives = torch.ops._c10d_functional
+_wait = _collectives.wait_tensor
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 
@@ -58,14 +59,13 @@ class Moves:
         return self.mesh.size(), self.mesh.get_group().group_name
 
     def _own_part(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole.chunk(self.mesh.size(), dim=1)[self.mesh.get_local_rank()].clone(
-            memory_format=torch.contiguous_format
-        )
+        part = whole.chunk(self.mesh.size(), dim=1)[self.mesh.get_local_rank()]
+        return part.clone(memory_format=torch.contiguous_format)
 
     def _gather(self, part: torch.Tensor) -> torch.Tensor:
         degree, name = self._group
         batch, length, features = part.shape
-        parts = _arrived(_collectives.all_gather_into_tensor(part.contiguous(), degree, name))
+        parts = _wait(_collectives.all_gather_into_tensor(part.contiguous(), degree, name))
         # One row's parts are in order. Moved all the same, they get strides of which fake and real tensors differ.
         ordered = parts if batch == 1 else parts.view(degree, batch, length, features).transpose(0, 1)
         return ordered.reshape(batch, degree * length, features)
@@ -74,15 +74,11 @@ class Moves:
         degree, name = self._group
         batch, length, features = summand.shape
         parts = summand.reshape(batch, degree, length // degree, features).transpose(0, 1).contiguous()
-        mine = _collectives.reduce_scatter_tensor(parts.view(degree * batch, -1, features), "sum", degree, name)
-        return _arrived(mine)
+        flat = parts.view(degree * batch, -1, features)
+        return _wait(_collectives.reduce_scatter_tensor(flat, "sum", degree, name))
 
     def _sum(self, summand: torch.Tensor) -> torch.Tensor:
-        return _arrived(_collectives.all_reduce(summand.contiguous(), "sum", self._group[1]))
-
-
-def _arrived(moving: torch.Tensor) -> torch.Tensor:
-    return _collectives.wait_tensor(moving)
+        return _wait(_collectives.all_reduce(summand.contiguous(), "sum", self._group[1]))
 
 
 def _moved(tensor: torch.Tensor, move: Move, *, back: Move) -> torch.Tensor:

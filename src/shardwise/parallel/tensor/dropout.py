@@ -1,9 +1,8 @@
 """Random number streams of dropout under tensor parallelism.
 
-Outside the blocks, ranks of a tensor-parallel group hold the same activations and share one stream. Inside a block each
-rank holds its own slice and has its own stream, seeded from the shared one. Adapters drop out of gathered activations,
-which takes a third stream that the ranks share. Recompute restores the generator's state, so masks of a recomputed
-block are those of its forward.
+Outside the blocks, ranks of a tensor-parallel group share one stream. Inside a block each holds its own slice and has
+its own stream, seeded from the shared one; adapters drop out of gathered activations, by a third that ranks share.
+Recompute restores the generator's state, so masks of a recomputed block are those of its forward.
 """
 
 from __future__ import annotations

@@ -67,10 +67,7 @@ _INSTEAD = (
 
 @torch.no_grad()
 def _stepped(
-    optimizer: torch.optim.Optimizer,
-    group: dict[str, Any],
-    weights: list[torch.Tensor],
-    gradients: list[torch.Tensor],
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], weights: list[torch.Tensor], gradients: list[torch.Tensor]
 ) -> torch.Tensor:
     """The first of some weights after a few steps of an optimizer like this one: its class and settings."""
     parameters = [nn.Parameter(weight.clone()) for weight in weights]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,15 +31,14 @@ class Handed:
     def __init__(self, stepped: Detour, *, ownership: Ownership, given: Iterable[nn.Parameter]) -> None:
         self._stepped, self._world = stepped, ownership.world
         placed = {name: whole for (name, _), whole in zip(stepped.named, stepped.placed, strict=True)}
-        mine = [(name, tuple(whole.shape[1:]), whole.dtype) for name, whole in placed.items()]
+        mine = {name: (tuple(whole.shape[1:]), whole.dtype) for name, whole in placed.items()}
+        every = {name: kind for rank in gather(self._world, mine) for name, kind in rank.items()}
         parts = dict(stepped.named)
-        for name, rest, dtype in (one for rank in gather(self._world, mine) for one in rank):
-            if name not in parts:
-                parts[name] = nn.Parameter(torch.empty(0, *rest, dtype=dtype, device=self._world.device))
-        names = dict.fromkeys(name for rank in gather(self._world, list(placed)) for name in rank)
-        self.named: Named = [(name, parts[name]) for name in names]
-        self._elsewhere = [parts[name] for name in names if name not in placed]
-        self._counts = {name: name in placed and ownership.counts(name, placed[name]) for name in names}
+        for name, (rest, dtype) in every.items():
+            parts.setdefault(name, nn.Parameter(torch.empty(0, *rest, dtype=dtype, device=self._world.device)))
+        self.named: Named = [(name, parts[name]) for name in every]
+        self._elsewhere = [parts[name] for name in every if name not in placed]
+        self._counts = {name: name in placed and ownership.counts(name, placed[name]) for name in every}
         self._cut = any(sharded_dims(whole) for whole in placed.values())
         self._partial = self._cut or self._world.layout.pp > 1
         self._mine = {id(parameter) for _, parameter in self.named}
@@ -74,8 +73,7 @@ class Handed:
                 parameter.grad = Gradient.of(plain(parameter.grad), counts=self._counts[name])
 
     def _held(self, optimizer: torch.optim.Optimizer) -> dict[int, nn.Parameter]:
-        every = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        return {id(parameter): parameter for parameter in every if id(parameter) in self._mine}
+        return {id(parameter): parameter for parameter in _parameters_of(optimizer) if id(parameter) in self._mine}
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Before any optimizer's step: plain gradients, of what lies on this rank. Raises UnsupportedError."""
@@ -93,8 +91,7 @@ class Handed:
             parameter.grad = None
 
     def _refuse_given(self, optimizer: torch.optim.Optimizer) -> None:
-        every = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        if any(self._given.get(id(parameter)) is parameter for parameter in every):
+        if any(self._given.get(id(parameter)) is parameter for parameter in _parameters_of(optimizer)):
             raise UnsupportedError(
                 f"{type(optimizer).__name__} holds parameters of the model that parallelize was given, which is empty "
                 "now, so that nothing would be trained; make the optimizer after parallelize, over model.parameters()"
@@ -106,3 +103,7 @@ class Handed:
         if held:
             self._stepped.after_step()
             self._answer_for_wholes(one for one in self._elsewhere if id(one) in held)
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

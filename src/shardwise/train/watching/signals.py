@@ -22,12 +22,8 @@ SAME_REQUEST_SECONDS = 3.0
 
 
 class StopFlag:
-    """Requests to stop.
-
-    Attributes:
-        number: the first signal, once its handler ran in the main thread; else 0.
-        heard: all signals, known also while the main thread runs no handlers.
-    """
+    """Requests to stop. `number`: the first signal, once its handler ran in the main thread; else 0. `heard`: all
+    signals, known also while the main thread runs no handlers."""
 
     def __init__(self) -> None:
         self.number = 0
