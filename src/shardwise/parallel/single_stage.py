@@ -74,9 +74,9 @@ class WholeModel:
         for index, inputs in enumerate(micros):
             last = index == len(micros) - 1
             reduce_at_last(self.module, self.execution, last=last)
-            waits = isinstance(self.module, DistributedDataParallel) and not last
-            sync: Any = self.module.no_sync() if waits else nullcontext()  # DDP reduces once, at the last micro-batch
-            with sync:
+            module: Any = self.module
+            waits = isinstance(module, DistributedDataParallel) and not last  # DDP reduces once, at the last one
+            with module.no_sync() if waits else nullcontext():
                 loss = self.module(**vars(inputs))
                 (loss * (scale * self.gradient_divisor)).backward()
             total += loss.detach()

@@ -213,4 +213,4 @@ def _before(module: nn.Module, move: Move) -> None:
 
 def _after(module: nn.Module, move: Move) -> None:
     """Applies a collective to a module's output."""
-    module.register_forward_hook(lambda _module, _args, output: move(output))
+    module.register_forward_hook(lambda *called: move(cast(torch.Tensor, called[-1])))

@@ -17,16 +17,17 @@ from shardwise.errors import UnsupportedError
 _SHAPES = {1: (6001,), 2: (96, 65), 3: (96, 13, 5)}
 _STEPS, _RATE, _TOLERANCE = 3, 0.1, 1e-5
 
+_INSTEAD = (
+    "use SGD, Adam, AdamW or another elementwise optimizer, a layout of which every rank holds all weights (ddp), or "
+    "`shardwise train` with train.optimizer adafactor or adamw_8bit"
+)
+
 
 def refuse_others(
     optimizer: torch.optim.Optimizer, *, held: Mapping[int, nn.Parameter], cut: bool, layout: str
 ) -> None:
-    """Raises UnsupportedError: what the optimizer does to an element depends on elements that other ranks hold.
-
-    Args:
-        held: the parameters of its groups that are parts, by id.
-        cut: weights are cut; if not, ranks hold whole ones, but not all of them.
-    """
+    """Raises UnsupportedError: what the optimizer does to an element depends on elements that other ranks hold. `held`:
+    the parameters of its groups that are parts, by id; `cut`: weights are cut; if not, ranks hold some of them whole."""
     if any(isinstance(inner, torch.optim.Optimizer) for inner in vars(optimizer).values()):
         return  # stepped in turn, and tried then
     for group in optimizer.param_groups:
@@ -59,12 +60,6 @@ def _refuse(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, dims: in
         )
 
 
-_INSTEAD = (
-    "use SGD, Adam, AdamW or another elementwise optimizer, a layout of which every rank holds all weights (ddp), or "
-    "`shardwise train` with train.optimizer adafactor or adamw_8bit"
-)
-
-
 @torch.no_grad()
 def _stepped(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], weights: list[torch.Tensor], gradients: list[torch.Tensor]
@@ -75,12 +70,10 @@ def _stepped(
     vars(alike).update(vars(optimizer))
     alike.state = defaultdict(dict)
     # Some make states when they are made: those of a parameter of this group, as they would be before a step.
-    made = optimizer.state.get(group["params"][0], {})
-    for parameter in parameters if made else ():
-        alike.state[parameter] = {
-            key: torch.zeros_like(parameter) if isinstance(value, torch.Tensor) and value.ndim else copy.deepcopy(value)
-            for key, value in made.items()
-        }
+    for parameter in parameters:
+        for key, value in optimizer.state.get(group["params"][0], {}).items():
+            of_elements = isinstance(value, torch.Tensor) and value.ndim
+            alike.state[parameter][key] = torch.zeros_like(parameter) if of_elements else copy.deepcopy(value)
     rate = {} if group.get("lr") is None else {"lr": _RATE}  # a schedule may begin at 0
     alike.param_groups = [{**group, "params": parameters, **rate}]
     alike._optimizer_step_pre_hooks, alike._optimizer_step_post_hooks = OrderedDict(), OrderedDict()

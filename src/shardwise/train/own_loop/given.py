@@ -36,8 +36,8 @@ _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A causal language model with its weights. `base`: from transformers; `adapters`: the PEFT model around it, or
-    None; `values`: whole tensors by each of their names in `base`."""
+    """A causal language model of transformers; `adapters`: the PEFT model around it, or None; `values`: whole tensors by
+    each of their names in `base`."""
 
     base: nn.Module
     adapters: Any
@@ -99,12 +99,11 @@ class Given:
         InputError: ranks were given different models."""
         here = [(name, nn.Parameter(value, requires_grad=False)) for name, value in self.values.items()]
         hashes = {name: value for (name, _, _), value in part_hashes(here).items()}
-        known = [(name, tuple(value.shape), str(value.dtype)) for name, value in self.values.items()]
-        everyone = gather(world, (known, hashes))
-        if any(theirs[0] != everyone[0][0] for theirs in everyone):
+        everyone = gather(world, ([(name, tuple(p.shape), str(p.dtype)) for name, p in here], hashes))
+        if any(known != everyone[0][0] for known, _ in everyone):
             raise InputError("ranks were given different models: names, shapes or types of their weights differ")
         for name, value in self.values.items():
-            if len({theirs[1][name] for theirs in everyone}) > 1:
+            if len({theirs[name] for _, theirs in everyone}) > 1:
                 whole = value.cpu().contiguous()
                 dist.broadcast(whole, 0, group=world.control)
                 value.copy_(whole)

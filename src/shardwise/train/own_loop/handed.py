@@ -21,12 +21,8 @@ from shardwise.train.own_loop.gradients import Gradient, plain
 
 class Handed:
     """Parameters of a torch optimizer, watched at each of its steps. Of a weight that lies on another pipeline stage, a
-    part without elements: so every rank has all names in one order, and norms over all of them are whole.
-
-    Args:
-        stepped: what optimizers step in place of the model's parameters.
-        given: parameters of the model that was given, from which the weights were taken.
-    """
+    part without elements: so every rank has all names in one order, and norms over all of them are whole. `stepped`:
+    what optimizers step in place of the model's parameters; `given`: parameters of the model that was given."""
 
     def __init__(self, stepped: Detour, *, ownership: Ownership, given: Iterable[nn.Parameter]) -> None:
         self._stepped, self._world = stepped, ownership.world
@@ -79,8 +75,12 @@ class Handed:
         """Before any optimizer's step: plain gradients, of what lies on this rank. Raises UnsupportedError."""
         held = self._held(optimizer)
         if not held:
-            self._refuse_given(optimizer)
             self._other = type(optimizer).__name__
+            if any(self._given.get(id(parameter)) is parameter for parameter in _parameters_of(optimizer)):
+                raise UnsupportedError(
+                    f"{self._other} holds parameters of the model that parallelize was given, which is empty now, so "
+                    "that nothing would be trained; make the optimizer after parallelize, over model.parameters()"
+                )
             return
         if self._partial and optimizer not in self._stepped_by:
             refuse_others(optimizer, held=held, cut=self._cut, layout=self._world.layout.strategy)
@@ -89,13 +89,6 @@ class Handed:
             parameter.grad = None if parameter.grad is None else plain(parameter.grad)
         for parameter in self._elsewhere:
             parameter.grad = None
-
-    def _refuse_given(self, optimizer: torch.optim.Optimizer) -> None:
-        if any(self._given.get(id(parameter)) is parameter for parameter in _parameters_of(optimizer)):
-            raise UnsupportedError(
-                f"{type(optimizer).__name__} holds parameters of the model that parallelize was given, which is empty "
-                "now, so that nothing would be trained; make the optimizer after parallelize, over model.parameters()"
-            )
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """After it: exchanges what ranks have stepped, where the optimizer holds it."""

@@ -64,7 +64,6 @@ def parallelize(
             afterwards: each rank keeps its part of the weights. Where ranks have different values, rank 0's are taken.
         layout: a strategy (`single`, `ddp`, `fsdp`, ...), or a product such as `{"dp_shard": 2, "tp": 2}`.
         precision: `mixed`, `bf16` or `fp32`; None for that of the weights as they are.
-        gradient_checkpointing: `none`, `selective`, `full` or `offloaded`.
         micro_batch_size: rows of one forward of one rank; None for its share of the batch, under a pipeline for a
             quarter of that with two ranks, a sixth with three, and so on.
         seed: of dropout.
@@ -204,8 +203,7 @@ class Parallelized:
 
         Args:
             batch: all rows of the step, the same on every rank, as collators of Hugging Face make them: `input_ids`,
-                `labels` and, where rows are padded on the right, `attention_mask`. Each rank trains its share; where
-                rows do not divide, the last ones are filled up with rows that count nowhere.
+                `labels` and, where rows are padded on the right, `attention_mask`. Each rank trains its share.
 
         Raises:
             DataError: it is not such a batch, or ranks were given different ones.
@@ -244,11 +242,10 @@ class Parallelized:
         """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most, and returns the norm
         they had, a float64 scalar. `inf` leaves them as they are."""
         counted = {name for name, p in self._model.trained if self._model.ownership.counts(name, p)}
-        named = [(name, plain(p.grad)) for name, p in self._parts.named if p.grad is not None]
-        gradients = [gradient for _, gradient in named]
-        norm = norm_of([gradient for name, gradient in named if name in counted], device=self.device)
+        gradients = {name: plain(p.grad) for name, p in self._parts.named if p.grad is not None}
+        norm = norm_of([gradients[name] for name in gradients if name in counted], device=self.device)
         if gradients:
-            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).float())  # pyright: ignore
+            torch._foreach_mul_([*gradients.values()], (max_norm / (norm + 1e-6)).clamp(max=1.0).float())  # pyright: ignore
         return norm
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -275,8 +272,8 @@ def _backward(*_: Any, **__: Any) -> None:
 
 
 def _leave_groups() -> None:
-    """At the end of the user's program. A thread of gloo lets go of the last collective's tensors a moment after all
-    have them; once Python is being shut down, that aborts the process, and torchrun calls a good run failed."""
+    """At the end of the user's program. A thread of gloo lets go of the last collective's tensors a moment later, which
+    would abort a Python that is being shut down, and torchrun would call a good run failed."""
     if dist.is_initialized():
         dist.destroy_process_group()
         time.sleep(_LET_GO_SECONDS)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +59,21 @@ def rehearse_ranks(
 def at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
     """Each rank in a process of its own: torch remembers groups of an earlier world."""
     context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in ranks]
-    processes = [
-        context.Process(target=_send, args=(pipe[1], rehearse, rank)) for pipe, rank in zip(pipes, ranks, strict=True)
-    ]
-    for process, (_, sending) in zip(processes, pipes, strict=True):
+    started: list[tuple[int, BaseProcess, Connection]] = []
+    for rank in ranks:
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(target=lambda pipe, rank: pipe.send(rehearse(rank)), args=(sending, rank))
         process.start()
         sending.close()
-    answers = [_received(receiving, rank) for (receiving, _), rank in zip(pipes, ranks, strict=True)]
-    for process in processes:
+        started.append((rank, process, receiving))
+    answers: list[dict[str, Any]] = []
+    for rank, process, receiving in started:
+        try:
+            answers.append(receiving.recv())
+        except EOFError:
+            answers.append({"refused": [f"the rehearsal of rank {rank} ended without an answer"]})
         process.join()
     return answers
-
-
-def _send(pipe: Connection, rehearse: Callable[[int], dict[str, Any]], rank: int) -> None:
-    pipe.send(rehearse(rank))
-
-
-def _received(pipe: Connection, rank: int) -> dict[str, Any]:
-    try:
-        return pipe.recv()
-    except EOFError:
-        return {"refused": [f"the rehearsal of rank {rank} ended without an answer"]}
 
 
 def _rehearse(

@@ -1,15 +1,16 @@
 """The storages that a training on fake tensors has alive: what was allocated and freed, in order, and by whom.
 
-A FakeTensor has a storage with a size and no memory. It lives as long as the tensors that share it, as a real one does,
-so that what is counted here is what an allocator would be asked for.
+A FakeTensor's storage has a size and no memory, and lives as long as the tensors that share it, as a real one does.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,16 +22,44 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.parallel.ownership import local_part
 from shardwise.train.precision import type_name
-from shardwise.train.rehearsing.makers import ASKS, maker_of
 
 _aten, _prim = torch.ops.aten, torch.ops.prim
-
 
 #: Collectives that gloo, which moves tensors between processors, makes a copy for: of which argument.
 _COPIED: dict[Any, int] = {
     torch.ops.c10d._allgather_base_.default: 0,
     torch.ops.c10d._reduce_scatter_base_.default: 1,
     torch.ops._c10d_functional.reduce_scatter_tensor.default: 0,
+}
+
+#: No part: DTensor asks what shape a result has, by tensors that it never has numbers for.
+_ASKS = "shapes"
+
+#: Part of a file's path -> part of a rank's memory, the first that fits; None looks further out.
+_PARTS: tuple[tuple[str, str | None], ...] = (
+    ("/shardwise/train/rehearsing/", None),
+    ("/shardwise/train/cross_entropy.py", "logits"),
+    ("/shardwise/train/optim.py", "temporary"),
+    ("/shardwise/train/update.py", "temporary"),
+    ("/shardwise/parallel/recompute.py", None),
+    ("/shardwise/parallel/single_stage.py", "activations"),
+    ("/shardwise/parallel/", "communication"),
+    ("/shardwise/", "activations"),
+    ("/torch/distributed/pipelining/", "activations"),
+    *((f"/torch/distributed/tensor/{file}.py", _ASKS) for file in ("_op_schema", "_sharding_prop")),
+    ("/torch/distributed/", "communication"),
+    ("/torch/nn/parallel/", "communication"),
+    ("/torch/optim/", "temporary"),
+    ("/transformers/", "activations"),
+    ("/peft/", "activations"),
+)
+
+#: Functions in which something else is made than in the rest of their file: of the loss, and of the pipeline.
+_FUNCTIONS = {
+    "/shardwise/train/cross_entropy.py": {"_learn": "gradients", "forward": "activations"},
+    "/shardwise/parallel/pipeline.py": dict.fromkeys(
+        ("_backward", "_backward_input", "_backward_weight", "_forward"), "activations"
+    ),
 }
 
 
@@ -85,7 +114,9 @@ class Ledger(TorchDispatchMode):
 
         def resized(self: torch.UntypedStorage, size: int) -> Any:
             made = resize(self, size)
-            ledger._resized(self)
+            if self._cdata in ledger._live:
+                _reference, allocation, before = ledger._live[self._cdata]
+                ledger._change(allocation, before, self.nbytes())
             return made
 
         torch.UntypedStorage.resize_ = resized
@@ -134,19 +165,25 @@ class Ledger(TorchDispatchMode):
                 self._live[key][1].part = part
         return sum(storages.values())
 
-    def take_in(self, tensor: torch.Tensor, part: str) -> None:
-        """Counts a fake tensor that no operator made."""
-        self._add(tensor, Allocation(part, "", tuple(tensor.shape), type_name(tensor.dtype)))
+    def take_in(self, tensor: torch.Tensor, part: str, maker: str = "") -> None:
+        """Counts a fake tensor's storage; without `maker`, one that no operator made."""
+        allocation, size = Allocation(part, maker, tuple(tensor.shape), type_name(tensor.dtype)), [0]
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+
+        def drop(_: Any) -> None:
+            del self._live[key]
+            self._change(allocation, size, 0)
+
+        self._live[key] = (weakref.ref(storage, drop), allocation, size)
+        self._change(allocation, size, storage.nbytes())
 
     def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
-        if tensor.untyped_storage()._cdata in self._live:
-            return
-        part, maker = maker_of()
-        if part == ASKS:
-            return
-        if func is _aten._to_copy.default and isinstance(args[0], nn.Parameter):
-            part = "temporary"  # autocast's copy of a weight
-        self._add(tensor, Allocation(part, maker, tuple(tensor.shape), type_name(tensor.dtype)))
+        part, maker = _maker() if tensor.untyped_storage()._cdata not in self._live else (_ASKS, "")
+        if part != _ASKS:
+            # A parameter's copy is autocast's.
+            is_cast = func is _aten._to_copy.default and isinstance(args[0], nn.Parameter)
+            self.take_in(tensor, "temporary" if is_cast else part, maker)
 
     def _cast(self, args: Any, out: torch.Tensor | None) -> None:
         """Counts copies of operands in the common type, which live as long as the operator."""
@@ -160,30 +197,11 @@ class Ledger(TorchDispatchMode):
 
     def _pass(self, like: torch.Tensor, dtype: torch.dtype) -> None:
         """Counts a copy of a tensor in a type, until the operator at hand is done."""
-        part, maker = maker_of()
-        if part == ASKS:
-            return
-        copy, size = Allocation(part, maker, tuple(like.shape), type_name(dtype)), [0]
-        self._change(copy, size, like.numel() * dtype.itemsize)
-        self._passing.append((copy, size))
-
-    def _add(self, tensor: torch.Tensor, allocation: Allocation) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, [0]
-        self._live[key] = (weakref.ref(storage, self._dropping(key)), allocation, size)
-        self._change(allocation, size, storage.nbytes())
-
-    def _dropping(self, key: int) -> Callable[[Any], None]:
-        def drop(_: Any) -> None:
-            _reference, allocation, size = self._live.pop(key)
-            self._change(allocation, size, 0)
-
-        return drop
-
-    def _resized(self, storage: torch.UntypedStorage) -> None:
-        known = self._live.get(storage._cdata)
-        if known is not None:
-            self._change(known[1], known[2], storage.nbytes())
+        part, maker = _maker()
+        if part != _ASKS:
+            copy, size = Allocation(part, maker, tuple(like.shape), type_name(dtype)), [0]
+            self._change(copy, size, like.numel() * dtype.itemsize)
+            self._passing.append((copy, size))
 
     def _change(self, allocation: Allocation, size: list[int], now: int) -> None:
         if now != size[0]:
@@ -195,3 +213,27 @@ def _are_numbers(leaves: Iterable[Any]) -> bool:
     """Whether there are tensors, all with numbers: not on the meta device, from which parameters are made."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return bool(tensors) and not any(tensor.is_meta for tensor in tensors)
+
+
+def _maker() -> tuple[str, str]:
+    """Who asks for memory, (part, function): the nearest function of a known library on the stack."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        known = _known(frame.f_code)
+        if known is not None:
+            return known
+        frame = frame.f_back
+    return "temporary", ""
+
+
+@cache
+def _known(code: CodeType) -> tuple[str, str] | None:
+    path = code.co_filename.replace("\\", "/")
+    part = next((part for piece, part in _PARTS if piece in path), None)
+    if part is None:
+        return None
+    part = next((named.get(code.co_name, part) for file, named in _FUNCTIONS.items() if path.endswith(file)), part)
+    for root in ("/shardwise/", "/torch/", "/transformers/", "/peft/"):
+        if root in path:
+            path = root.strip("/") + "/" + path.rpartition(root)[2]
+    return part, f"{path.removesuffix('.py').replace('/', '.')}.{code.co_name}"

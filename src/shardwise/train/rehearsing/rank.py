@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwise.data.micro_batches import GlobalBatch
+from shardwise.models.anatomy import find_blocks
 from shardwise.models.load import materialise
 from shardwise.models.weights import Weights
 from shardwise.parallel import ddp
@@ -30,9 +31,9 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.build import Build, build
 from shardwise.train.loop import launch
+from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.rehearsing.folder import FILE_TYPES, write_rows
-from shardwise.train.rehearsing.instants import follow_instants
 from shardwise.train.rehearsing.ledger import Ledger
 from shardwise.train.watching.journal import Journal
 
@@ -43,8 +44,8 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsed:
-    """A rank's rehearsal: what it holds after a step, with the gradients of it, and all that it allocated; `begun`: how
-    many changes of the ledger there were as each step began."""
+    """What a rank holds after a step, with the gradients of it, and all that it allocated; `begun`: how many changes of
+    the ledger there were as each step began."""
 
     rank: int
     held: Held
@@ -65,14 +66,13 @@ def rehearse_rank(
     Raises what building and stepping raise.
     """
     ledger = Ledger(casts=casts, copies=copies)
-    if prepared is not None:
-        with alone(execution.layout, rank=rank) as world:
-            return _rehearsed(prepared, job, execution, world=world, ledger=ledger)
-    job, asked = two_steps(job, execution)
-    with tempfile.TemporaryDirectory() as root, alone(asked.layout, rank=rank) as world:
-        run = RunDirectory(Path(root))
-        write_rows(run, job, count=job.train.global_batch_size)
-        return _rehearsed(run, job, asked, world=world, ledger=ledger)
+    if prepared is None:
+        job, execution = two_steps(job, execution)
+    with tempfile.TemporaryDirectory() as root, alone(execution.layout, rank=rank) as world:
+        run = prepared or RunDirectory(Path(root))
+        if prepared is None:
+            write_rows(run, job, count=job.train.global_batch_size)
+        return _rehearsed(run, job, execution, world=world, ledger=ledger)
 
 
 def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
@@ -146,8 +146,35 @@ def _unread(weights: Weights) -> Any:
     return read
 
 
+def _follow_instants(built: Build, ledger: Ledger) -> None:
+    """From now on the ledger's instant is what happens, in the planner's names."""
+
+    def turn(instant: str) -> None:
+        ledger.instant = instant
+
+    def follow(module: nn.Module, *, forward: str, backward: str) -> None:
+        def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            made = output[0] if isinstance(output, tuple) else output
+            if isinstance(made, torch.Tensor) and made.requires_grad:
+                made.register_hook(lambda _: turn(backward))
+
+        module.register_forward_pre_hook(lambda *_: turn(forward), prepend=True)
+        module.register_forward_hook(leave, prepend=True)
+
+    for root in (m for spread in built.model.spread.modules for m in spread.modules() if isinstance(m, LossModule)):
+        model: Any = root.model
+        blocks = find_blocks(getattr(model, model.base_model_prefix), num_layers=model.config.num_hidden_layers)
+        for index, block in enumerate(blocks):
+            if next(block.parameters(), None) is not None:
+                follow(block, forward=f"forward of layer {index}", backward=f"backward of layer {index}")
+        if root.head_loss is not None:
+            follow(root.head_loss, forward="end of forward", backward="backward of the loss")
+    built.optimizer.register_step_pre_hook(lambda *_: turn("optimizer step"))
+    built.optimizer.register_step_post_hook(lambda *_: turn("between steps"))
+
+
 def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held, tuple[int, ...]]:
-    follow_instants(built, ledger)
+    _follow_instants(built, ledger)
     gradients: list[int] = []
     begun: list[int] = []
 
@@ -170,14 +197,11 @@ def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held,
         begun.append(len(ledger.changes))
         update = launch(built, _faked(batch, fakes))
         update.figures  # noqa: B018 - as the loop reads them
-        ledger.tag(_states(built.optimizer), "optimizer")
+        every = (one for state in built.optimizer.state.values() for one in state.values())
+        ledger.tag((one for one in every if isinstance(one, torch.Tensor)), "optimizer")
         del update
     now = held((p for _, p in built.model.parameters), built.optimizer)
     return replace(now, gradients=max(gradients, default=0)), tuple(begun)
-
-
-def _states(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
 
 
 def _faked(batch: GlobalBatch, fakes: FakeTensorMode) -> GlobalBatch:

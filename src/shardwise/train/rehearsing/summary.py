@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from shardwise.train.rehearsing.allocator import reserved_bytes
-from shardwise.train.rehearsing.ledger import Allocation, Change
+from shardwise.train.rehearsing.ledger import Allocation
 from shardwise.train.rehearsing.rank import Rehearsed
 
 #: Groups of alike tensors that are named.
@@ -18,7 +18,10 @@ _NAMED = 12
 def summary(found: Rehearsed) -> dict[str, Any]:
     """As plain data: the fields of `spec.rehearsal.RankRehearsal`, without the ranks; and `step_peaks`."""
     changes = found.ledger.changes
-    high, at = _highest(changes)
+    total = list(accumulate(change.delta for change in changes))
+    at, high = max(range(len(total)), key=total.__getitem__), dict[str, int]()
+    for change, now in zip(changes, total, strict=True):
+        high[change.instant] = max(high.get(change.instant, 0), now)
     alive: Counter[int] = Counter()
     allocations: dict[int, Allocation] = {}
     for change in changes[: at + 1]:
@@ -29,6 +32,7 @@ def summary(found: Rehearsed) -> dict[str, Any]:
     for allocation, size in there:
         parts[allocation.part] += size
     held = found.held
+    step_peaks = [max(total[start:end]) for start, end in pairwise([*found.begun, len(changes)])]
     return {
         "held": {"weights": held.weights, "gradients": held.gradients, "optimizer": held.optimizer},
         "peak_bytes": sum(parts.values()),
@@ -36,28 +40,9 @@ def summary(found: Rehearsed) -> dict[str, Any]:
         "peak_instant": changes[at].instant,
         "parts": dict(parts),
         "instants": high,
-        "step_peaks": _step_peaks(changes, found.begun),
+        "step_peaks": step_peaks,
         "tensors": _alike(there),
     }
-
-
-def _highest(changes: Sequence[Change]) -> tuple[dict[str, int], int]:
-    """The most that was alive at each instant, and the index of the change after which most was of all."""
-    now = at = 0
-    high: dict[str, int] = {}
-    most = 0
-    for index, change in enumerate(changes):
-        now += change.delta
-        high[change.instant] = max(high.get(change.instant, 0), now)
-        if now > most:
-            most, at = now, index
-    return high, at
-
-
-def _step_peaks(changes: Sequence[Change], begun: Sequence[int]) -> list[int]:
-    """The most that was alive in each step."""
-    alive = list(accumulate(change.delta for change in changes))
-    return [max(alive[start:end]) for start, end in pairwise([*begun, len(changes)])]
 
 
 def _alike(there: Sequence[tuple[Allocation, int]]) -> list[dict[str, Any]]:
