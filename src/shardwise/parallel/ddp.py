@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,13 +31,10 @@ def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.dev
     to call before gradients accumulate."""
     constants = [name for name, _ in root.named_buffers()]  # DDP would broadcast them before each forward
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
-    replicated = DistributedDataParallel(
-        root,
-        device_ids=[device] if device.type == "cuda" else None,
-        process_group=group,
-        gradient_as_bucket_view=True,  # no second copy of gradients
-        init_sync=False,
-    )
+    devices = [device] if device.type == "cuda" else None
+    # Gradients are views of the buckets, so that there is no second copy.
+    options: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False}
+    replicated = DistributedDataParallel(root, device_ids=devices, process_group=group, **options)
     return replicated, _settle_buckets(replicated)
 
 

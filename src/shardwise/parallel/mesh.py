@@ -113,9 +113,9 @@ def join_world(layout: Layout) -> World:
     started processes is not the layout's, or the environment does not say where they meet."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size != layout.world_size:
-        alone = f"; {left_over()}" if size > 1 and not dist.is_initialized() else ""
-        said = f"{size} processes were started; the layout {layout.strategy} needs {layout.world_size}"
-        raise InputError(f"{said}{alone}")
+        remedy = f"; {left_over()}" if size > 1 and not dist.is_initialized() else ""
+        needed = f"the layout {layout.strategy} needs {layout.world_size}"
+        raise InputError(f"{size} processes were started; {needed}{remedy}")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if size > 1 and name not in os.environ]
     if missing and not dist.is_initialized():
         raise InputError(
@@ -141,8 +141,8 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
     if layout.ep > 1:
         experts = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
     data_group = data._flatten("dp").get_group()
-    groups = [*mesh.get_all_groups(), *(experts.get_all_groups() if experts is not None else ())]
-    for group in (*groups, data_group, replicas.get_group(), shards.get_group()):
+    of_experts = experts.get_all_groups() if experts is not None else ()
+    for group in (*mesh.get_all_groups(), *of_experts, data_group, replicas.get_group(), shards.get_group()):
         _set_pg_timeout(TIMEOUT, group)  # a mesh gives groups smaller than the world torch's own 10 or 30 minutes
     return World(
         layout=layout,
@@ -180,14 +180,12 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def device_index(local_rank: int, *, visible: int) -> int:
     """Which of the visible GPUs is a rank's: the one of its number on this machine; where each process sees one GPU
     (`srun --gpus-per-task=1`), that one. Raises InputError: neither is so."""
-    if local_rank < visible:
-        return local_rank
-    if visible == 1:
-        return 0
-    raise InputError(
-        f"LOCAL_RANK is {local_rank}, and {visible} GPUs are visible to this process; start one process for each GPU, "
-        "or let each process see one GPU by CUDA_VISIBLE_DEVICES"
-    )
+    if local_rank >= visible != 1:
+        raise InputError(
+            f"LOCAL_RANK is {local_rank}, and {visible} GPUs are visible to this process; start one process for each "
+            "GPU, or let each process see one GPU by CUDA_VISIBLE_DEVICES"
+        )
+    return min(local_rank, visible - 1)
 
 
 def _lay_pipes(layout: Layout, *, rank: int, device: torch.device) -> Pipes:
@@ -204,9 +202,8 @@ def _lay_pipes(layout: Layout, *, rank: int, device: torch.device) -> Pipes:
 
 
 def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
-    """Passes one element along each way, round the ranks. NCCL makes the communicator of two ranks when they first send
-    or receive, and holds up both until it is made; in the order of a schedule that can be a circle. Here one rank after
-    the other sends what it was sent."""
+    """Passes one element along each way, one rank after the other: NCCL makes the communicator of two ranks when they
+    first send or receive, and holds up both; in the order of a schedule that can be a circle."""
     token, count, at = torch.zeros(1, device=device), len(pipes.ranks), pipes.ranks.index(rank)
     for (forward, around), group in sorted(pipes.groups.items()):
         step = 1 if forward else -1

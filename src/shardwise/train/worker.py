@@ -45,10 +45,9 @@ from shardwise.train.precision import TYPES
 from shardwise.train.preload import leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
-from shardwise.train.watching.exit import end_process, ended_after
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.signals import StopFlag, end_process, ended_after
 from shardwise.train.watching.watchdog import Watch
 
 #: What was to be written is written before process groups are destroyed: a rank does not wait longer for its peers.

@@ -5,8 +5,7 @@ So a module's own code runs unchanged on this rank's slice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -54,31 +53,21 @@ class Slicer:
 
 
 def _forward_on_slices(
-    held: Iterable[tuple[nn.Module, frozenset[str]]], forward: Callable[..., Any], *args: Any, **kwargs: Any
+    held: Sequence[tuple[nn.Module, frozenset[str]]], forward: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    with ExitStack() as stack:
-        for module, uncounted in held:
-            stack.enter_context(_local_parameters(module, uncounted))
-        return forward(*args, **kwargs)
-
-
-@contextmanager
-def _local_parameters(module: nn.Module, uncounted: frozenset[str]) -> Iterator[None]:
-    held = dict(module._parameters)
-    for name, parameter in held.items():
-        if isinstance(parameter, DTensor):
-            local = _local(parameter)
-            module._parameters[name] = cast(nn.Parameter, local * 0 if name in uncounted else local)
+    stored = [(module, dict(module._parameters)) for module, _ in held]
     try:
-        yield
+        for module, uncounted in held:
+            for name, parameter in dict(module._parameters).items():
+                if isinstance(parameter, DTensor):
+                    # The gradient of a replicated parameter is a partial sum: each rank sees part of the work.
+                    whole = parameter.placements == (Replicate(),)
+                    local = parameter.to_local(grad_placements=[Partial()] if whole else None)
+                    module._parameters[name] = cast(nn.Parameter, local * 0 if name in uncounted else local)
+        return forward(*args, **kwargs)
     finally:
-        module._parameters.update(held)
-
-
-def _local(parameter: DTensor) -> torch.Tensor:
-    """This rank's slice. The gradient of a replicated parameter is a partial sum: each rank sees part of the work."""
-    whole = parameter.placements == (Replicate(),)
-    return parameter.to_local(grad_placements=[Partial()] if whole else None)
+        for module, parameters in stored:
+            module._parameters.update(parameters)
 
 
 def slice_magnitudes(

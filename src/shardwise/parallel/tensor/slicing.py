@@ -27,7 +27,6 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from shardwise.errors import UnsupportedError
 from shardwise.parallel.tensor.collectives import Move, Moves, Rows
-from shardwise.parallel.tensor.dropout import RandomStreams
 from shardwise.parallel.tensor.slices import Slicer, slice_magnitudes
 from shardwise.spec.layout.axes import rows_of_shard
 
@@ -214,3 +213,40 @@ def _before(module: nn.Module, move: Move) -> None:
 def _after(module: nn.Module, move: Move) -> None:
     """Applies a collective to a module's output."""
     module.register_forward_hook(lambda *called: move(cast(torch.Tensor, called[-1])))
+
+
+class RandomStreams:
+    """The random streams of one block's dropout on one rank of the axis `tp`.
+
+    Outside the blocks ranks share a stream. Inside each has its own, seeded from the shared one, for it holds a slice;
+    adapters drop out of gathered activations, by a third that ranks share. Recompute restores the generator's state.
+    """
+
+    def __init__(self, block: nn.Module, *, mesh: DeviceMesh) -> None:
+        self._rank = mesh.get_local_rank()
+        self._seed = 0
+        self._shared: torch.Generator | None = None
+        block.forward = partial(self._run, block, block.forward)
+
+    def share(self, module: nn.Module) -> None:
+        """Makes all ranks draw the same dropout masks inside a module."""
+        for dropout in module.modules():
+            if isinstance(dropout, nn.Dropout):
+                vars(dropout)["forward"] = partial(self._drop, dropout)
+
+    def _run(self, block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not block.training:
+            return forward(*args, **kwargs)
+        self._seed, self._shared = int(torch.randint(2**62, ())), None
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+            torch.manual_seed(self._seed + 1 + self._rank)
+            return forward(*args, **kwargs)
+
+    def _drop(self, dropout: nn.Dropout, whole: torch.Tensor) -> torch.Tensor:
+        """Dropout with the stream that the ranks share."""
+        if not dropout.training or not dropout.p:
+            return whole
+        if self._shared is None:
+            self._shared = torch.Generator(whole.device).manual_seed(self._seed)
+        kept = torch.empty_like(whole, dtype=torch.bool).bernoulli_(1 - dropout.p, generator=self._shared)
+        return whole * kept / (1 - dropout.p)

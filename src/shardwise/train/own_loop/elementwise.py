@@ -27,7 +27,7 @@ def refuse_others(
     optimizer: torch.optim.Optimizer, *, held: Mapping[int, nn.Parameter], cut: bool, layout: str
 ) -> None:
     """Raises UnsupportedError: what the optimizer does to an element depends on elements that other ranks hold. `held`:
-    the parameters of its groups that are parts, by id; `cut`: weights are cut; if not, ranks hold some of them whole."""
+    the parameters of its groups that are parts, by id; `cut`: weights are cut; if not, ranks hold some whole ones."""
     if any(isinstance(inner, torch.optim.Optimizer) for inner in vars(optimizer).values()):
         return  # stepped in turn, and tried then
     for group in optimizer.param_groups:

@@ -36,8 +36,8 @@ _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A causal language model of transformers; `adapters`: the PEFT model around it, or None; `values`: whole tensors by
-    each of their names in `base`."""
+    """A causal language model of transformers. `adapters`: the PEFT model around it, or None; `values`: whole tensors
+    by each of their names in `base`."""
 
     base: nn.Module
     adapters: Any

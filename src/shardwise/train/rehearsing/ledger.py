@@ -88,8 +88,7 @@ class Ledger(TorchDispatchMode):
     what would be read of a fake tensor is 1.
 
     Args:
-        casts: elementwise operators make copies of what is not in their common type, as on a processor; a GPU's read
-            and write any.
+        casts: elementwise operators make copies of what is not in their common type, as on a processor.
         copies: gloo's of what it gathers and scatters.
 
     Attributes:
@@ -140,7 +139,9 @@ class Ledger(TorchDispatchMode):
         # DDP writes the order of its buckets into an empty tensor of 32-bit numbers, and reads it back.
         indices = func is _aten.empty.memory_format and kwargs.get("dtype") == torch.int32
         fakes = any(issubclass(kind, FakeTensor) for kind in types)
-        if indices or (not fakes and _are_numbers(tree_leaves((args, kwargs)))):
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        # Not on the meta device, from which parameters are made.
+        if indices or (given and not fakes and not any(tensor.is_meta for tensor in given)):
             with _disable_current_modes():
                 return func(*args, **kwargs)
         if func is _aten._local_scalar_dense.default:
@@ -207,12 +208,6 @@ class Ledger(TorchDispatchMode):
         if now != size[0]:
             self.changes.append(Change(allocation, now - size[0], self.instant))
             size[0] = now
-
-
-def _are_numbers(leaves: Iterable[Any]) -> bool:
-    """Whether there are tensors, all with numbers: not on the meta device, from which parameters are made."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return bool(tensors) and not any(tensor.is_meta for tensor in tensors)
 
 
 def _maker() -> tuple[str, str]:

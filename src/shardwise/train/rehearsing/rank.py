@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,15 @@ from shardwise.train.build import Build, build
 from shardwise.train.loop import launch
 from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
+from shardwise.train.rehearsing.allocator import reserved_bytes
 from shardwise.train.rehearsing.folder import FILE_TYPES, write_rows
-from shardwise.train.rehearsing.ledger import Ledger
+from shardwise.train.rehearsing.ledger import Allocation, Ledger
 from shardwise.train.watching.journal import Journal
 
 #: The second has optimizer states.
 _STEPS = 2
+#: Groups of alike tensors that are named.
+_NAMED = 12
 _CPU = torch.device("cpu")
 
 
@@ -47,7 +52,6 @@ class Rehearsed:
     """What a rank holds after a step, with the gradients of it, and all that it allocated; `begun`: how many changes of
     the ledger there were as each step began."""
 
-    rank: int
     held: Held
     ledger: Ledger
     begun: tuple[int, ...]
@@ -56,15 +60,9 @@ class Rehearsed:
 def rehearse_rank(
     job: Job, execution: Execution, *, rank: int, casts: bool, copies: bool, prepared: RunDirectory | None = None
 ) -> Rehearsed:
-    """Takes two steps of a job on one rank of an execution's world.
-
-    Args:
-        job: its model is a folder.
-        casts, copies: as a `Ledger` takes them.
-        prepared: a run whose rows are taken, for all steps of the job; else they are as long as `max_length`.
-
-    Raises what building and stepping raise.
-    """
+    """Takes two steps of a job, whose model is a folder, on one rank of an execution's world. `casts`, `copies`: as a
+    `Ledger` takes them; `prepared`: a run whose rows are taken, for all steps of the job; else they are as long as
+    `max_length`. Raises what building and stepping raise."""
     ledger = Ledger(casts=casts, copies=copies)
     if prepared is None:
         job, execution = two_steps(job, execution)
@@ -73,6 +71,36 @@ def rehearse_rank(
         if prepared is None:
             write_rows(run, job, count=job.train.global_batch_size)
         return _rehearsed(run, job, execution, world=world, ledger=ledger)
+
+
+def summary(found: Rehearsed) -> dict[str, Any]:
+    """As plain data: the fields of `spec.rehearsal.RankRehearsal`, without the ranks; and `step_peaks`."""
+    changes = found.ledger.changes
+    total = list(accumulate(change.delta for change in changes))
+    at, high = max(range(len(total)), key=total.__getitem__), dict[str, int]()
+    for change, now in zip(changes, total, strict=True):
+        high[change.instant] = max(high.get(change.instant, 0), now)
+    alive: Counter[int] = Counter()
+    allocations: dict[int, Allocation] = {}
+    for change in changes[: at + 1]:
+        alive[id(change.allocation)] += change.delta
+        allocations[id(change.allocation)] = change.allocation
+    there = [(allocations[key], size) for key, size in alive.items() if size]
+    parts: Counter[str] = Counter()
+    for allocation, size in there:
+        parts[allocation.part] += size
+    held = found.held
+    step_peaks = [max(total[start:end]) for start, end in pairwise([*found.begun, len(changes)])]
+    return {
+        "held": {"weights": held.weights, "gradients": held.gradients, "optimizer": held.optimizer},
+        "peak_bytes": sum(parts.values()),
+        "peak_reserved_bytes": reserved_bytes(changes),
+        "peak_instant": changes[at].instant,
+        "parts": dict(parts),
+        "instants": high,
+        "step_peaks": step_peaks,
+        "tensors": _alike(there),
+    }
 
 
 def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
@@ -125,7 +153,9 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
             if not ledger.is_on:
                 modes.enter_context(fakes)
                 modes.enter_context(ledger)
-            vars(weights)["read"] = _unread(weights)
+            vars(weights)["read"] = lambda name, *, offsets, lengths: torch.empty(  # noqa: ARG005
+                tuple(lengths), dtype=FILE_TYPES[weights.type(name)]
+            )
             materialise(model, weights=weights, **given)
             for module in model.modules():
                 for name, buffer in module._buffers.items():
@@ -135,15 +165,7 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
 
         built = build(run, job, execution, world=world, journal=Journal(run=run, rank=world.rank), fill=fill)
         now, begun = _stepped(built, ledger, fakes)
-        return Rehearsed(rank=world.rank, held=now, ledger=ledger, begun=begun)
-
-
-def _unread(weights: Weights) -> Any:
-    def read(name: str, *, offsets: Any, lengths: Any) -> torch.Tensor:
-        del offsets
-        return torch.empty(tuple(lengths), dtype=FILE_TYPES[weights.type(name)])
-
-    return read
+        return Rehearsed(held=now, ledger=ledger, begun=begun)
 
 
 def _follow_instants(built: Build, ledger: Ledger) -> None:
@@ -206,8 +228,18 @@ def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held,
 
 def _faked(batch: GlobalBatch, fakes: FakeTensorMode) -> GlobalBatch:
     """What a forward reads, without numbers; labels have them, because the host chooses among positions."""
-    micros = [
-        replace(m, input_ids=fakes.from_tensor(m.input_ids), position_ids=fakes.from_tensor(m.position_ids))
-        for m in batch.micro_batches
-    ]
+    made = fakes.from_tensor
+    micros = (replace(m, input_ids=made(m.input_ids), position_ids=made(m.position_ids)) for m in batch.micro_batches)
     return replace(batch, micro_batches=tuple(micros))
+
+
+def _alike(there: Sequence[tuple[Allocation, int]]) -> list[dict[str, Any]]:
+    """The largest groups of tensors that are alike."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for one, size in there:
+        groups.setdefault((one.part, one.maker, one.dtype, one.shape), []).append(size)
+    largest = sorted(groups.items(), key=lambda group: -sum(group[1]))[:_NAMED]
+    return [
+        {"part": part, "maker": maker, "dtype": dtype, "shape": shape, "count": len(sizes), "bytes": sum(sizes)}
+        for (part, maker, dtype, shape), sizes in largest
+    ]

@@ -32,7 +32,6 @@ class Journal:
     Attributes:
         phase: what the worker is doing, for messages.
         step: optimizer steps done; `in_step`: whether the next one has begun.
-        progress: read by the watchdog thread.
         holding: measures what this rank's model and optimizer hold, once they are there.
         last_word: held by the thread that writes why this rank ends, and ends it.
     """
@@ -59,7 +58,7 @@ class Journal:
         self.turn_to(phase)
         if self.rank == 0:
             self.note(lambda: announce(self.run, phase, **detail))
-        self.say(f"{phase}" + "".join(f", {name} {value}" for name, value in detail.items()))
+        self.say(phase + "".join(f", {name} {value}" for name, value in detail.items()))
 
     def stepping(self) -> None:
         """Notes that the next optimizer step begins."""

@@ -8,7 +8,7 @@ import linecache
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,14 +41,9 @@ class StallError(ShardwiseError):
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where one rank is.
-
-    Attributes:
-        phase: what it says it is doing; `place`: function, file and line in this package.
-        waits: whether its stack shows that it waits for others.
-        unfinished: the oldest collective or message that it has begun and that has not ended; or nothing.
-        groups: of this rank; every rank lists them in the same order.
-    """
+    """Where one rank is. `place`: function, file and line in this package; `waits`: whether its stack shows that it
+    waits for others; `unfinished`: its oldest collective or message under way, or nothing; `groups`: of this rank,
+    which every rank lists in the same order."""
 
     rank: int
     phase: str
@@ -56,12 +51,6 @@ class Standing:
     waits: bool
     unfinished: str = ""
     groups: tuple[Counted, ...] = ()
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Standing:
-        """Of `asdict`, from a file."""
-        groups = tuple((tuple(ranks), count) for ranks, count in data["groups"])
-        return cls(**{**data, "groups": groups})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +91,9 @@ def unfinished() -> str:
 def _main_thread() -> tuple[str, bool]:
     frames = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
     ours = [index for index, frame in enumerate(frames) if Path(frame.filename).is_relative_to(_PACKAGE)]
-    at = ours[-1] if ours else -1
-    inside = frames[at:]
+    frame, *_ = inside = frames[ours[-1] if ours else -1 :]
     line = linecache.getline(inside[-1].filename, inside[-1].lineno or 0)
     waits = any(f.filename.startswith(_COLLECTIVES) for f in inside) or any(call in line for call in _WAITING)
-    frame = frames[at]
     return f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})", waits
 
 
@@ -124,13 +111,9 @@ def begun(world: World | None) -> tuple[Counted, ...]:
 
 
 def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float, at: str = "") -> Verdict:
-    """Finds the rank that the others wait for.
-
-    Args:
-        standings: of the ranks that answered, by rank; at least one of `ranks`, those that were asked.
-        seconds: for how long there was no progress.
-        at: the phase, if a request to stop came before the end of the first step: slow is not stuck there.
-    """
+    """Finds the rank that the others wait for. `standings`: of the ranks that answered, at least one of `ranks`;
+    `seconds`: for how long there was no progress; `at`: the phase, if a request to stop came before the end of the
+    first step: slow is not stuck there."""
     phases = {one.rank: one.phase for one in standings}
     silent = sorted(set(ranks) - set(phases))
     last, working = _last(standings), {one.rank for one in standings if not one.waits}
@@ -144,13 +127,10 @@ def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float
         parts[_PLACES_NAMED:] = [f"{len(parts) - _PLACES_NAMED} other places are in the logs"]
     mutual = not awaited and len(standings) > 1 and not working
     stuck = f"nothing has moved for {format_seconds(seconds)}: {'ranks wait for each other: ' if mutual else ''}"
-    how = f"it was still {at}: " if at else stuck
     culprit = min(awaited or phases)
-    return Verdict(
-        culprit=culprit,
-        phase=phases.get(culprit, standings[0].phase),
-        sentence=f"{how}{'; '.join(parts)}. The stack of each rank is in its log",
-    )
+    phase = phases.get(culprit, standings[0].phase)
+    sentence = f"{f'it was still {at}: ' if at else stuck}{'; '.join(parts)}. The stack of each rank is in its log"
+    return Verdict(culprit=culprit, phase=phase, sentence=sentence)
 
 
 _SILENT = (

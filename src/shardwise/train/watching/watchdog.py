@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from shardwise.parallel.mesh import World
+from shardwise.spec.job.strict import from_plain
 from shardwise.spec.run import read_json, write_json
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import LONG_SECONDS
@@ -107,7 +108,7 @@ class Watch:
             for rank in set(asked) - set(found):
                 written = read_json(self._run.rank_standing(rank))
                 if written is not None:
-                    found[rank] = Standing.from_json(written)
+                    found[rank] = from_plain(Standing, written)
         return [found[rank] for rank in sorted(found)]
 
     def _write(self, verdict: Verdict, *, first: int) -> None:
