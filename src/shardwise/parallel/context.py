@@ -35,15 +35,11 @@ class Context:
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh, self._degree, self._index = mesh, mesh.size(), mesh.get_local_rank()
         count = 2 * self._degree
+        self._parts = self._index, count - 1 - self._index  # of a sequence, this rank's
         held = [part for rank in range(self._degree) for part in (rank, count - 1 - rank)]
         self._order = [held.index(part) for part in range(count)]
         self._documents: torch.Tensor | None = None
         self._biases: dict[int, list[CausalBias]] = {}
-
-    @property
-    def _parts(self) -> tuple[int, int]:
-        """This rank's parts of a sequence."""
-        return self._index, 2 * self._degree - 1 - self._index
 
     def register(self) -> None:
         """Makes `attn_implementation=NAME` one that transformers knows."""

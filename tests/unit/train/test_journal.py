@@ -34,13 +34,10 @@ def test_where_it_is_before_the_first_step(tmp_path: Path) -> None:
     assert journal.before_first_step == "reading checkpoints, before the first step"
     journal.enter("training")
     assert journal.before_first_step == "in its first step"
-    journal.stepped(1)
-    assert journal.before_first_step == ""
-
-
-def test_a_start_behind_the_last_step_is_before_no_step(tmp_path: Path) -> None:
-    journal = Journal(run=RunDirectory(tmp_path), rank=1)
     journal.enter("saving")
+    assert journal.before_first_step == "", "a start behind the last step"
+    journal.enter("training")
+    journal.stepped(1)
     assert journal.before_first_step == ""
 
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from shardwise.errors import InputError
 from shardwise.train.watching import progress as module
 from shardwise.train.watching import signals
-from shardwise.train.watching.progress import (
-    FACTOR,
-    LEAST_SECONDS,
-    LONG_SECONDS,
-    STOPPING_SECONDS,
-    Progress,
-    stated_seconds,
-)
+from shardwise.train.watching.progress import FACTOR, LEAST_SECONDS, LONG_SECONDS, STOPPING_SECONDS, stated_seconds
 from shardwise.train.watching.signals import StopFlag
 
 
@@ -39,8 +33,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def after(clock: Clock, *steps: float, stated_seconds: float | None = None) -> Progress:
-    progress = Progress(stated_seconds=stated_seconds)
+def after(clock: Clock, *steps: float, stated_seconds: float | None = None) -> module.Progress:
+    progress = module.Progress(stated_seconds=stated_seconds)
     for seconds in steps:
         clock.now += seconds
         progress.step()
@@ -79,46 +73,35 @@ def test_what_is_no_number_of_seconds_is_refused(text) -> None:
         stated_seconds({"SHARDWISE_STALL_SECONDS": text})
 
 
-def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch) -> None:
-    """Slurm sends it to every process, and the launcher passes it on."""
+@pytest.fixture
+def stop() -> Iterator[StopFlag]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    stop = StopFlag()
-    try:
-        stop.listen()
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-            stop.listen_for(0.1)
-        assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
-        monkeypatch.setattr(signals, "SAME_REQUEST_SECONDS", 0.0)
-        stop.number = 0  # or the handler would end this process
+    made = StopFlag()
+    made.listen()
+    yield made
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request(stop, monkeypatch) -> None:
+    """Slurm sends it to every process, and the launcher passes it on."""
+    for _ in range(2):
         signal.raise_signal(signal.SIGTERM)
         stop.listen_for(0.1)
-        assert stop.heard == (signal.SIGTERM, signal.SIGTERM), "later it is a second one"
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
+    monkeypatch.setattr(signals, "SAME_REQUEST_SECONDS", 0.0)
+    stop.number = 0  # or the handler would end this process
+    signal.raise_signal(signal.SIGTERM)
+    stop.listen_for(0.1)
+    assert stop.heard == (signal.SIGTERM, signal.SIGTERM), "later it is a second one"
 
 
-def test_a_signal_is_heard_while_the_main_thread_runs_no_handler() -> None:
-    """`time.sleep` in another thread stands for C++: the pipe is filled before any handler runs."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    stop, heard = StopFlag(), threading.Event()
-
-    def listen() -> None:
-        while not stop.heard:
-            stop.listen_for(5)
-        heard.set()
-
-    try:
-        stop.listen()
-        threading.Thread(target=listen, daemon=True).start()
-        time.sleep(0.1)
-        signal.raise_signal(signal.SIGTERM)
-        assert heard.wait(5)
-        assert stop.heard == (signal.SIGTERM,)
-        assert stop.number == signal.SIGTERM
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def test_a_signal_is_heard_while_the_main_thread_runs_no_handler(stop) -> None:
+    """Another thread hears it in the pipe, which is filled before any handler runs."""
+    listening = threading.Thread(target=stop.listen_for, args=(5,), daemon=True)
+    listening.start()
+    time.sleep(0.1)
+    signal.raise_signal(signal.SIGTERM)
+    listening.join(5)
+    assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,11 +27,13 @@ class Ended:
         self.status: int | None = None
         self.released: torch.futures.Future[None] = torch.futures.Future()
         self.journal = Journal(run=RunDirectory(folder), rank=0)
-        self.watch = Watch(self.journal, StopFlag(), end=self._end)
+        self.stop = StopFlag()
+        self.watch = Watch(self.journal, self.stop, end=self._end)
 
     def _end(self, status: int) -> None:
-        self.status = status
-        self.released.set_result(None)
+        if self.status is None:
+            self.status = status
+            self.released.set_result(None)
 
 
 @pytest.fixture
@@ -46,6 +49,12 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
 def test_work_that_no_step_tells_of_may_take_any_time(ended) -> None:
     time.sleep(3 * LONG)
     assert ended.status is None
+
+
+def test_a_second_signal_ends_it_at_once(ended) -> None:
+    ended.stop.heard = (signal.SIGTERM, signal.SIGINT)
+    ended.released.wait()
+    assert ended.status == 128 + signal.SIGINT
 
 
 def test_who_waits_for_others_does_so_for_so_long(ended) -> None:

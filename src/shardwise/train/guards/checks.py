@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from shardwise.data.digests import STRANGER, Sight, join, samples_seen
 from shardwise.data.micro_batches import GlobalBatch
@@ -18,7 +18,7 @@ from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.stepped import Stepped
-from shardwise.parallel.ownership import Ownership, local_part, sharded_axes
+from shardwise.parallel.ownership import Ownership, local_part, sharded_axes, sharded_dims
 from shardwise.spec.layout.axes import dim_of_shard, rows_of_shard
 from shardwise.units import format_ranks
 
@@ -155,13 +155,10 @@ def after_first_step(optimizer: torch.optim.Optimizer, check: Callable[[], None]
     optimizer.register_step_post_hook(call)
 
 
-def _sliced_dims(parameter: torch.Tensor) -> list[int]:
-    """The dims along which tensor parallelism slices a parameter."""
-    if not isinstance(parameter, DTensor):
-        return []
-    names = parameter.device_mesh.mesh_dim_names or ()
-    placed = zip(names, parameter.placements, strict=True)
-    return [placement.dim for name, placement in placed if name == "tp" and isinstance(placement, Shard)]
+def _sliced_dims(tensor: torch.Tensor) -> list[int]:
+    """The dims along which tensor parallelism slices a tensor."""
+    names = (tensor.device_mesh.mesh_dim_names or ()) if isinstance(tensor, DTensor) else ()
+    return [dim for axis, dim in sharded_dims(tensor).items() if names[axis] == "tp"]
 
 
 def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: Sequence[Sight]) -> None:
@@ -209,8 +206,8 @@ def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sampl
     sample id of this rank or None, called on failure only; `where`: sample id -> `file:line`."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
-    samples = gather(world, bad_sample())
-    culprit = next(((rank, sample) for rank, sample in enumerate(samples) if sample is not None), None)
+    culprits = [(rank, sample) for rank, sample in enumerate(gather(world, bad_sample())) if sample is not None]
+    culprit = culprits[0] if culprits else None
     source = f" on rank {culprit[0]} in the sample from {where(culprit[1])}" if culprit else ""
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
     at = "that row" if culprit else "the model, as no sample has a loss of its own that is not finite"

@@ -120,7 +120,9 @@ def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float
     # Point-to-point messages are not counted: with equal counts it is the ranks that do not wait.
     mixed = working if len(working) < len(standings) else set[int]()
     awaited = sorted(last & working) or silent or sorted(last or mixed)
-    parts = [f"{format_ranks(silent)} {_SILENT[len(silent) > 1]}"] if silent else []
+    one = "does not answer, its process is stopped or hangs outside Python"
+    more = "do not answer, their processes are stopped or hang outside Python"
+    parts = [f"{format_ranks(silent)} {more if len(silent) > 1 else one}"] if silent else []
     parts += _places(one for one in standings if one.rank in awaited)
     parts += _places(one for one in standings if one.rank not in awaited)
     if len(parts) > _PLACES_NAMED:
@@ -131,12 +133,6 @@ def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float
     phase = phases.get(culprit, standings[0].phase)
     sentence = f"{f'it was still {at}: ' if at else stuck}{'; '.join(parts)}. The stack of each rank is in its log"
     return Verdict(culprit=culprit, phase=phase, sentence=sentence)
-
-
-_SILENT = (
-    "does not answer, its process is stopped or hangs outside Python",
-    "do not answer, their processes are stopped or hang outside Python",
-)
 
 
 def _last(standings: Sequence[Standing]) -> set[int]:

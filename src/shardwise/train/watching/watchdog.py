@@ -64,7 +64,9 @@ class Watch:
             # The time in which this whole process was stopped does not count.
             self._count(min(now - last, 2 * poll), untold=limit >= LONG_SECONDS)
             last = now
-            if self._waited > limit or (self._still > limit / 2 and self._is_called()):
+            may_be_called = self._world is not None and self._still > limit / 2
+            # Another rank that has run out of time has written where it is.
+            if self._waited > limit or (may_be_called and any(self._run.logs.glob("rank_*.standing.json"))):
                 self._conclude()
                 return
 
@@ -76,10 +78,6 @@ class Watch:
             self._still = self._waited = 0.0
         self._still += seconds
         self._waited = 0.0 if untold and not is_waiting() else self._waited + seconds
-
-    def _is_called(self) -> bool:
-        """Whether another rank has run out of time."""
-        return self._world is not None and any(self._run.logs.glob("rank_*.standing.json"))
 
     def _conclude(self) -> None:
         """Writes where this rank is, reads the other ranks, and ends the process."""
