@@ -31,7 +31,6 @@ from shardwise.train.build import Build
 from shardwise.train.guards.checks import (
     GuardError,
     agree,
-    check_batches,
     check_finite,
     check_layout,
     check_peers,
@@ -235,19 +234,6 @@ def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
         "step 1: rank 0 and rank 1 compute parts of the same forward and see different tokens. Ranks do not see the "
         "samples they should"
     }
-
-
-def _overlapping_shares(run: RunDirectory, chosen: Execution) -> str:
-    built = composed(run, chosen)
-    batch = next(iter(built.batches.from_(0)))
-    check_batches(built.world, batch, built.data)
-    first_share = gather(built.world, batch)[0]
-    return said_by(GuardError, check_batches, built.world, first_share, built.data)
-
-
-def test_two_copies_that_train_on_the_same_rows_are_found(make_job, tmp_path) -> None:
-    said = run_world(2, _overlapping_shares, prepare_cell(make_job(), tmp_path), DDP)[0]
-    assert "2 shares of the batch hold 8 samples, 4 of them different; the global batch has 8" in said
 
 
 @pytest.mark.parametrize(

@@ -51,14 +51,6 @@ if os.environ["RANK"] == "1":
     Batcher.split = stuck
 """
 
-#: One that fills its weights as slowly as a disk that others use, on all ranks or on one.
-SLOW = """
-from shardwise.models import load
-
-materialise = load.materialise
-load.materialise = lambda *args, **kwargs: ({how} and time.sleep(600)) or materialise(*args, **kwargs)
-"""
-
 #: One that evaluates a batch in two seconds.
 EVALUATES = """
 from shardwise.train import step
@@ -181,31 +173,6 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_pat
     assert "ended by SIGTERM without a last checkpoint, because nothing has moved for " in said, said
     assert "rank 1 is in from_ (batches.py:" in said, said
     assert f"the same command goes on from {run.checkpoint(1)}" in said, "checkpoint-2 is committed in step 3"
-    assert "exit 143" in said
-    assert processes_of(run) == []
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("True", ("ranks 0-1 are in fill_part (model.py:",)),
-        ("os.environ['RANK'] == '1'", ("rank 1 is in fill_part (model.py:", "; rank 0 waits in ")),
-    ],
-    ids=["all", "one"],
-)
-def test_a_request_to_stop_while_weights_are_loaded_slowly_says_that_they_were(how, words, start, tmp_path) -> None:
-    """Nobody waits for anybody in vain, and nothing there is could be saved."""
-    run = RunDirectory(tmp_path / "run")
-    started = start(how, worker=SLOW)
-    wait_until(lambda: run.events.is_file() and '"loading"' in run.events.read_text(), seconds=120)
-    time.sleep(3)
-    started.send_signal(signal.SIGTERM)
-    said = _said_at_its_end(started)
-    cause = "because it was still loading, before the first step: "
-    assert f"ended by SIGTERM without a last checkpoint, {cause}" in said, said
-    assert all(word in said for word in words), said
-    assert "wait for each other" not in said
-    assert "there is no checkpoint, so the same command starts from the beginning" in said
     assert "exit 143" in said
     assert processes_of(run) == []
 

@@ -23,13 +23,9 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Completes the gradients of `trained` after the last backward of a step.
-
-    Attributes:
-        tied: those that another stage holds a copy of; `ends`: the two ranks that hold the copies, or None.
-        replicas: ranks to sum gradients over, or None where DDP or FSDP does.
-        dealt: parameters of experts that are dealt among those; `expert_replicas`: ranks that hold the same experts.
-    """
+    """Completes the gradients of `trained` after the last backward of a step. `tied`: those that another stage holds a
+    copy of; `ends`: the two ranks that hold the copies, or None; `replicas`: ranks to sum over, or None where DDP or
+    FSDP does; `dealt`: experts that are dealt among those; `expert_replicas`: ranks that hold the same experts."""
 
     trained: tuple[nn.Parameter, ...]
     tied: tuple[nn.Parameter, ...] = ()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -38,15 +37,10 @@ reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dis
 @dataclass(frozen=True, kw_only=True)
 class Pipes:
     """Groups for messages between stages. Each direction has a group of its own, and so has the way from the last rank
-    round to the first: two ranks then never wait for each other's message of another kind.
+    round to the first: two ranks then never wait for each other's message of another kind. `ranks`: the pipeline's, by
+    coordinate; `groups`: by (forward, round); `ends`: the first and the last of the ranks, None on the others."""
 
-    Attributes:
-        ranks: the pipeline's ranks, by coordinate.
-        groups: by (forward, round).
-        ends: the first and the last of the ranks; None on the others.
-    """
-
-    ranks: tuple[int, ...]
+    ranks: list[int]
     groups: dict[tuple[bool, bool], dist.ProcessGroup]
     ends: dist.ProcessGroup | None
 
@@ -155,7 +149,7 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
         shards=shards,
         expert_mesh=experts,
         control=cast(dist.ProcessGroup, dist.new_group(backend=control, timeout=TIMEOUT)),
-        pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
+        pipes=_lay_pipes(layout, mesh, rank=rank, device=device) if layout.pp > 1 else None,
     )
 
 
@@ -188,13 +182,13 @@ def device_index(local_rank: int, *, visible: int) -> int:
     return min(local_rank, visible - 1)
 
 
-def _lay_pipes(layout: Layout, *, rank: int, device: torch.device) -> Pipes:
+def _lay_pipes(layout: Layout, mesh: DeviceMesh, *, rank: int, device: torch.device) -> Pipes:
     """Groups of all pipelines, which every rank makes in the same order; those of this rank's own are kept."""
     ways = [(forward, around) for forward in (True, False) for around in (False, True)]
     ways = [way for way in ways if layout.num_stages > layout.pp or not way[1]]
     every = [
-        Pipes(ranks=ranks, groups={way: _new_group(ranks) for way in ways}, ends=_new_group((ranks[0], ranks[-1])))
-        for ranks in pipelines(layout)
+        Pipes(ranks=ranks, groups={way: _new_group(ranks) for way in ways}, ends=_new_group([ranks[0], ranks[-1]]))
+        for ranks in mesh.mesh.movedim(AXES.index("pp"), -1).reshape(-1, layout.pp).tolist()
     ]
     mine = next(pipes for pipes in every if rank in pipes.ranks)
     _meet_neighbours(mine, rank=rank, device=device)
@@ -215,14 +209,8 @@ def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
             dist.send(token, pipes.ranks[(at + step) % count], group=group)
 
 
-def pipelines(layout: Layout) -> list[tuple[int, ...]]:
-    """The ranks of each pipeline, first stage to last."""
-    firsts = [at for rank in range(layout.world_size) if (at := layout.coordinates(rank)).pp == 0]
-    return [tuple(layout.rank(replace(first, pp=pp)) for pp in range(layout.pp)) for first in firsts]
-
-
-def _new_group(ranks: Sequence[int]) -> dist.ProcessGroup:
-    return cast(dist.ProcessGroup, dist.new_group(list(ranks), timeout=TIMEOUT))
+def _new_group(ranks: list[int]) -> dist.ProcessGroup:
+    return cast(dist.ProcessGroup, dist.new_group(ranks, timeout=TIMEOUT))
 
 
 def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:

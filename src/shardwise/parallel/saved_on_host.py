@@ -2,8 +2,7 @@
 `selective_offloaded`).
 
 It leaves the GPU on a stream of its own while the next block computes, and comes back while the backward of the block
-behind it computes, so that what two blocks saved is on the GPU at a time. Without a GPU the copy stays where it is: the
-arithmetic is the same, and nothing is gained.
+behind it computes, so that what two blocks saved is on the GPU at a time. Without a GPU only the arithmetic is tried.
 """
 
 from __future__ import annotations

@@ -20,15 +20,9 @@ from shardwise.spec.layout.execution import Execution
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """One micro-batch on this rank's device, as the root module takes it; the same on every rank of one data-parallel
-    share, but for context parallelism, which gives each its parts of the rows.
-
-    Attributes:
-        input_ids, position_ids: [batch, length].
-        targets: of the root module's loss.
-        documents: where the documents of packed rows lie.
-        real: [batch, length], what is no padding, where that matters; otherwise None.
-    """
+    """One micro-batch on this rank's device, as the root module takes it: tensors [batch, length], `targets` of its
+    loss, where the `documents` of packed rows lie, and what is `real`, no padding, where that matters. The same on
+    every rank of one data-parallel share, but for context parallelism, which gives each its parts of the rows."""
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
@@ -39,14 +33,9 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeModel:
-    """One root module, called once for each micro-batch.
-
-    Attributes:
-        module: the root; sharded, sliced or wrapped by DDP.
-        gradient_divisor: by which DDP or FSDP divide gradients; undone here.
-        execution: says what FSDP reduces at the last micro-batch alone.
-        begin: called before gradients accumulate; `finish`: after the last backward.
-    """
+    """One root module, sharded, sliced or wrapped by DDP, called once for each micro-batch. `gradient_divisor`: by
+    which DDP or FSDP divide gradients, undone here; `execution`: says what FSDP reduces at the last micro-batch alone;
+    `begin`: called before gradients accumulate; `finish`: after the last backward."""
 
     module: nn.Module
     world: World

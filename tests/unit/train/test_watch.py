@@ -57,6 +57,16 @@ def test_a_second_signal_ends_it_at_once(ended) -> None:
     assert ended.status == 128 + signal.SIGINT
 
 
+def test_a_request_to_stop_before_the_first_step_says_what_it_was_still_doing(ended, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "STOPPING_SECONDS", LONG / 2)
+    ended.journal.enter("loading")
+    ended.stop.heard = (signal.SIGTERM,)
+    ended.released.wait()
+    assert ended.status == 128 + signal.SIGTERM
+    message = read_json(ended.journal.run.rank_failure(0))["message"]
+    assert message.startswith("it was still loading, before the first step: rank 0 ")
+
+
 def test_who_waits_for_others_does_so_for_so_long(ended) -> None:
     began = time.monotonic()
     ended.released.wait()  # as a collective does, in C++, until the watch has ended it

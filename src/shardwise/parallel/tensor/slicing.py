@@ -216,11 +216,9 @@ def _after(module: nn.Module, move: Move) -> None:
 
 
 class RandomStreams:
-    """The random streams of one block's dropout on one rank of the axis `tp`.
-
-    Outside the blocks ranks share a stream. Inside each has its own, seeded from the shared one, for it holds a slice;
-    adapters drop out of gathered activations, by a third that ranks share. Recompute restores the generator's state.
-    """
+    """The random streams of one block's dropout on one rank of the axis `tp`. Outside the blocks ranks share a stream.
+    Inside each has its own, seeded from the shared one, for it holds a slice; adapters drop out of gathered
+    activations, by a third that ranks share. Recompute restores the generator's state."""
 
     def __init__(self, block: nn.Module, *, mesh: DeviceMesh) -> None:
         self._rank = mesh.get_local_rank()

@@ -133,8 +133,7 @@ class Parallelized:
 
     Attributes:
         config, generation_config: the model's, which are saved with its weights; the second may be None.
-        device: of this rank.
-        is_first: whether this is rank 0, which prints.
+        device: of this rank; `is_first`: whether this is rank 0, which prints.
         data_world_size: over how many shares the rows of a batch are spread.
     """
 

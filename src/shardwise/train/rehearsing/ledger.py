@@ -72,6 +72,7 @@ class Allocation:
     maker: str
     shape: tuple[int, ...]
     dtype: str
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ class Ledger(TorchDispatchMode):
         self.instant = "loading"
         self.is_on = False
         self.changes: list[Change] = []
-        self._live: dict[int, tuple[Any, Allocation, list[int]]] = {}
-        self._passing: list[tuple[Allocation, list[int]]] = []
+        self._live: dict[int, tuple[Any, Allocation]] = {}
+        self._passing: list[Allocation] = []
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Ledger:
@@ -114,8 +115,7 @@ class Ledger(TorchDispatchMode):
         def resized(self: torch.UntypedStorage, size: int) -> Any:
             made = resize(self, size)
             if self._cdata in ledger._live:
-                _reference, allocation, before = ledger._live[self._cdata]
-                ledger._change(allocation, before, self.nbytes())
+                ledger._change(ledger._live[self._cdata][1], self.nbytes())
             return made
 
         torch.UntypedStorage.resize_ = resized
@@ -139,9 +139,9 @@ class Ledger(TorchDispatchMode):
         # DDP writes the order of its buckets into an empty tensor of 32-bit numbers, and reads it back.
         indices = func is _aten.empty.memory_format and kwargs.get("dtype") == torch.int32
         fakes = any(issubclass(kind, FakeTensor) for kind in types)
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        real = [] if fakes else [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         # Not on the meta device, from which parameters are made.
-        if indices or (given and not fakes and not any(tensor.is_meta for tensor in given)):
+        if indices or (real and not any(tensor.is_meta for tensor in real)):
             with _disable_current_modes():
                 return func(*args, **kwargs)
         if func is _aten._local_scalar_dense.default:
@@ -155,7 +155,7 @@ class Ledger(TorchDispatchMode):
             if isinstance(tensor, FakeTensor):
                 self._note(tensor, func, args)
         while self._passing:
-            self._change(*self._passing.pop(), 0)
+            self._change(self._passing.pop(), 0)
         return made
 
     def tag(self, tensors: Iterable[torch.Tensor], part: str) -> int:
@@ -168,16 +168,15 @@ class Ledger(TorchDispatchMode):
 
     def take_in(self, tensor: torch.Tensor, part: str, maker: str = "") -> None:
         """Counts a fake tensor's storage; without `maker`, one that no operator made."""
-        allocation, size = Allocation(part, maker, tuple(tensor.shape), type_name(tensor.dtype)), [0]
+        allocation = Allocation(part, maker, tuple(tensor.shape), type_name(tensor.dtype))
         storage = tensor.untyped_storage()
         key = storage._cdata
 
         def drop(_: Any) -> None:
-            del self._live[key]
-            self._change(allocation, size, 0)
+            self._change(self._live.pop(key)[1], 0)
 
-        self._live[key] = (weakref.ref(storage, drop), allocation, size)
-        self._change(allocation, size, storage.nbytes())
+        self._live[key] = (weakref.ref(storage, drop), allocation)
+        self._change(allocation, storage.nbytes())
 
     def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
         part, maker = _maker() if tensor.untyped_storage()._cdata not in self._live else (_ASKS, "")
@@ -200,14 +199,13 @@ class Ledger(TorchDispatchMode):
         """Counts a copy of a tensor in a type, until the operator at hand is done."""
         part, maker = _maker()
         if part != _ASKS:
-            copy, size = Allocation(part, maker, tuple(like.shape), type_name(dtype)), [0]
-            self._change(copy, size, like.numel() * dtype.itemsize)
-            self._passing.append((copy, size))
+            self._passing.append(Allocation(part, maker, tuple(like.shape), type_name(dtype)))
+            self._change(self._passing[-1], like.numel() * dtype.itemsize)
 
-    def _change(self, allocation: Allocation, size: list[int], now: int) -> None:
-        if now != size[0]:
-            self.changes.append(Change(allocation, now - size[0], self.instant))
-            size[0] = now
+    def _change(self, allocation: Allocation, now: int) -> None:
+        if now != allocation.size:
+            self.changes.append(Change(allocation, now - allocation.size, self.instant))
+            allocation.size = now
 
 
 def _maker() -> tuple[str, str]:
