@@ -34,13 +34,12 @@ Interfaces = Mapping[str, tuple[str, ...]]
 
 def check_named(*, gpus: bool) -> None:
     """Raises InputError: a variable names an interface that this machine does not have. `gpus`: NCCL is used too."""
-    stated = {variable: os.environ.get(variable, "") for variable in (VARIABLE, *([OF_NCCL] if gpus else []))}
-    for variable, value in stated.items():
+    for variable in (VARIABLE, OF_NCCL) if gpus else (VARIABLE,):
+        value, nccl = os.environ.get(variable, ""), variable == OF_NCCL
         here = _interfaces() if value and value[0] != "^" else {}
-        names = value.removeprefix("=").split(",")
-        begins = variable == OF_NCCL and value[:1] != "="
+        names, begins = value.removeprefix("=").split(","), nccl and value[:1] != "="
         found = [any(one.startswith(name) if begins else one == name for one in here) for name in names]
-        if here and not (any(found) if variable == OF_NCCL else all(found)):
+        if here and not (any(found) if nccl else all(found)):
             raise InputError(
                 f"{variable} is {value}, and {socket.gethostname()} has {', '.join(here)}; set it to one of these, or "
                 f"unset it (env -u {variable})"

@@ -7,13 +7,14 @@ behind it computes, so that what two blocks saved is on the GPU at a time. Witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 
 def keep_saved_on_host(blocks: Iterable[nn.Module], device: torch.device) -> None:
@@ -28,17 +29,10 @@ def _call(kept: SavedOnHost, is_first: bool, forward: Callable[..., Any], *args:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     hidden, *others = args
-    kept.begin(hidden, set(_pointers([*others, *kwargs.values()])), is_first=is_first)
+    shared = {one.data_ptr() for one in tree_leaves((others, kwargs)) if isinstance(one, torch.Tensor)}
+    kept.begin(hidden, shared, is_first=is_first)
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
         return forward(*args, **kwargs)
-
-
-def _pointers(values: Iterable[object]) -> Iterator[int]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value.data_ptr()
-        elif isinstance(value, tuple):
-            yield from _pointers(cast(tuple[object, ...], value))
 
 
 @dataclass(eq=False)

@@ -35,10 +35,7 @@ _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 #: transformers' style of a module -> placements of a linear layer (with scales, where it is quantised), of its
 #: adapter's A and B, and of DoRA's magnitudes.
 SLICES: dict[str, dict[str, Placement]] = {
-    "colwise": {
-        **dict.fromkeys(("weight", "scales", "bias", "B.weight", "M.weight"), _ROWS),
-        "A.weight": _WHOLE,
-    },
+    "colwise": {**dict.fromkeys(("weight", "scales", "bias", "B.weight", "M.weight"), _ROWS), "A.weight": _WHOLE},
     "rowwise": {
         **dict.fromkeys(("weight", "scales", "A.weight"), _COLUMNS),
         **dict.fromkeys(("bias", "B.weight", "M.weight"), _WHOLE),

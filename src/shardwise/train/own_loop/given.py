@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, cast
 
@@ -29,6 +30,9 @@ from shardwise.train.precision import TYPES, type_name
 #: Ends of the names of all that PEFT's LoRA trains here: of matrices, and of copies of modules.
 _TRAINED_PARTS = (".lora_A.default.weight", ".lora_B.default.weight", ".lora_magnitude_vector.default.weight")
 _COPY = ".modules_to_save.default."
+
+#: All names of shared parameters too.
+_named = partial(nn.Module.named_parameters, remove_duplicate=False)
 
 #: Kernels that a model in memory may be set to.
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
@@ -127,10 +131,6 @@ class Given:
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-
-
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return model.named_parameters(remove_duplicate=False)
 
 
 def _peft_model(model: Any) -> Any:

@@ -87,12 +87,13 @@ class Handed:
         """Before any optimizer's step: plain gradients, of what lies on this rank. Raises UnsupportedError."""
         held = self._held(optimizer)
         if not held:
-            self._other = type(optimizer).__name__
+            kind = type(optimizer).__name__
             if any(self._given.get(id(parameter)) is parameter for parameter in _parameters_of(optimizer)):
                 raise UnsupportedError(
-                    f"{self._other} holds parameters of the model that parallelize was given, which is empty now, so "
-                    "that nothing would be trained; make the optimizer after parallelize, over model.parameters()"
+                    f"{kind} holds parameters of the model that parallelize was given, which is empty now, so that "
+                    "nothing would be trained; make the optimizer after parallelize, over model.parameters()"
                 )
+            self._other = kind
             return
         if self._partial and optimizer not in self._stepped_by:
             refuse_others(optimizer, held=held, cut=self._cut, layout=self._world.layout.strategy)
@@ -123,10 +124,10 @@ def refuse_others(
         return  # stepped in turn, and tried then
     for group in optimizer.param_groups:
         for dims in {min(p.ndim, 3) for p in group["params"] if id(p) in held}:
-            _refuse(optimizer, group, dims=dims, cut=cut, layout=layout)
+            _try_parts(optimizer, group, dims=dims, cut=cut, layout=layout)
 
 
-def _refuse(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, dims: int, cut: bool, layout: str) -> None:
+def _try_parts(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, dims: int, cut: bool, layout: str) -> None:
     """Steps two weights, and beside them a part of the first alone, by the same gradients."""
     device, kind = group["params"][0].device, type(optimizer).__name__
     draw = torch.Generator().manual_seed(0)

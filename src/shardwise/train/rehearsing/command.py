@@ -29,7 +29,7 @@ from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.rehearsing.folder import write_model
-from shardwise.train.rehearsing.rank import rehearse_rank, summary
+from shardwise.train.rehearsing.rank import rehearse_rank
 
 
 def rehearse_ranks(
@@ -42,9 +42,8 @@ def rehearse_ranks(
     prepared: RunDirectory | None = None,
     begins: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """The `summary` of each of some ranks, or {"refused": sentences}; `job.model` is a folder. `copies`: with those
-    that gloo makes, where processors are rehearsed. `prepared`: as `rehearse_rank` takes it. `begins` is called with
-    each rank before its rehearsal."""
+    """What `rehearse_rank` found of each of some ranks, or {"refused": sentences}. `copies`: with those that gloo makes,
+    where processors are rehearsed; `prepared`: as `rehearse_rank` takes it; `begins`: called with each rank before."""
     cores = len(os.sched_getaffinity(0))
     answers: list[dict[str, Any]] = []
     for start in range(0, len(ranks), cores):
@@ -82,7 +81,7 @@ def _rehearse(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fakes whose memory is asked for its address
         try:
-            return summary(rehearse_rank(job, execution, rank=rank, casts=not cuda, copies=copies, prepared=prepared))
+            return rehearse_rank(job, execution, rank=rank, casts=not cuda, copies=copies, prepared=prepared)
         except InputError as error:
             return {"refused": [problem.message for problem in error.problems]}
         except ShardwiseError as error:

@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.rehearsing.allocator import reserved_bytes
 from shardwise.train.rehearsing.folder import FILE_TYPES, write_rows
-from shardwise.train.rehearsing.ledger import Allocation, Ledger
+from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
 from shardwise.train.watching.journal import Journal
 
 #: The second has optimizer states.
@@ -47,22 +47,13 @@ _NAMED = 12
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rehearsed:
-    """What a rank holds after a step, with the gradients of it, and all that it allocated; `begun`: how many changes of
-    the ledger there were as each step began."""
-
-    held: Held
-    ledger: Ledger
-    begun: tuple[int, ...]
-
-
 def rehearse_rank(
     job: Job, execution: Execution, *, rank: int, casts: bool, copies: bool, prepared: RunDirectory | None = None
-) -> Rehearsed:
+) -> dict[str, Any]:
     """Takes two steps of a job, whose model is a folder, on one rank of an execution's world. `casts`, `copies`: as a
     `Ledger` takes them; `prepared`: a run whose rows are taken, for all steps of the job; else they are as long as
-    `max_length`. Raises what building and stepping raise."""
+    `max_length`. Returns the fields of `spec.rehearsal.RankRehearsal`, without the ranks, and `step_peaks`. Raises what
+    building and stepping raise."""
     ledger = Ledger(casts=casts, copies=copies)
     if prepared is None:
         job, execution = two_steps(job, execution)
@@ -70,36 +61,34 @@ def rehearse_rank(
         run = prepared or RunDirectory(Path(root))
         if prepared is None:
             write_rows(run, job, count=job.train.global_batch_size)
-        return _rehearsed(run, job, execution, world=world, ledger=ledger)
+        now, begun = _rehearsed(run, job, execution, world=world, ledger=ledger)
+        return _summary(now, ledger.changes, begun=begun)
 
 
-def summary(found: Rehearsed) -> dict[str, Any]:
-    """As plain data: the fields of `spec.rehearsal.RankRehearsal`, without the ranks; and `step_peaks`."""
-    changes = found.ledger.changes
+def _summary(now: Held, changes: Sequence[Change], *, begun: Sequence[int]) -> dict[str, Any]:
+    """`now`: what is held after a step, with its gradients; `begun`: how many changes there were as each step began."""
     total = list(accumulate(change.delta for change in changes))
     at, high = max(range(len(total)), key=total.__getitem__), dict[str, int]()
-    for change, now in zip(changes, total, strict=True):
-        high[change.instant] = max(high.get(change.instant, 0), now)
+    for change, there in zip(changes, total, strict=True):
+        high[change.instant] = max(high.get(change.instant, 0), there)
     alive: Counter[int] = Counter()
     allocations: dict[int, Allocation] = {}
     for change in changes[: at + 1]:
         alive[id(change.allocation)] += change.delta
         allocations[id(change.allocation)] = change.allocation
-    there = [(allocations[key], size) for key, size in alive.items() if size]
+    at_peak = [(allocations[key], size) for key, size in alive.items() if size]
     parts: Counter[str] = Counter()
-    for allocation, size in there:
+    for allocation, size in at_peak:
         parts[allocation.part] += size
-    held = found.held
-    step_peaks = [max(total[start:end]) for start, end in pairwise([*found.begun, len(changes)])]
     return {
-        "held": {"weights": held.weights, "gradients": held.gradients, "optimizer": held.optimizer},
+        "held": {"weights": now.weights, "gradients": now.gradients, "optimizer": now.optimizer},
         "peak_bytes": sum(parts.values()),
         "peak_reserved_bytes": reserved_bytes(changes),
         "peak_instant": changes[at].instant,
         "parts": dict(parts),
         "instants": high,
-        "step_peaks": step_peaks,
-        "tensors": _alike(there),
+        "step_peaks": [max(total[start:end]) for start, end in pairwise([*begun, len(changes)])],
+        "tensors": _alike(at_peak),
     }
 
 
@@ -144,7 +133,9 @@ def _done(result: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     return future
 
 
-def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: World, ledger: Ledger) -> Rehearsed:
+def _rehearsed(
+    run: RunDirectory, job: Job, execution: Execution, *, world: World, ledger: Ledger
+) -> tuple[Held, tuple[int, ...]]:
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
     with ExitStack() as modes:
 
@@ -164,8 +155,7 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
                         ledger.take_in(made, "weights")
 
         built = build(run, job, execution, world=world, journal=Journal(run=run, rank=world.rank), fill=fill)
-        now, begun = _stepped(built, ledger, fakes)
-        return Rehearsed(held=now, ledger=ledger, begun=begun)
+        return _stepped(built, ledger, fakes)
 
 
 def _follow_instants(built: Build, ledger: Ledger) -> None:
