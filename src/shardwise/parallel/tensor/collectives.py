@@ -30,22 +30,22 @@ class Moves:
 
     def scatter_sequence(self, whole: torch.Tensor) -> torch.Tensor:
         """Keeps this rank's part of the sequence, whose length must be divisible; backward gathers."""
-        return _moved(whole, self._own_part, back=self._gather)
+        return _moved(whole, self._own_part, self._gather)
 
     def gather_sequence(self, part: torch.Tensor, *, sliced_after: bool) -> torch.Tensor:
         """Gathers the sequence; backward keeps this rank's part, or reduce-scatters partial sums (`sliced_after`)."""
         if sliced_after:
-            return _moved(part, self._gather, back=self._sum_part)
+            return _moved(part, self._gather, self._sum_part)
         # It leaves the root module, and FSDP2 wants no views there.
-        return _moved(part, self._gather, back=self._own_part).clone()
+        return _moved(part, self._gather, self._own_part).clone()
 
     def sum_to_sequence(self, summand: torch.Tensor) -> torch.Tensor:
         """Reduce-scatters partial sums over the sequence; backward gathers."""
-        return _moved(summand, self._sum_part, back=self._gather)
+        return _moved(summand, self._sum_part, self._gather)
 
     def sum_to_all(self, summand: torch.Tensor) -> torch.Tensor:
         """All-reduces partial sums; backward moves nothing."""
-        return _moved(summand, self._sum, back=lambda gradient: gradient)
+        return _moved(summand, self._sum, lambda gradient: gradient)
 
     def gather_features(self, part: torch.Tensor, *, size: int) -> torch.Tensor:
         """Gathers slices of the last dim, which may differ in size; backward keeps this rank's slice."""
@@ -81,10 +81,6 @@ class Moves:
         return _wait(_collectives.all_reduce(summand.contiguous(), "sum", self._group[1]))
 
 
-def _moved(tensor: torch.Tensor, move: Move, *, back: Move) -> torch.Tensor:
-    return cast(Any, _Moved).apply(tensor, move, back)
-
-
 class _Moved(torch.autograd.Function):
     """A tensor that is moved one way in forward, and its gradient another way in backward."""
 
@@ -96,6 +92,9 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.back(gradient), None, None
+
+
+_moved: Callable[[torch.Tensor, Move, Move], torch.Tensor] = cast(Any, _Moved).apply
 
 
 @dataclass(frozen=True, kw_only=True)

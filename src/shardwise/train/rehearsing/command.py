@@ -42,7 +42,7 @@ def rehearse_ranks(
     prepared: RunDirectory | None = None,
     begins: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """What `rehearse_rank` found of each of some ranks, or {"refused": sentences}. `copies`: with those that gloo makes,
+    """What `rehearse_rank` found of each of some ranks, or {"refused": sentences}. `copies`: with those gloo makes,
     where processors are rehearsed; `prepared`: as `rehearse_rank` takes it; `begins`: called with each rank before."""
     cores = len(os.sched_getaffinity(0))
     answers: list[dict[str, Any]] = []
