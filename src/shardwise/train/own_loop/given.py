@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, cast
 
@@ -20,8 +20,12 @@ from shardwise.errors import InputError, UnsupportedError
 from shardwise.methods.lora import is_adapter, leave_inputs
 from shardwise.models.built.shape import built_shape
 from shardwise.parallel.mesh import World
+from shardwise.spec.adapters.saved_names import saved_refusal
+from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import gather
 from shardwise.train.guards.replicas import part_hashes
 from shardwise.train.model import attention_of, join_where_alone
@@ -62,7 +66,7 @@ class Given:
             )
         return cls(base=base, adapters=adapters, values={name: p.detach() for name, p in _named(base)})
 
-    @property
+    @cached_property
     def shape(self) -> ModelShape:
         """Read from its configuration, as from a config.json."""
         config: Any = cast(Any, self.base).config
@@ -97,6 +101,19 @@ class Given:
     def saved_dtype(self) -> torch.dtype:
         """As it came; of adapters, the type they are in."""
         return next(p.dtype for _, p in _named(self.base) if p.requires_grad)
+
+    def refuse(self, execution: Execution) -> None:
+        """Raises UnsupportedError: `shardwise train` would refuse it too; says why."""
+        asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
+        job = job_from_data(asked if self.lora is None else {**asked, "method": "lora", "lora": self.lora})
+        reasons = execution_refusals(job, execution, model=self.shape)
+        if execution.precision == "fp16":
+            reasons.append("precision fp16 scales the loss, which a loop of one's own does not; use `shardwise train`")
+        if job.adapters is not None:
+            refused = (refusal(self.shape, job.adapters) for refusal in (saved_refusal, target_refusal))
+            reasons += [reason for reason in refused if reason is not None]
+        if reasons:
+            raise UnsupportedError("; ".join(reasons))
 
     def agree(self, world: World) -> None:
         """Takes rank 0's values where ranks have others, as DDP does: PEFT draws adapters anew in every process. Raises

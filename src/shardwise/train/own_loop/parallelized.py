@@ -26,12 +26,9 @@ from shardwise.parallel.context import Context
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts
 from shardwise.parallel.optimizer.zero1 import Windows
-from shardwise.spec.adapters.saved_names import saved_refusal
-from shardwise.spec.adapters.target_names import target_refusal
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
-from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
@@ -82,7 +79,7 @@ def parallelize(
         attn_implementation=given.base.config._attn_implementation,  # pyright: ignore
     )
     shape = given.shape
-    _refuse(given, execution)
+    given.refuse(execution)
     world = join_world(execution.layout)
     atexit.register(_leave_groups)
     given.agree(world)
@@ -294,18 +291,3 @@ def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
         return Layout.from_strategy(named, world_size=size, gpus_per_node=int(node) if node else None)
     except ValueError as error:
         raise InputError(str(error)) from None
-
-
-def _refuse(given: Given, execution: Execution) -> None:
-    """Raises UnsupportedError: `shardwise train` would refuse it too; says why."""
-    lora, shape = given.lora, given.shape
-    asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
-    job = job_from_data(asked if lora is None else {**asked, "method": "lora", "lora": lora})
-    reasons = execution_refusals(job, execution, model=shape)
-    if execution.precision == "fp16":
-        reasons.append("precision fp16 scales the loss, which a loop of one's own does not; use `shardwise train`")
-    if job.adapters is not None:
-        refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
-        reasons += [reason for reason in refused if reason is not None]
-    if reasons:
-        raise UnsupportedError("; ".join(reasons))
