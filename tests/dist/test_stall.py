@@ -137,7 +137,7 @@ def _stuck(run: RunDirectory) -> bool:
             SKIPS,
             0,
             "step 3",
-            "ranks wait for each other: rank 0 waits in gradient_norm (optim.py:…; rank 1 waits in pulse (metrics.py:",
+            "ranks wait for each other: rank 0 waits in norm_of (optim.py:…; rank 1 waits in pulse (metrics.py:",
         ),
         (
             FREEZES,
