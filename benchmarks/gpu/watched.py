@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.train import worker
-from shardwise.train.watching.exit import end_process
+from shardwise.train.watching.signals import end_process
 
 COUNTS = {"count": 0}
 

@@ -23,8 +23,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, revision_of
 from shardwise.train.guards.checks import read_back_states
-from shardwise.train.guards.devices import read_back_places
-from shardwise.train.guards.dtypes import LiveTypes
+from shardwise.train.guards.read_back import LiveTypes, read_back_places
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.measuring.memory import MemoryMeter
 from shardwise.train.measuring.metrics import Metrics

@@ -37,7 +37,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
 from shardwise.spec.support.trained import execution_refusals
-from shardwise.train.guards.same_model import agree_on_model
+from shardwise.train.guards.checks import agree_on_model
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES, Dtypes
 from shardwise.train.saving.card import base_name

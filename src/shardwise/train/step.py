@@ -14,8 +14,8 @@ from shardwise.data.micro_batches import Documents, GlobalBatch, MicroBatch
 from shardwise.models.routing import Balance
 from shardwise.parallel.apply import Spread
 from shardwise.parallel.context import own_parts
-from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World, to_device
+from shardwise.parallel.single_stage import Inputs
 from shardwise.train.loss import Targets
 from shardwise.train.loss_scale import LossScale
 

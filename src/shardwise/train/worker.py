@@ -33,7 +33,7 @@ from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_st
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device, check_memory
 from shardwise.train.guards.checks import agree, check_batches, check_layout, check_trained, gather
-from shardwise.train.guards.dtypes import together
+from shardwise.train.guards.read_back import together
 from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import LoopOutcome, train
 from shardwise.train.measuring.memory import Held, held
@@ -44,10 +44,9 @@ from shardwise.train.precision import TYPES
 from shardwise.train.preload import leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
-from shardwise.train.watching.exit import end_process, ended_after
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.signals import StopFlag, end_process, ended_after
 from shardwise.train.watching.watchdog import Watch
 
 #: What was to be written is written before process groups are destroyed: a rank does not wait longer for its peers.

@@ -11,7 +11,7 @@ import transformers
 from torch import nn
 
 from shardwise.errors import UnsupportedError
-from shardwise.train.own_loop.elementwise import refuse_others
+from shardwise.train.own_loop.handed import refuse_others
 from tests.dist.worlds import said_by
 
 

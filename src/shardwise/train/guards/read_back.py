@@ -1,4 +1,4 @@
-"""Checks the dtypes of live weights, gradients and optimizer states against the precision that was asked for.
+"""Checks devices and dtypes of live weights, gradients and optimizer states against what was asked for.
 
 The dtypes of matrix products and reductions belong to no tensor that stays; they are reported as configured.
 """
@@ -22,6 +22,35 @@ _READ_STEPS = 2
 Kinds = dict[str, str | None]
 
 
+def read_back_places(
+    optimizer: torch.optim.Optimizer, parameters: Named, stepped: Stepped, *, execution: Execution, device: torch.device
+) -> None:
+    """Checks devices now, and those of optimizer states after the first step; GuardError names one."""
+    asked, host = f"train.offload is {execution.offload}", torch.device("cpu")
+
+    def check(what: str, named: Iterable[tuple[str, torch.Tensor]], *, on_host: bool) -> None:
+        place = (host if on_host else device).type
+        for name, tensor in named:
+            if (found := local_part(tensor).device.type) != place:
+                raise GuardError(
+                    f"{what} {name} lies in the memory of {found}; {asked}, which puts it into that of {place}. What "
+                    "was asked is not what runs"
+                )
+
+    check("the weight", parameters, on_host=execution.parameters_on_host)
+    check("what the optimizer steps of", stepped.named, on_host=execution.optimizer_on_host)
+    if execution.optimizer_on_host and not execution.parameters_on_host:
+        weights = {local_part(p).untyped_storage().data_ptr() for _, p in parameters if local_part(p).numel()}
+        for name, local in ((name, local_part(parameter)) for name, parameter in stepped.named):
+            if local.numel() and local.untyped_storage().data_ptr() in weights:
+                raise GuardError(
+                    f"the optimizer steps {name} itself and no copy of it; {asked}, which steps copies in the host's "
+                    "memory. What was asked is not what runs"
+                )
+    states_on_host = execution.optimizer_on_host
+    after_first_step(optimizer, lambda: check("the optimizer's", _states(optimizer, stepped), on_host=states_on_host))
+
+
 class LiveTypes:
     """Checks dtypes of weights now, and those of gradients and states in the first steps. `stepped` are the optimizer's
     parameters (master weights). GuardError names the first tensor of another dtype."""
@@ -29,43 +58,38 @@ class LiveTypes:
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Named, stepped: Stepped, *, execution: Execution
     ) -> None:
-        self._optimizer = optimizer
-        self._parameters = parameters
-        self._stepped = stepped
-        self._execution = execution
+        self._optimizer, self._stepped, self._execution = optimizer, stepped, execution
+        self._trained = [(name, p) for name, p in parameters if p.requires_grad]
+        self._frozen = [(name, p) for name, p in parameters if not p.requires_grad]
         self._gradients: set[torch.dtype] = set()
         self._unread = _READ_STEPS
         types = TYPES[execution.precision]
-        self._check("the trained weight", _trained(parameters), asked=types.trainable)
-        wide = [(name, p) for name, p in _frozen(parameters) if p.is_floating_point()]
+        self._check("the trained weight", self._trained, asked=types.trainable)
+        wide = [(name, p) for name, p in self._frozen if p.is_floating_point()]
         self._check("the frozen weight", wide, asked=types.frozen)
         self._check("the master weight", stepped.named, asked=types.trainable)
         optimizer.register_step_pre_hook(lambda *_: self._check_gradients(types.trainable))
-        states = torch.float32 if execution.optimizer == "adamw_8bit" else types.trainable
-        after_first_step(optimizer, lambda: self._check("the optimizer's", self._wide_states().items(), asked=states))
+        after_first_step(optimizer, self._check_states)
 
     def read_back(self) -> Kinds:
         """Dtypes by what they hold, read from live tensors; None for what does not exist."""
+        states = {state.dtype for _, state in _states(self._optimizer, self._stepped)}
         return {
-            "weights": _names(p for _, p in _trained(self._parameters)),
-            "frozen": _names(p for _, p in _frozen(self._parameters)),
+            "weights": _names(p for _, p in self._trained),
+            "frozen": _names(p for _, p in self._frozen),
             "masters": _names(self._stepped.parameters),
             "gradients": _written(self._gradients),
-            "optimizer": self._written_states(),
+            "optimizer": _written(states, bytes_are="8 bits"),
         }
 
     def as_configured(self) -> dict[str, str]:
         """Dtypes of matrix products and of gradient reduction."""
-        compute = TYPES[self._execution.precision].compute
-        return {"compute": type_name(compute), "reduction": self._reduction()}
-
-    def _reduction(self) -> str:
         chosen, types = self._execution, TYPES[self._execution.precision]
-        if not chosen.gathers_weights:
-            return type_name(types.trainable)
+        reduction = "float32" if chosen.gathers_weights else type_name(types.trainable)
         early = chosen.layout.tp > 1 and not chosen.postpones_reduction  # FSDP2 casts behind the sum over `tp`
-        short = early and types.compute != torch.float32
-        return f"float32, over tp {type_name(types.compute)}" if short else "float32"
+        if chosen.gathers_weights and early and types.compute != torch.float32:
+            reduction += f", over tp {type_name(types.compute)}"
+        return {"compute": type_name(types.compute), "reduction": reduction}
 
     def start_line(self, read: Kinds) -> dict[str, str]:
         """What is known before the first step, and how; `read` is what all ranks read back."""
@@ -81,25 +105,15 @@ class LiveTypes:
             self._check("the gradient of", gradients, asked=asked)
             self._gradients = {local_part(gradient).dtype for _, gradient in gradients}
 
-    def _wide_states(self) -> dict[str, torch.Tensor]:
-        """States that are not in 8 bits."""
-        return {name: state for name, state in self._states().items() if state.dtype != torch.uint8}
-
-    def _written_states(self) -> str | None:
-        names = {
-            "8 bits" if state.dtype == torch.uint8 else type_name(state.dtype) for state in self._states().values()
-        }
-        return _joined(names)
-
-    def _states(self) -> dict[str, torch.Tensor]:
-        """Optimizer states, without counts of steps."""
-        states = self._stepped.states(self._optimizer)
-        return {f"{key} of {name}": state for name, key, state, _ in states if state.ndim}
+    def _check_states(self) -> None:
+        is_8bit = self._execution.optimizer == "adamw_8bit"
+        wide = [(name, one) for name, one in _states(self._optimizer, self._stepped) if one.dtype != torch.uint8]
+        trainable = TYPES[self._execution.precision].trainable
+        self._check("the optimizer's", wide, asked=torch.float32 if is_8bit else trainable)
 
     def _check(self, what: str, named: Iterable[tuple[str, torch.Tensor]], *, asked: torch.dtype) -> None:
         for name, tensor in named:
-            found = local_part(tensor).dtype
-            if found != asked:
+            if (found := local_part(tensor).dtype) != asked:
                 raise GuardError(
                     f"{what} {name} is stored in {type_name(found)}; train.precision {self._execution.precision} "
                     f"stores it in {type_name(asked)}. What was asked is not what runs"
@@ -111,20 +125,17 @@ def together(ranks: Sequence[Kinds]) -> Kinds:
     return {name: _joined(kind for rank in ranks for kind in (rank[name] or "").split("/")) for name in ranks[0]}
 
 
-def _trained(parameters: Named) -> Named:
-    return [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
-
-
-def _frozen(parameters: Named) -> Named:
-    return [(name, parameter) for name, parameter in parameters if not parameter.requires_grad]
+def _states(optimizer: torch.optim.Optimizer, stepped: Stepped) -> list[tuple[str, torch.Tensor]]:
+    """Optimizer states by `key of weight`. A count of steps lies where, and is of what, the optimizer's kind wants."""
+    return [(f"{key} of {name}", state) for name, key, state, _ in stepped.states(optimizer) if state.ndim]
 
 
 def _names(tensors: Iterable[torch.Tensor]) -> str | None:
     return _written({local_part(tensor).dtype for tensor in tensors})
 
 
-def _written(types: set[torch.dtype]) -> str | None:
-    return _joined("NF4" if dtype == torch.uint8 else type_name(dtype) for dtype in types)
+def _written(types: set[torch.dtype], *, bytes_are: str = "NF4") -> str | None:
+    return _joined(bytes_are if dtype == torch.uint8 else type_name(dtype) for dtype in types)
 
 
 def _joined(names: Iterable[str]) -> str | None:
