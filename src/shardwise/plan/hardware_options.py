@@ -259,8 +259,9 @@ def _least_bytes(job: Job, model: ModelShape) -> float:
         return 0
     if job.method != "full":
         return model.num_parameters * (0.5 if job.method == "qlora" else 2)
-    size = 2 if job.train.precision == "bf16" else 4
-    return model.num_parameters * size * (4 if job.train.optimizer in ("auto", "adamw", "adamw_foreach") else 2)
+    rule = job.train.optimizer_rule
+    moments = rule.num_moments(momentum=False) if rule.elementwise else 0
+    return model.num_parameters * (2 if job.train.precision == "bf16" else 4) * (2 + moments)
 
 
 def _too_little(cluster: Cluster) -> str:

@@ -11,7 +11,8 @@ from shardwise.plan.search import Question, Search, bytes_beyond_host, offloads
 from shardwise.plan.work import BFLOAT16_BYTES, TYPES, state_bytes, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Checkpointing, Execution, OptimizerName
+from shardwise.spec.layout.execution import Checkpointing, Execution
+from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.model.shape import ModelShape
 from shardwise.units import format_gib
 
@@ -158,7 +159,7 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
 
 def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
     """A sentence on how much of 8-bit AdamW's moments is in 8 bits; None of other optimizers."""
-    if execution.optimizer != "adamw_8bit":
+    if not execution.optimizer_rule.in_8_bits:
         return None
     inventory, types = take_inventory(job, model), TYPES[execution.precision]
     units = (*inventory.blocks, (1, inventory.root))
@@ -170,5 +171,5 @@ def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
 
     share = sum(count * t.rows * t.columns for count, t in trained if t.short) / inventory.trained_elements
     rest = "; norms, biases and rows that are no multiple of 256 stay in 32 bits" if share < 1 else ""
-    sizes = f"{format_gib(takes('adamw_8bit'))} of states in all, where adamw has {format_gib(takes('adamw'))}"
-    return f"adamw_8bit keeps {100 * share:.3g} % of the moments in 8 bits, {sizes}{rest}"
+    sizes = f"{format_gib(takes(execution.optimizer))} of states in all, where adamw has {format_gib(takes('adamw'))}"
+    return f"{execution.optimizer} keeps {100 * share:.3g} % of the moments in 8 bits, {sizes}{rest}"

@@ -11,7 +11,8 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, OptimizerName, Precision
+from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
+from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
 
 Auto = Literal["auto"]
 Method = Literal["full", "lora", "qlora"]
@@ -106,6 +107,11 @@ class TrainSpec(Strict):
     compile: bool | Auto = "auto"
     save_dtype: SaveType | Auto = "auto"
 
+    @property
+    def optimizer_rule(self) -> OptimizerRule:
+        """What is known of its optimizer."""
+        return OPTIMIZER_RULES["adamw" if self.optimizer == "auto" else self.optimizer]
+
     def num_steps(self, steps_per_epoch: int) -> int:
         """Optimizer steps in all."""
         # Rounded first, so that three tenths of ten steps are three and not four.
@@ -118,17 +124,11 @@ class TrainSpec(Strict):
         return self
 
     @model_validator(mode="after")
-    def _momentum_has_an_effect(self) -> Self:
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum is set, which optimizer {self.optimizer} does not have; write optimizer: sgd")
-        return self
-
-    @model_validator(mode="after")
-    def _adam_constants_have_an_effect(self) -> Self:
-        fields = type(self).model_fields
-        changed = [n for n in ("adam_beta1", "adam_beta2", "adam_epsilon") if getattr(self, n) != fields[n].default]
-        if changed and self.optimizer in ("sgd", "adafactor"):
-            raise ValueError(f"{changed[0]} is set, which optimizer {self.optimizer} does not have; remove it")
+    def _constants_have_an_effect(self) -> Self:
+        for name in ("momentum", "adam_beta1", "adam_beta2", "adam_epsilon"):
+            if getattr(self, name) != type(self).model_fields[name].default and name not in self.optimizer_rule.keys:
+                way = "write optimizer: sgd" if name == "momentum" else "remove it"
+                raise ValueError(f"{name} is set, which optimizer {self.optimizer} does not have; {way}")
         return self
 
 

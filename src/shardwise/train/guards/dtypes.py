@@ -41,7 +41,7 @@ class LiveTypes:
         self._check("the frozen weight", wide, asked=types.frozen)
         self._check("the master weight", stepped.named, asked=types.trainable)
         optimizer.register_step_pre_hook(lambda *_: self._check_gradients(types.trainable))
-        states = torch.float32 if execution.optimizer == "adamw_8bit" else types.trainable
+        states = torch.float32 if execution.optimizer_rule.in_8_bits else types.trainable
         after_first_step(optimizer, lambda: self._check("the optimizer's", self._wide_states().items(), asked=states))
 
     def read_back(self) -> Kinds:
