@@ -9,7 +9,7 @@ from math import inf
 from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.search import ask, best_alone, on_hardware
+from shardwise.plan.search import ask, best_alone, changed, on_hardware
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape
@@ -138,8 +138,8 @@ class _Comparison:
         self.fits: list[_Fit] = []
         self._job, self._model, self._among, self._num_rows = job, model, among, num_rows
         # Offload only where it is stated, for there is other hardware; what one kind of GPU took is remembered.
-        train = job.train.model_copy(update={"offload": "none"}) if job.train.offload == "auto" else job.train
-        job = job.model_copy(update={"goal": "fastest", "train": train})
+        job = changed(job, "train", offload="none") if job.train.offload == "auto" else job
+        job = job.model_copy(update={"goal": "fastest"})
         self._question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
