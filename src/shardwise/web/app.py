@@ -21,7 +21,7 @@ from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.sentences import main_reason, verdict
+from shardwise.spec.plan.sentences import verdict
 from shardwise.units import format_count
 from shardwise.web.answers import Answer, Answers
 from shardwise.web.guard import App, Guard
@@ -127,7 +127,7 @@ class Pages:
             hardware=HARDWARE,
             answer=answer,
             verdict="" if answer.plan is None else _sentence(verdict(answer.plan)),
-            why="" if answer.plan is None else f"{main_reason(answer.plan)}.",
+            why="" if answer.plan is None else f"{api.main_reason(answer.plan)}.",
             part="" if answer.plan is None else Markup(api.plan_as_part(answer.plan, model=answer.model)),  # noqa: S704
             copies=("job.yaml", "command", *api.export_targets()),
             shown=shown,
