@@ -91,8 +91,9 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
 def best_of_catalogue(
     job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], num_rows: int | None = None
 ) -> Plan:
-    """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of each GPU the sizes
-    it is offered in, the smallest first. Raises UnsupportedError: the job cannot be forecast at all."""
+    """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of each
+    GPU the sizes it is offered in, the smallest first. Raises UnsupportedError: the job cannot be
+    forecast at all."""
     comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows)
     usual = [[size for size in kind if size.num_gpus <= USUAL_GPUS] for kind in kinds]
     for group in ([size for kind in usual for size in kind[:1]], [size for kind in usual for size in kind[1:]]):

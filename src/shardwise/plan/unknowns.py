@@ -21,15 +21,9 @@ MOST_GPUS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """One key whose value is asked for.
-
-    Attributes:
-        values: all that are open, growing.
-        limit: why there is none beyond the last, as a sentence.
-        at: the question with a value.
-        admits: layouts that are considered at a value.
-        written: a value as people write it.
-    """
+    """One key whose value is asked for. `values`: all that are open, growing; `limit`: why there is
+    none beyond the last, as a sentence; `at`: the question with a value; `admits`: layouts that are
+    considered at it; `written`: it as people write it."""
 
     key: str
     asks: Extreme

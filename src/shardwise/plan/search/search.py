@@ -56,11 +56,9 @@ class StrategySearch:
 
 
 class _Option(NamedTuple):
-    """What may hold the fastest execution of its strategy, with its seconds or a lower bound of them.
-
-    At level 0 a base; at 1 and 2 one of its micro-batches, of the size `-smaller`, so that of equals the largest is
-    first; at 3 an execution; at 4 one that reduces gradients once a step.
-    """
+    """What may hold the fastest execution of its strategy, with seconds or a lower bound of them.
+    Level 0 is a base; 1 and 2 one of its micro-batches, of the size `-smaller`, so that of equals
+    the largest is first; 3 an execution; 4 one that reduces gradients once a step."""
 
     seconds: float
     number: int
@@ -260,11 +258,8 @@ class Search:
 
 
 def search_offloads(question: Question, *, all_strategies: bool = True) -> list[Search]:
-    """Looks for the best of each strategy with every offload that a job leaves open.
-
-    Returns:
-        The searches, first that with the least offload that anything fits with; the first of all where nothing fits.
-    """
+    """Looks for the best of each strategy with every offload that a job leaves open. First stands the search with the
+    least offload that anything fits with; the first of all where nothing fits."""
     searches: list[Search] = []
     tie = 1 + tie_of(question.cluster.gpu)
     for offload in offloads(question.job, question.cluster):
