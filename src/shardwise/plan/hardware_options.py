@@ -81,10 +81,10 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
     beaten = [any(other.usd < fit.usd and other.seconds < fit.seconds for other in fits) for fit in fits]
     found: dict[Goal, _Fit] = {}
     for goal in GOALS if fits else ():
-        most = min(_figure(goal, fit) for fit in fits)[0] * alike.get(goal, 1.0)
-        among = [n for n, fit in enumerate(fits) if _figure(goal, fit)[0] <= most]
-        among = [n for n in among if goal != "cheapest" or not beaten[n]]
-        found[goal] = fits[min(among, key=lambda n: (fits[n].cluster.num_gpus, _figure(goal, fits[n])))]
+        figures = [_figure(goal, fit) for fit in fits]
+        most = min(figures)[0] * alike.get(goal, 1.0)
+        among = [n for n, one in enumerate(figures) if one[0] <= most and (goal != "cheapest" or not beaten[n])]
+        found[goal] = fits[min((fits[n].cluster.num_gpus, figures[n], n) for n in among)[-1]]
     return found
 
 
