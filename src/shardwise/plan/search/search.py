@@ -110,13 +110,13 @@ class Search:
 
     def _take_up(self, option: _Option, ahead: list[_Option]) -> Found | None:
         """An execution that fits; otherwise what an option stands for is added to what is ahead."""
-        # A micro-batch that is the largest of all accumulates no gradients, and may fit alone.
-        whole = sizes_on(self.question.job, option.base.layout.data_world_size)[-1]
-        if -option.smaller != whole and -option.smaller > self._largest.get(option.number, sys.maxsize):
+        size, sizes = -option.smaller, sizes_on(self.question.job, option.base.layout.data_world_size)
+        # The largest micro-batch of all accumulates no gradients, and may fit alone.
+        if size > self._largest.get(option.number, sys.maxsize) and size != sizes[-1]:
             return None
         execution = option.execution
         if option.level == 2:  # of a long pipeline memory is sooner known than seconds
-            asked = sized(option.base, self.question.job, -option.smaller)
+            asked = sized(option.base, self.question.job, size)
             long = asked.gradient_accumulation_steps * asked.layout.num_stages > _LONG
             execution = asked if long else None
         if execution is not None:

@@ -49,8 +49,9 @@ def state_bytes(
     short: bool = False,
     momentum: bool = False,
 ) -> int:
-    """Bytes of optimizer states for a tensor, or a rank's shard of one; `factors` is what is kept of a matrix whose
-    moments are factored (`Tensor.factors`); `short`: moments in 8 bits have a float32 scale per block."""
+    """Bytes of optimizer states for a tensor, or a rank's shard of one. `factors`: what is kept of a
+    matrix whose moments are factored (`Tensor.factors`); `short`: moments are in 8 bits, where the
+    optimizer has such, with a float32 scale per block."""
     rule, width = OPTIMIZER_RULES[optimizer], float(types.trainable)
     if rule.in_8_bits:
         width = 1 + FLOAT32_BYTES / BLOCK_OF_8_BIT if short else FLOAT32_BYTES

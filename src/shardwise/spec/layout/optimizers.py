@@ -16,12 +16,13 @@ class OptimizerRule:
 
     Attributes:
         moments: states with an element for each of the weight, in its type.
-        keys: the keys of `train` that it alone obeys; one with `momentum` has states only where that is set.
+        keys: the keys of `train` that it obeys and others do not; one with `momentum` has states
+            only where that is set.
         factored: a matrix has row and column sums in place of a moment.
         in_8_bits: moments are float32, those of large matrices 8 bits, by bitsandbytes.
         counts_steps: it keeps a float32 scalar for each tensor.
-        temporaries: what a step makes beside its states: copies of all gradients, only where there is weight decay, or
-            one tensor's update at a time.
+        temporaries: what a step makes beside its states: copies of all gradients, only where there
+            is weight decay (`decayed`), or one tensor's update at a time (`largest`).
     """
 
     moments: int
@@ -33,7 +34,7 @@ class OptimizerRule:
 
     @property
     def elementwise(self) -> bool:
-        """Whether a part of a weight is stepped alone as it is beside the rest, so that any cut of it will do."""
+        """Whether a part of a weight is stepped alone as it is beside the rest: any cut will do."""
         return not (self.factored or self.in_8_bits)
 
     def num_moments(self, *, momentum: bool) -> int:
@@ -42,8 +43,8 @@ class OptimizerRule:
 
 
 OPTIMIZER_RULES: dict[OptimizerName, OptimizerRule] = {
-    # Two moments (Loshchilov and Hutter, 2019). Over lists a step holds the roots of all second ones at once
-    # (`torch.optim.adamw`, `_multi_tensor_adamw`).
+    # Two moments (Loshchilov and Hutter, 2019). Over lists a step holds the roots of all second ones
+    # at once (`torch.optim.adamw`, `_multi_tensor_adamw`).
     "adamw": OptimizerRule(moments=2, keys=_ADAM),
     "adamw_foreach": OptimizerRule(moments=2, keys=_ADAM, temporaries="all"),
     "adamw_8bit": OptimizerRule(moments=2, keys=_ADAM, in_8_bits=True),
