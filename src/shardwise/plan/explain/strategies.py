@@ -1,4 +1,4 @@
-"""What each part of a strategy does, in words."""
+"""What each part of a strategy does, in words, and which of a plan's sentences is the main one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says in a sentence: whether the job fits and how fast, and why with this layout."""
+"""What a plan says in a sentence: whether the job fits and how fast, and what it costs."""
 
 from __future__ import annotations
 
