@@ -35,6 +35,7 @@ from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, StepMetrics
 from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.data_preparation import ReportedError
+from shardwise.plan import main_reason
 from shardwise.report.contents import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
@@ -81,6 +82,7 @@ __all__ = [
     "job_yaml",
     "known_gpus",
     "known_models",
+    "main_reason",
     "merge",
     "model_lines",
     "page_file",

@@ -78,8 +78,8 @@ def damped_look(train: TrainSpec, records: Records, *, num_trained: int, toleran
     largest = max((_norm(record, train) for record in records), default=0.0)
     epsilon = max(train.adam_epsilon, share * largest / math.sqrt(num_trained))
     damped = train.model_copy(update={"adam_epsilon": epsilon})
-    # Adafactor has no such epsilon: its second training is held to the same floor.
-    changed = () if train.optimizer == "adafactor" else ("adam_epsilon",)
+    # An optimizer without such an epsilon is held to the same floor in its second training.
+    changed = tuple({"adam_epsilon"} & set(train.optimizer_rule.keys))
     return Look(train=damped, name="adamw damped", folder="damped", changed=changed, num_trained=num_trained)
 
 

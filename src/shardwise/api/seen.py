@@ -8,7 +8,7 @@ from shardwise.launch.run_folder import known_data
 from shardwise.plan import forecast_seen
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.seen_memory import SeenMemory
+from shardwise.spec.plan.forecast import SeenMemory
 from shardwise.spec.request import read_request
 from shardwise.spec.run import RunDirectory, read_json, revision_of
 

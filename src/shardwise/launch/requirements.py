@@ -195,9 +195,13 @@ def check_compiler(request: Request, *, compiles: bool) -> None:
 
 
 def _needing_bitsandbytes(request: Request) -> Iterator[Problem]:
-    asked = (("method", request.job.method, "qlora"), ("train.optimizer", request.job.train.optimizer, "adamw_8bit"))
-    for key, value, needing in asked:
-        if value == needing:
+    job = request.job
+    asked = (
+        ("method", job.method, job.method == "qlora"),
+        ("train.optimizer", job.train.optimizer, job.train.optimizer_rule.in_8_bits),
+    )
+    for key, value, needs in asked:
+        if needs:
             what = f"{key.rpartition('.')[2]} {value} needs bitsandbytes, which is not installed"
             message = f"{what}; run: pip install 'shardwise[qlora]'"
             yield Problem(where=request.where(*key.split(".")), message=message)

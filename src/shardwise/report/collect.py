@@ -22,7 +22,7 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
-from shardwise.spec.plan.seen_memory import SeenMemory
+from shardwise.spec.plan.forecast import SeenMemory
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5

@@ -11,8 +11,7 @@ from shardwise.report.fields import as_number, as_whole, items, number, numbers,
 from shardwise.report.sources import Sources
 from shardwise.report.starts import Record, Taken
 from shardwise.report.written import Unit
-from shardwise.spec.plan.forecast import Candidate, RankMemory
-from shardwise.spec.plan.seen_memory import SeenMemory
+from shardwise.spec.plan.forecast import Candidate, RankMemory, SeenMemory
 from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, PHASES, SAVING
 from shardwise.units import format_bytes, format_seconds
 

@@ -22,7 +22,7 @@ from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.sentences import main_reason, verdict
+from shardwise.spec.plan.sentences import verdict
 from shardwise.spec.plan.timeline import KIND_WORDS
 from shardwise.units import format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
@@ -117,7 +117,7 @@ class Pages:
         if made is not None:
             found = {
                 "verdict": _sentence(verdict(made)),
-                "why": f"{main_reason(made)}.",
+                "why": f"{api.main_reason(made)}.",
                 "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
                 "copied": copied(shown, question, made, model=answer.model),
             }

@@ -251,7 +251,7 @@ class Peaks:
         if key not in self._spread.held:
             if stages not in self._spread.parts:
                 self._spread.parts[stages] = parts(self.model, self.inventory, layout, distinct=True)
-            every = execution.optimizer == "adamw_8bit"
+            every = execution.optimizer_rule.in_8_bits
             work = self.work(execution)
             self._spread.held[key] = tuple(
                 holding

@@ -11,7 +11,8 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, OptimizerName, Precision
+from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
+from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
 
 Auto = Literal["auto"]
 Method = Literal["full", "lora", "qlora"]
@@ -102,6 +103,11 @@ class TrainSpec(Strict):
     compile: bool | Auto = "auto"
     save_dtype: SaveType | Auto = "auto"
 
+    @property
+    def optimizer_rule(self) -> OptimizerRule:
+        """What is known of its optimizer."""
+        return OPTIMIZER_RULES["adamw" if self.optimizer == "auto" else self.optimizer]
+
     def num_steps(self, steps_per_epoch: int) -> int:
         """Optimizer steps in all."""
         # Rounded first, so that three tenths of ten steps are three and not four.
@@ -111,11 +117,10 @@ class TrainSpec(Strict):
     def _what_is_set_has_an_effect(self) -> Self:
         if self.warmup_ratio and self.warmup_steps:
             raise ValueError("warmup_ratio and warmup_steps exclude each other; keep one")
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum is set, which optimizer {self.optimizer} does not have; write optimizer: sgd")
-        changed = [name for name in ("adam_beta1", "adam_beta2", "adam_epsilon") if name in changed_keys(self)]
-        if changed and self.optimizer in ("sgd", "adafactor"):
-            raise ValueError(f"{changed[0]} is set, which optimizer {self.optimizer} does not have; remove it")
+        for name in ("momentum", "adam_beta1", "adam_beta2", "adam_epsilon"):
+            if getattr(self, name) != type(self).model_fields[name].default and name not in self.optimizer_rule.keys:
+                way = "write optimizer: sgd" if name == "momentum" else "remove it"
+                raise ValueError(f"{name} is set, which optimizer {self.optimizer} does not have; {way}")
         return self
 
 

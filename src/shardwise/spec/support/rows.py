@@ -193,7 +193,8 @@ def of_choices(execution: Execution) -> list[Row]:
     again = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}"
     optimizer, on_host = f"optimizer {execution.optimizer}", execution.optimizer_on_host
     alone = kind == "selective_offloaded" and not (execution.compile or cut or dealt)
-    not_elementwise, in_8_bit = execution.optimizer in ("adamw_8bit", "adafactor"), execution.optimizer == "adamw_8bit"
+    rule = execution.optimizer_rule
+    not_elementwise, in_8_bit = not rule.elementwise, rule.in_8_bits
     ways, key = "use optimizer: adamw, or offload: none", "train.gradient_checkpointing"
     return [
         Row(

@@ -69,7 +69,8 @@ class LiveTypes:
         self._check("the frozen weight", wide, asked=types.frozen)
         self._check("the master weight", stepped.named, asked=types.trainable)
         optimizer.register_step_pre_hook(lambda *_: self._check_gradients(types.trainable))
-        after_first_step(optimizer, self._check_states)
+        states = torch.float32 if execution.optimizer_rule.in_8_bits else types.trainable
+        after_first_step(optimizer, lambda: self._check("the optimizer's", self._wide_states(), asked=states))
 
     def read_back(self) -> Kinds:
         """Dtypes by what they hold, read from live tensors; None for what does not exist."""
@@ -105,11 +106,8 @@ class LiveTypes:
             self._check("the gradient of", gradients, asked=asked)
             self._gradients = {local_part(gradient).dtype for _, gradient in gradients}
 
-    def _check_states(self) -> None:
-        is_8bit = self._execution.optimizer == "adamw_8bit"
-        wide = [(name, one) for name, one in _states(self._optimizer, self._stepped) if one.dtype != torch.uint8]
-        trainable = TYPES[self._execution.precision].trainable
-        self._check("the optimizer's", wide, asked=torch.float32 if is_8bit else trainable)
+    def _wide_states(self) -> list[tuple[str, torch.Tensor]]:
+        return [(name, one) for name, one in _states(self._optimizer, self._stepped) if one.dtype != torch.uint8]
 
     def _check(self, what: str, named: Iterable[tuple[str, torch.Tensor]], *, asked: torch.dtype) -> None:
         for name, tensor in named:

@@ -20,8 +20,7 @@ from shardwise.errors import InputError, UnsupportedError
 from shardwise.methods.lora import is_adapter, leave_inputs
 from shardwise.models.built.shape import built_shape
 from shardwise.parallel.mesh import World
-from shardwise.spec.adapters.saved_names import saved_refusal
-from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
