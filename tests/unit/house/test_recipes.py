@@ -46,10 +46,10 @@ STEPS: dict[str, list[tuple[str, str]]] = {
     "parallel/optimizer/lion.py": [("", LION)],
     "train/optim.py": [
         (
-            "    betas = (train.adam_beta1, train.adam_beta2)\n",
+            '    rate: dict[str, Any] = {"lr": train.learning_rate}\n',
             '    if name == "lion":\n'
             "        from shardwise.parallel.optimizer.lion import Lion\n\n"
-            "        return Lion(groups, lr=train.learning_rate, betas=betas)\n",
+            "        return Lion(groups, **rate, betas=(train.adam_beta1, train.adam_beta2))\n",
         ),
     ],
 }
