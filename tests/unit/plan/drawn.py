@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -22,6 +23,9 @@ from shardwise.spec.support.trained import execution_refusals
 from tests.unit.plan.asking import job, work
 
 SEED, COUNT = 46, 500
+STORED = Path(__file__).with_name("drawn.tsv")
+#: How far an answer may move.
+MOVES = 0.02
 #: Of a GPU's memory, that a peak takes at least and at most: less is a toy, more nobody would ask for.
 _LEAST, _MOST = 0.1, 3.0
 _AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
@@ -69,6 +73,13 @@ def answer(drawn: Drawn) -> Answer:
     memory = forecast_memory(done)
     seconds = forecast_time(replace(done, document=drawn.document or None)).step_seconds
     return Answer(memory.peak_bytes, memory.peak_high_bytes, memory.capacity_bytes, seconds)
+
+
+def stored() -> Iterator[tuple[Drawn, int, bool, float]]:
+    """Each question with the peak, the verdict and the seconds that were answered when somebody last looked."""
+    for line in STORED.read_text(encoding="utf-8").splitlines():
+        *question, document, peak, fits, seconds = line.split("\t")
+        yield Drawn._make([*question, int(document)]), int(peak), bool(int(fits)), float(seconds)
 
 
 def draw() -> Iterator[tuple[Drawn, Answer]]:

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
-from tests.unit.plan.drawn import COUNT, Drawn, answer, draw
+from tests.unit.plan.drawn import COUNT, MOVES, STORED, answer, draw, stored
 
-STORED = Path(__file__).with_name("drawn.tsv")
-#: How far an answer may move; and how near to what there is the upper end of a peak lies where a verdict may.
-MOVES, NEAR = 0.02, 0.012
+#: How near to what there is the upper end of a peak lies where a verdict may change.
+NEAR = 0.012
 
 
 def test_drawn_executions_are_forecast_as_they_were(request: pytest.FixtureRequest) -> None:
@@ -23,13 +21,12 @@ def test_drawn_executions_are_forecast_as_they_were(request: pytest.FixtureReque
         with STORED.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None).writerows(rows)
     moved: list[str] = []
-    lines = STORED.read_text(encoding="utf-8").splitlines()
-    for line in lines:
-        *question, peak, fits, seconds = line.split("\t")
-        said = answer(Drawn._make([*question[:-1], int(question[-1])]))
-        far = {"peak": said.peak / int(peak) - 1, "step": said.seconds / float(seconds) - 1}
-        moved += [f"{name} {by:+.2%}: {line}" for name, by in far.items() if abs(by) > MOVES]
-        if said.fits != bool(int(fits)) and abs(said.high / said.capacity - 1) > NEAR:
-            moved.append(f"fits {said.fits} at {said.high / said.capacity:.3f} of what there is: {line}")
-    assert len(lines) == COUNT
+    answers = list(stored())
+    for drawn, peak, fits, seconds in answers:
+        said = answer(drawn)
+        far = {"peak": said.peak / peak - 1, "step": said.seconds / seconds - 1}
+        moved += [f"{name} {by:+.2%}: {drawn}" for name, by in far.items() if abs(by) > MOVES]
+        if said.fits != fits and abs(said.high / said.capacity - 1) > NEAR:
+            moved.append(f"fits {said.fits} at {said.high / said.capacity:.3f} of what there is: {drawn}")
+    assert len(answers) == COUNT
     assert not moved, "\n".join([f"{len(moved)} of {COUNT} answers moved", *moved[:20]])

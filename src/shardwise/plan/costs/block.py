@@ -12,15 +12,15 @@ def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
     saved = (on_gpu(scene, blocks) if work.saves_on_host else blocks) * work.saved
     if skips and scene.part.is_first:
         saved -= work.unsaved
-    return work.tokens * saved + (blocks * (work.remade_by_mean + work.causal_masks) if work.keeps_remade else 0.0)
+    return work.tokens * saved + (blocks * work.remade_by_mean if work.keeps_remade else 0.0)
 
 
 def of_one_block(scene: Scene) -> float:
     """What a block has saved, or made again, when its backward begins, and the gradient of what it gave."""
     work = scene.work
     recomputed = work.execution.recompute != "none" and not work.reads_in_place
-    saved = work.saved_whole + (work.block_input if recomputed else 0.0) + work.unasked + work.block_backward[0]
-    return work.tokens * saved + shared(scene) + work.remade + work.causal_masks
+    saved = work.saved_whole + (work.block_input if recomputed else 0.0) + work.block_backward[0]
+    return work.tokens * saved + shared(scene) + work.remade
 
 
 def shared(scene: Scene) -> float:

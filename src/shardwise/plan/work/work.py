@@ -13,24 +13,22 @@ from shardwise.plan.work.activations import (
     again_at_adapter_bytes,
     backward_bytes,
     block_input_bytes,
-    causal_mask_bytes,
+    compiled_attention_bytes,
     cut_backward_bytes,
     everything_bytes,
     final_norm_bytes,
+    fused_mlp_bytes,
     mlp_begin_bytes,
     mlp_bytes,
     norm_backward_bytes,
     reads_in_place,
     remade_backward_bytes,
     remade_bytes,
-    remade_once_bytes,
     routed_bytes,
     saved_bytes,
     saved_under_recompute,
-    unasked_bytes,
     unsaved_by_first_block,
 )
-from shardwise.plan.work.compiled_blocks import compiled_attention_bytes, compiled_end_bytes, fused_mlp_bytes
 from shardwise.plan.work.inventory import Inventory
 from shardwise.plan.work.parts import sliced_shape
 from shardwise.plan.work.tensors import TYPES, DtypeBytes
@@ -152,6 +150,11 @@ class Work:
         again = self.execution.recompute != "none"
         return again_at_adapter_bytes(self.block, self.setting) if again else 0.0
 
+    @property
+    def copies_messages(self) -> bool:
+        """Whether gloo gathers, which makes a copy of what arrives."""
+        return not self.setting.cuda
+
     @cached_property
     def saves_on_host(self) -> bool:
         """Whether what blocks save waits for their backward in other memory than the rank's own."""
@@ -179,11 +182,6 @@ class Work:
         return cut_backward_bytes(self.block, self.setting)
 
     @of_all_sizes
-    def compiled_end(self) -> float:
-        """Bytes per token in the last kernel of a compiled block's backward."""
-        return compiled_end_bytes(self.block, self.setting)
-
-    @of_all_sizes
     def last_matrix(self) -> int:
         """Elements of the matrix that reads a dense MLP's product, where it is trained."""
         last = [m for m in self.block.matrices if m.reads == "mlp_product" and self.inventory.trained(m.name)]
@@ -203,12 +201,6 @@ class Work:
     def reads_in_place(self) -> bool:
         """Whether a block keeps its input as it comes in, and no copy of it."""
         return reads_in_place(self.block, self.setting)
-
-    @of_all_sizes
-    def unasked(self) -> float:
-        """Bytes per token that selective recompute keeps of a block until its backward ends, and does not need."""
-        selective = self.execution.recompute == "selective" and not self.execution.compile
-        return unasked_bytes(self.block, self.setting) if selective else 0.0
 
     @of_all_sizes
     def unsaved(self) -> float:
@@ -238,20 +230,10 @@ class Work:
         """Bytes of the weights with their adapters' products that a block makes of bare parameters."""
         return max(remade_bytes(kind, self.setting) for kind in self.block.kinds)
 
-    @cached_property
-    def causal_masks(self) -> float:
-        """Bytes of the masks that a block's attention keeps, once for all rows."""
-        return causal_mask_bytes(self.setting)
-
     @property
     def keeps_remade(self) -> bool:
         """Whether they stay until the block's backward; under recompute they are made again."""
         return self.execution.recompute == "none"
-
-    @of_all_sizes
-    def remade_once(self) -> float:
-        """Bytes of the largest of them, in a forward that keeps none."""
-        return max(remade_once_bytes(kind, self.setting) for kind in self.block.kinds)
 
     @of_all_sizes
     def remade_backward(self) -> float:
