@@ -6,12 +6,10 @@ from shardwise.plan.costs.saved_on_host import on_gpu
 from shardwise.plan.work import Scene
 
 
-def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
-    """What so many blocks keep; the model's first may keep less where the embedding is frozen (`skips`)."""
+def saved_by_blocks(scene: Scene, blocks: int) -> float:
+    """What so many blocks keep."""
     work = scene.work
     saved = (on_gpu(scene, blocks) if work.saves_on_host else blocks) * work.saved
-    if skips and scene.part.is_first:
-        saved -= work.unsaved
     return work.tokens * saved + (blocks * work.remade_by_mean if work.keeps_remade else 0.0)
 
 

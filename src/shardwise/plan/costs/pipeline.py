@@ -46,8 +46,7 @@ def pairs_of_later_stages(scene: Scene) -> int:
 
 def of_a_later_stage(scene: Scene) -> Alive:
     """What such a pair keeps more than one of the first stage."""
-    received = 0 if _keeps_input_itself(scene.work) else head_input(scene)
-    return {"activations": scene.work.tokens * scene.work.unsaved, "communication": received}
+    return {"communication": 0 if _keeps_input_itself(scene.work) else head_input(scene)}
 
 
 def left_by_cut_backward(scene: Scene) -> float:

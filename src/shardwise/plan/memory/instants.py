@@ -163,7 +163,7 @@ def _forward_of_last_block(scene: Scene) -> Alive:
     work, blocks = scene.work, len(scene.part.span)
     own = work.tokens * (work.saved_whole + work.routed[0]) + work.remade + work.computed_weights
     return {
-        "activations": saved_by_blocks(scene, blocks - 1, skips=False) + own + shared(scene),
+        "activations": saved_by_blocks(scene, blocks - 1) + own + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks),
         "communication": gathered(scene, units=2, forward=True),
     }

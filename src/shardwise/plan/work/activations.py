@@ -183,25 +183,6 @@ def final_norm_bytes(model: ModelShape, setting: BlockSetting) -> float:
     return _norm(norm, model, replace(setting, compiled=False)) / setting.tp
 
 
-def unsaved_by_first_block(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token that the first block need not save where the embedding is frozen."""
-    first = _norms(model)[0]
-    if (
-        setting.inventory.trained(setting.inventory.embedding_name)
-        or not first.name.endswith(_FIRST_NORMS)
-        or first.width != model.hidden_size
-        or setting.inventory.trained(first.name)
-    ):
-        return 0.0
-    kept = _norm(first, model, setting) / setting.tp
-    read: set[Reads] = {"attention_input"}
-    if read <= _made_again_inside(model, setting):
-        # Adapters need what the norm gave, or what each of them left of it.
-        adapted = sum(m.reads == "attention_input" and m.name in setting.inventory.adapted for m in model.matrices)
-        kept += _masks(model, setting, read) - _inputs(model, setting, read) * (adapted if setting.dropout else 1)
-    return kept
-
-
 def everything_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token of all that operators of a block save, each by itself."""
     norms = sum(_norm(norm, model, setting) for norm in _norms(model))
@@ -435,10 +416,11 @@ def adapted_apart(model: ModelShape, setting: BlockSetting) -> list[Matrix]:
 
 
 def mlp_begin_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token as the backward of an MLP comes to the matrix that was first: the gradients of what it made, and
-    of its input."""
+    """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept of its input,
+    and the gradients of what it made and of that."""
     first = {m.reads: m for m in model.matrices if m.reads in ("mlp_input", "expert_input") and not _routes(m, model)}
-    return sum(m.rows * m.run + m.columns * _copies(m) for m in first.values()) * setting.types.compute
+    gradients = sum(m.rows * m.run + m.columns * _copies(m) for m in first.values()) * setting.types.compute
+    return gradients + sum(_group(reads, [m], model, setting) for reads, m in first.items())
 
 
 def remade_bytes(model: ModelShape, setting: BlockSetting) -> float:

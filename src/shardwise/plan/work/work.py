@@ -27,7 +27,6 @@ from shardwise.plan.work.activations import (
     routed_bytes,
     saved_bytes,
     saved_under_recompute,
-    unsaved_by_first_block,
 )
 from shardwise.plan.work.inventory import Inventory
 from shardwise.plan.work.parts import sliced_shape
@@ -201,11 +200,6 @@ class Work:
     def reads_in_place(self) -> bool:
         """Whether a block keeps its input as it comes in, and no copy of it."""
         return reads_in_place(self.block, self.setting)
-
-    @of_all_sizes
-    def unsaved(self) -> float:
-        """Bytes per token that the model's first block need not keep."""
-        return unsaved_by_first_block(self.block, self.setting) if self.keeps_remade else 0.0
 
     @of_all_sizes
     def computed_weights(self) -> float:
