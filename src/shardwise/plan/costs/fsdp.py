@@ -61,7 +61,7 @@ def all_gather_input(scene: Scene) -> float:
         return 0
     block, blocks = scene.part.inventory.block, min(work.unit_blocks, max(1, scene.part.inventory.num_blocks))
     cast = block.trained_elements * work.types.compute / layout.weight_shards if work.types.autocasts else 0
-    return blocks * (cast + block.gathered_bytes(work.types) * work.copies_messages)
+    return blocks * (cast + block.gathered_bytes(work.types) * (not work.setting.cuda))
 
 
 def reduced(scene: Scene, whole: int, *, freed: float = 0) -> float:

@@ -51,7 +51,7 @@ def of_a_later_stage(scene: Scene) -> Alive:
 
 def left_by_cut_backward(scene: Scene) -> float:
     """What the backward of inputs leaves for that of weights, of all blocks."""
-    return scene.work.tokens * len(scene.part.span) * scene.work.cut_backward
+    return scene.work.tokens * len(scene.part.span) * scene.work.of_block.cut_backward
 
 
 def messages(scene: Scene) -> float:
@@ -93,7 +93,7 @@ def _kept_messages(scene: Scene) -> float:
 
 def _keeps_input_itself(work: Work) -> bool:
     """Whether a stage's first block keeps what the stage received, as it came."""
-    saved = work.execution.recompute != "none" or work.reads_in_place
+    saved = work.execution.recompute != "none" or work.of_block.reads_in_place
     return saved and not (work.model.scales_stream or work.saves_on_host)
 
 

@@ -14,7 +14,7 @@ def exchanged_rows(scene: Scene) -> float:
     if not layout.shards_states_only:
         return 0
     message = min(FLAT_BYTES, part.inventory.trained_elements * scene.work.types.trainable)
-    return message * (1 + 1 / layout.dp_shard + scene.work.copies_messages)
+    return message * (1 + 1 / layout.dp_shard + (not scene.work.setting.cuda))
 
 
 def late_gather(work: Work, trained: float) -> RankTime:

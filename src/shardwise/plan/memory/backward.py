@@ -22,18 +22,18 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     """Of a compiled block: kernels are fused, and gradients are handed over together when it ends."""
     work = scene.work
     casts, recompute = weight_casts(scene, blocks=1), work.execution.recompute
-    begun = work.tokens * (work.saved + work.block_backward[0]) + shared(scene)
+    begun = work.tokens * (work.of_block.saved + work.of_block.gradients[0]) + shared(scene)
     saved = begun if recompute == "none" else of_one_block(scene)
     # What is made again of attention comes later, unless the MLP reads it.
     later = recompute == "selective" or (recompute != "none" and work.block.parallel_residual)
-    without = saved - work.tokens * work.saved_by_mlp
+    without = saved - work.tokens * work.of_block.saved_by_mlp
     inside = begun if later else without
     before = in_reduction(scene, whole=_of_other_blocks(scene), behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
-    yield {"activations": inside + work.tokens * work.fused_mlp, "temporary": casts, "communication": before}
+    yield {"activations": inside + work.tokens * work.of_block.fused_mlp, "temporary": casts, "communication": before}
     of_mlp = _trained_of_mlp(scene)[1]
     yield {
-        "activations": without + work.tokens * work.compiled_attention,
+        "activations": without + work.tokens * work.of_block.compiled_attention,
         "temporary": casts - _cast(work, of_mlp) + _made(work, of_mlp),
         "communication": in_reduction(scene, whole=_of_other_blocks(scene) + of_mlp, behind=behind, fresh=of_mlp),
     }
@@ -55,34 +55,39 @@ def _made(work: Work, elements: int) -> float:
 
 
 def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
-    work, largest = scene.work, scene.part.inventory.block.largest_trained
+    work, of, largest = scene.work, scene.work.of_block, scene.part.inventory.block.largest_trained
     tokens, casts, others = work.tokens, weight_casts(scene, blocks=1), _of_other_blocks(scene)
     last, all_of_mlp = _trained_of_mlp(scene)
-    stream, product, inside = work.block_backward
+    stream, product, inside = of.gradients
     saved, before = of_one_block(scene), in_reduction(scene, whole=others, behind=behind)
     # A block that is computed again has not been yet, as the next one's weights arrive.
-    begun = saved if work.execution.recompute == "none" else tokens * (work.saved + stream) + shared(scene)
+    begun = saved if work.execution.recompute == "none" else tokens * (of.saved + stream) + shared(scene)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
-    computed = work.computed_weights if work.again_at_adapter else 0
-    end = tokens * max(work.norm_backward, work.routed[1], work.again_at_adapter)
+    computed = of.computed_weights if of.again_at_adapter else 0
+    end = tokens * max(of.norm_backward, of.routed[1], of.again_at_adapter)
     yield {"activations": saved + end, "temporary": casts + computed, "communication": before}
+    made = of.computed_weights + of.remade_backward
     with_last = in_reduction(scene, whole=others + last, behind=behind, fresh=last)
     yield {
         "activations": saved + tokens * product,
-        "temporary": casts + fresh_gradient(work, last) + work.computed_weights + work.remade_backward,
+        "temporary": casts + fresh_gradient(work, last) + made,
         "communication": with_last,
     }
     # The last of the MLP's gradients is made: what it saved is gone.
     of_mlp = in_reduction(scene, whole=others + all_of_mlp, behind=behind, fresh=largest)
     yield {
-        "activations": saved + tokens * (work.mlp_begins - work.saved_by_mlp),
-        "temporary": casts + fresh_gradient(work, largest) + work.computed_weights + work.remade_backward,
+        "activations": saved + tokens * (of.mlp_begins - of.saved_by_mlp),
+        "temporary": casts + fresh_gradient(work, largest) + made,
         "communication": of_mlp,
     }
-    kept = 0 if work.sharded or scene.whole else work.last_matrix * work.types.trainable
+    kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
     if keys := keys_of_others(scene):
-        yield {"activations": saved - tokens * work.saved_by_mlp, "temporary": casts, "communication": of_mlp + keys}
+        yield {
+            "activations": saved - tokens * of.saved_by_mlp,
+            "temporary": casts,
+            "communication": of_mlp + keys,
+        }
     yield _end(scene)
 
 
@@ -90,7 +95,7 @@ def _end(scene: Scene) -> Alive:
     """All of the block's gradients are made, and leave."""
     work, own = scene.work, scene.part.inventory.block.trained_elements
     return {
-        "activations": work.tokens * work.block_backward[0] + shared(scene),
+        "activations": work.tokens * work.of_block.gradients[0] + shared(scene),
         "temporary": 0,
         "communication": reduced(scene, _of_other_blocks(scene) + own, freed=block_unit(scene)),
     }

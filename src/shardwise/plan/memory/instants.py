@@ -161,7 +161,11 @@ def saved_by_all(scene: Scene) -> float:
 
 def _forward_of_last_block(scene: Scene) -> Alive:
     work, blocks = scene.work, len(scene.part.span)
-    own = work.tokens * (work.saved_whole + work.routed[0]) + work.remade + work.computed_weights
+    own = (
+        work.tokens * (work.of_block.saved_whole + work.of_block.routed[0])
+        + work.of_block.remade
+        + work.of_block.computed_weights
+    )
     return {
         "activations": saved_by_blocks(scene, blocks - 1) + own + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks),
@@ -269,7 +273,7 @@ def _end_of_cut_backward(scene: Scene) -> Alive:
 def _backward_of_embedding(scene: Scene) -> Alive:
     work, part = scene.work, scene.part
     alive: Alive = {
-        "activations": work.tokens * work.block_input,
+        "activations": work.tokens * work.of_block.stream,
         "temporary": waiting_for_casts(scene, blocks=len(part.span)),
     }
     if work.sharded:
@@ -289,11 +293,11 @@ def _backward_of_embedding(scene: Scene) -> Alive:
 def _evaluation(scene: Scene) -> Alive:
     """A forward that keeps nothing: the widest place of one block."""
     work = scene.work
-    in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
+    in_block = 2 * work.of_block.stream + 3 * work.block.mlp_width * work.types.compute
     return {
         "activations": work.tokens * in_block,
         "communication": gathered(scene, units=2, forward=True),
-        "temporary": work.computed_weights + work.remade,
+        "temporary": work.of_block.computed_weights + work.of_block.remade,
     }
 
 

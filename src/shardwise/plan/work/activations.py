@@ -418,9 +418,10 @@ def adapted_apart(model: ModelShape, setting: BlockSetting) -> list[Matrix]:
 def mlp_begin_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept of its input,
     and the gradients of what it made and of that."""
-    first = {m.reads: m for m in model.matrices if m.reads in ("mlp_input", "expert_input") and not _routes(m, model)}
-    gradients = sum(m.rows * m.run + m.columns * _copies(m) for m in first.values()) * setting.types.compute
-    return gradients + sum(_group(reads, [m], model, setting) for reads, m in first.items())
+    read = [m for m in model.matrices if m.reads in ("mlp_input", "expert_input") and not _routes(m, model)]
+    first = {m.reads: m for m in read}.values()
+    gradients = sum(m.rows * m.run + m.columns * _copies(m) for m in first) * setting.types.compute
+    return gradients + sum(_group(m.reads, [m], model, setting) for m in first)
 
 
 def remade_bytes(model: ModelShape, setting: BlockSetting) -> float:
