@@ -16,7 +16,7 @@ COPY_PASSES = 2
 _NOTHING = Unit(tensors=())
 
 
-def gathered(
+def unsharded_weights(
     scene: Scene, *, units: int, forward: bool = False, keeps: bool = True, before: bool = False, behind: int = 0
 ) -> float:
     """Whole weights under sharding: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
@@ -44,7 +44,7 @@ def gathered(
     return root + block * min(ahead * work.unit_blocks, most)
 
 
-def in_reduction(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> float:
+def reduce_scatter_buffers(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> float:
     """So many elements of whole gradients, which wait in the compute type until all of their unit are there, and the
     float32 buffer of the unit behind it; `fresh`: those of them that have just been made."""
     if not scene.work.sharded:
@@ -64,7 +64,7 @@ def all_gather_input(scene: Scene) -> float:
     return blocks * (cast + block.gathered_bytes(work.types) * (not work.setting.cuda))
 
 
-def reduced(scene: Scene, whole: int, *, freed: float = 0) -> float:
+def reduce_scatter_copy(scene: Scene, whole: int, *, freed: float = 0) -> float:
     """So many elements of a unit's whole gradients as they are copied into the float32 buffer that is reduced, less the
     unit's weights, which FSDP2 has freed by then (`post_backward`)."""
     work = scene.work
@@ -74,7 +74,7 @@ def reduced(scene: Scene, whole: int, *, freed: float = 0) -> float:
     return (made + buffer if scene.turn is None else max(made, buffer)) - freed
 
 
-def block_unit(scene: Scene) -> float:
+def unsharded_unit(scene: Scene) -> float:
     """Bytes of a unit of blocks as it is gathered, where it is freed behind its backward."""
     work, inventory = scene.work, scene.part.inventory
     if not work.sharded or work.execution.postpones_reduction:

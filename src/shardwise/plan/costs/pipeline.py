@@ -73,7 +73,7 @@ def _beside(scene: Scene) -> int:
     return stages_per_rank(execution.layout.schedule) * execution.gradient_accumulation_steps
 
 
-def arrived_gradient(scene: Scene) -> float:
+def recv_grad(scene: Scene) -> float:
     """Of what a stage gave, as it came from another rank: it stays while the blocks before its last go backward."""
     layout, part = scene.work.execution.layout, scene.part
     return 0 if part.is_last or len(part.span) == 1 or _splits(layout) else head_input(scene)

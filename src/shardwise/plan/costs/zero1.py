@@ -8,7 +8,7 @@ from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 
-def exchanged_rows(scene: Scene) -> float:
+def all_gather_buffer(scene: Scene) -> float:
     """The buffers for a message of new weights: everyone's rows, which gloo makes a copy of, and this rank's own."""
     layout, part = scene.work.execution.layout, scene.part
     if not layout.shards_states_only:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
 from shardwise.plan.costs.block import of_one_block, shared
-from shardwise.plan.costs.context import keys_of_others
-from shardwise.plan.costs.fsdp import all_gather_input, block_unit, in_reduction, reduced
+from shardwise.plan.costs.context import all_gathered_keys
+from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
 from shardwise.plan.work import Alive, Scene, Work
 
 
@@ -28,20 +28,22 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     later = recompute == "selective" or (recompute != "none" and work.block.parallel_residual)
     without = saved - work.tokens * work.of_block.saved_by_mlp
     inside = begun if later else without
-    before = in_reduction(scene, whole=_of_other_blocks(scene), behind=behind)
+    others, of_mlp = _of_other_blocks(scene), _trained_of_mlp(scene)[1]
+    before = reduce_scatter_buffers(scene, whole=others, behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
     yield {"activations": inside + work.tokens * work.of_block.fused_mlp, "temporary": casts, "communication": before}
-    of_mlp = _trained_of_mlp(scene)[1]
     yield {
         "activations": without + work.tokens * work.of_block.compiled_attention,
         "temporary": casts - _cast(work, of_mlp) + _made(work, of_mlp),
-        "communication": in_reduction(scene, whole=_of_other_blocks(scene) + of_mlp, behind=behind, fresh=of_mlp),
+        "communication": reduce_scatter_buffers(scene, whole=others + of_mlp, behind=behind, fresh=of_mlp),
     }
     # Where rows are few, inductor puts gradients off until the last kernel, which casts all of them.
     own = scene.part.inventory.block.trained_elements
     end = _end(scene) | {"temporary": _cast(work, own) + _made(work, own)}
     yield end
-    yield end | {"communication": in_reduction(scene, whole=_of_other_blocks(scene) + own, behind=behind, fresh=own)}
+    yield end | {
+        "communication": reduce_scatter_buffers(scene, whole=_of_other_blocks(scene) + own, behind=behind, fresh=own)
+    }
 
 
 def _cast(work: Work, elements: int) -> float:
@@ -59,7 +61,7 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     tokens, casts, others = work.tokens, weight_casts(scene, blocks=1), _of_other_blocks(scene)
     last, all_of_mlp = _trained_of_mlp(scene)
     stream, product, inside = of.gradients
-    saved, before = of_one_block(scene), in_reduction(scene, whole=others, behind=behind)
+    saved, before = of_one_block(scene), reduce_scatter_buffers(scene, whole=others, behind=behind)
     # A block that is computed again has not been yet, as the next one's weights arrive.
     begun = saved if work.execution.recompute == "none" else tokens * (of.saved + stream) + shared(scene)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
@@ -67,14 +69,14 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     end = tokens * max(of.norm_backward, of.routed[1], of.again_at_adapter)
     yield {"activations": saved + end, "temporary": casts + computed, "communication": before}
     made = of.computed_weights + of.remade_backward
-    with_last = in_reduction(scene, whole=others + last, behind=behind, fresh=last)
+    with_last = reduce_scatter_buffers(scene, whole=others + last, behind=behind, fresh=last)
     yield {
         "activations": saved + tokens * product,
         "temporary": casts + fresh_gradient(work, last) + made,
         "communication": with_last,
     }
     # The last of the MLP's gradients is made: what it saved is gone.
-    of_mlp = in_reduction(scene, whole=others + all_of_mlp, behind=behind, fresh=largest)
+    of_mlp = reduce_scatter_buffers(scene, whole=others + all_of_mlp, behind=behind, fresh=largest)
     yield {
         "activations": saved + tokens * (of.mlp_begins - of.saved_by_mlp),
         "temporary": casts + fresh_gradient(work, largest) + made,
@@ -82,7 +84,7 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     }
     kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
-    if keys := keys_of_others(scene):
+    if keys := all_gathered_keys(scene):
         yield {
             "activations": saved - tokens * of.saved_by_mlp,
             "temporary": casts,
@@ -97,7 +99,7 @@ def _end(scene: Scene) -> Alive:
     return {
         "activations": work.tokens * work.of_block.gradients[0] + shared(scene),
         "temporary": 0,
-        "communication": reduced(scene, _of_other_blocks(scene) + own, freed=block_unit(scene)),
+        "communication": reduce_scatter_copy(scene, _of_other_blocks(scene) + own, freed=unsharded_unit(scene)),
     }
 
 

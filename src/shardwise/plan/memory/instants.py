@@ -13,8 +13,8 @@ from shardwise.plan.costs.autocast import head_cast, kept_casts, step_casts, wai
 from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.ddp import bucket_bytes
 from shardwise.plan.costs.deferred_reduction import adds_in_place, kept_gradients
-from shardwise.plan.costs.fsdp import gathered, reduced
-from shardwise.plan.costs.gradients import flat_gradients
+from shardwise.plan.costs.fsdp import reduce_scatter_copy, unsharded_weights
+from shardwise.plan.costs.gradients import all_reduce_buffer
 from shardwise.plan.costs.loss import (
     head_gradient,
     head_input,
@@ -25,7 +25,6 @@ from shardwise.plan.costs.loss import (
 )
 from shardwise.plan.costs.optimizer import step_temporaries
 from shardwise.plan.costs.pipeline import (
-    arrived_gradient,
     left_by_cut_backward,
     messages,
     of_a_cut_backward,
@@ -33,8 +32,9 @@ from shardwise.plan.costs.pipeline import (
     of_a_later_stage,
     of_a_pair,
     pairs_of_later_stages,
+    recv_grad,
 )
-from shardwise.plan.costs.zero1 import exchanged_rows
+from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree, workspace_bytes
 
@@ -69,10 +69,10 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
         yield "backward of the embedding", _alive(scene, "every", during, _backward_of_embedding(scene))
     # After the last backward nothing is in flight.
     between = inputs(scene)
-    summed: Alive = {"communication": flat_gradients(scene)}
+    summed: Alive = {"communication": all_reduce_buffer(scene)}
     yield "sum of gradients over replicas", _alive(scene, "all", between, summed)
     yield "optimizer step", _alive(scene, "all", between, {"temporary": step_temporaries(scene)})
-    yield "exchange of new weights", _alive(scene, "buckets", between, {"communication": exchanged_rows(scene)})
+    yield "exchange of new weights", _alive(scene, "buckets", between, {"communication": all_gather_buffer(scene)})
     if scene.work.evaluates:
         yield "evaluation", _alive(scene, "buckets", between, _evaluation(scene))
     yield "saving", _alive(scene, "buckets", between, _saving(scene))
@@ -169,7 +169,7 @@ def _forward_of_last_block(scene: Scene) -> Alive:
     return {
         "activations": saved_by_blocks(scene, blocks - 1) + own + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks),
-        "communication": gathered(scene, units=2, forward=True),
+        "communication": unsharded_weights(scene, units=2, forward=True),
     }
 
 
@@ -185,7 +185,7 @@ def _end_of_forward(scene: Scene) -> Alive:
         "logits": made,
         "gradients": gradient,
         "temporary": weight_casts(scene, blocks=len(scene.part.span), at_work=0) + head_cast(scene),
-        "communication": gathered(scene, units=0, behind=2 if several else 1, forward=buffer),
+        "communication": unsharded_weights(scene, units=0, behind=2 if several else 1, forward=buffer),
     }
 
 
@@ -196,7 +196,7 @@ def _backward_of_loss(scene: Scene) -> Alive:
         "activations": saved_by_all(scene) + head_input(scene),
         "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
         "temporary": kept_casts(scene, blocks=len(part.span)),
-        "communication": gathered(scene, units=0, behind=1) + whole_head_gradient(scene),
+        "communication": unsharded_weights(scene, units=0, behind=1) + whole_head_gradient(scene),
     }
 
 
@@ -209,7 +209,7 @@ def _reduction_of_head(scene: Scene) -> Alive:
     return {
         "activations": saved_by_blocks(scene, blocks) + shared(scene) + head_input(scene),
         "temporary": kept_casts(scene, blocks=blocks),
-        "communication": gathered(scene, units=1) + reduced(scene, head.trained_elements) + shard,
+        "communication": unsharded_weights(scene, units=1) + reduce_scatter_copy(scene, head.trained_elements) + shard,
     }
 
 
@@ -221,7 +221,7 @@ def _backward_of_middle_block(scene: Scene) -> Alive:
     """The fullest of those behind which another block is reduced, while a third one has come."""
     behind = scene.work.unit_blocks * scene.part.inventory.block.trained_elements
     alive = _backward_of_later_block(scene, blocks=2, behind=behind)
-    alive["communication"] += arrived_gradient(scene)
+    alive["communication"] += recv_grad(scene)
     return alive
 
 
@@ -231,7 +231,7 @@ def _backward_of_later_block(scene: Scene, *, blocks: int, behind: int) -> Alive
     alive = _backward_of_block(scene, behind=behind)
     alive["activations"] += saved_by_blocks(scene, earlier)
     alive["temporary"] += kept_casts(scene, blocks=earlier)
-    alive["communication"] += gathered(scene, units=2 if ahead else 1)
+    alive["communication"] += unsharded_weights(scene, units=2 if ahead else 1)
     return alive
 
 
@@ -243,7 +243,7 @@ def _backward_of_first_block(scene: Scene) -> Alive:
     keeps = scene.flight.pairs > 1 or work.execution.postpones_reduction
     before = part.trained_embedding > 0 and scene.flight.forwards
     alive["temporary"] += waiting_for_casts(scene, blocks=len(part.span) - 1)
-    alive["communication"] += gathered(scene, units=1, keeps=keeps, before=before) + arrived_gradient(scene)
+    alive["communication"] += unsharded_weights(scene, units=1, keeps=keeps, before=before) + recv_grad(scene)
     return alive
 
 
@@ -266,7 +266,7 @@ def _end_of_cut_backward(scene: Scene) -> Alive:
         "activations": saved_by_all(scene) + head_input(scene) + left_by_cut_backward(scene),
         "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
         "temporary": kept_casts(scene, blocks=blocks),
-        "communication": gathered(scene, units=0, behind=1),
+        "communication": unsharded_weights(scene, units=0, behind=1),
     }
 
 
@@ -281,7 +281,7 @@ def _backward_of_embedding(scene: Scene) -> Alive:
         before = part.inventory.root.trained_elements - part.inventory.ends[1].trained_elements
         alive["communication"] = before * (REDUCTION_BYTES + work.types.compute * work.execution.postpones_reduction)
         if work.execution.postpones_reduction:
-            alive["communication"] += gathered(scene, units=0, before=True)
+            alive["communication"] += unsharded_weights(scene, units=0, before=True)
     elif part.trained_embedding:
         # A dense gradient of the table; a tied head's waits to be added to it.
         tied = part.inventory.head_name == part.inventory.embedding_name and part.is_last
@@ -296,7 +296,7 @@ def _evaluation(scene: Scene) -> Alive:
     in_block = 2 * work.of_block.stream + 3 * work.block.mlp_width * work.types.compute
     return {
         "activations": work.tokens * in_block,
-        "communication": gathered(scene, units=2, forward=True),
+        "communication": unsharded_weights(scene, units=2, forward=True),
         "temporary": work.of_block.computed_weights + work.of_block.remade,
     }
 
