@@ -41,7 +41,7 @@ MEASURED: dict[str, str] = {
     "weights that PEFT makes anew": "work.activations._remade",
     "what a norm at a block's end works in": "work.activations.norm_backward_bytes",
     "the buffer of gradients that is summed over replicas": "costs.gradients.all_reduce_buffer",
-    "the last matrix's gradient, in the first micro-batch": "work.work.Work.last_matrix",
+    "the last matrix's gradient, in the first micro-batch": "work.block_bytes._last_matrix",
     "copies of what experts hand back": "work.activations.routed_bytes",
     "gradients of an MLP's matrices": "memory.backward._trained_of_mlp",
     "an MLP's backward, at the matrix that was first": "work.activations.mlp_begin_bytes",
@@ -70,7 +70,7 @@ DRAWN: dict[str, str] = {
     "rotary tables and masks": "costs.block.shared",
     "messages between stages": "costs.pipeline.messages",
     "messages that stages keep": "costs.pipeline._kept_messages",
-    "dequantised weights": "work.work.Work.computed_weights",
+    "dequantised weights": "work.block_bytes._computed_weights",
     "context": "work.margins.context_bytes",
 }
 

@@ -63,7 +63,6 @@ def block_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recomput
     """Counts all of it for the model as one rank sees it."""
     kinds, again = model.kinds, recompute != "none"
     remade = [of.remade_bytes(kind, setting) for kind in kinds]
-    last = [m for m in model.matrices if m.reads == "mlp_product" and setting.inventory.trained(m.name)]
     return BlockBytes(
         stream=of.block_input_bytes(model, setting),
         saved_whole=max(of.everything_bytes(kind, setting) for kind in kinds),
@@ -80,7 +79,7 @@ def block_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recomput
         compiled_attention=of.compiled_attention_bytes(model, setting, recompute=recompute),
         final_norm=of.final_norm_bytes(model, setting),
         reads_in_place=of.reads_in_place(model, setting),
-        last_matrix=max((m.rows * m.columns for m in last), default=0),
+        last_matrix=_last_matrix(model, setting),
         computed_weights=_computed_weights(model, setting, quantised=quantised),
         remade=max(remade),
         remade_by_mean=_mean(model, remade),
@@ -92,6 +91,11 @@ def _mean(model: ModelShape, of_kinds: list[float]) -> float:
     if len(of_kinds) == 1:
         return of_kinds[0]
     return sum(kind.num_layers * one for kind, one in zip(model.kinds, of_kinds, strict=True)) / model.num_layers
+
+
+def _last_matrix(model: ModelShape, setting: BlockSetting) -> int:
+    last = [m for m in model.matrices if m.reads == "mlp_product" and setting.inventory.trained(m.name)]
+    return max((m.rows * m.columns for m in last), default=0)
 
 
 def _computed_weights(model: ModelShape, setting: BlockSetting, *, quantised: bool) -> float:
