@@ -197,7 +197,7 @@ class Peaks:
         """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
         save of one micro-batch."""
         work = self.work(execution)
-        block = 0 if work.saves_on_host else work.saved * work.tokens
+        block = 0 if work.saves_on_host else work.of_block.saved * work.tokens
         return context_bytes(self.cluster, execution.layout) + max(
             # The first block may save less, and is not counted.
             one.stored + one.optimizer + max(one.gradients, max(0, len(one.part.span) - 1) * block)
