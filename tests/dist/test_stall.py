@@ -41,7 +41,9 @@ def stuck(batcher, *args, **kwargs):
 
 if os.environ["RANK"] == "1":
     Batcher.split = stuck
-worker.end_process(worker.main())
+from shardwise.programs import worker as program
+
+program.end_process(program.main())
 """
 
 #: A worker that fills its weights as slowly as a disk that others use, on all ranks or on one.
@@ -58,7 +60,9 @@ def slow(*args, **kwargs):
 
 load.materialise = slow
 from shardwise.train import worker
-worker.end_process(worker.main())
+from shardwise.programs import worker as program
+
+program.end_process(program.main())
 """
 
 #: A worker that evaluates a batch in two seconds.
@@ -73,7 +77,9 @@ def slow(*args, **kwargs):
     return evaluate(*args, **kwargs)
 
 step.GradientAccumulator.evaluate = slow
-worker.end_process(worker.main())
+from shardwise.programs import worker as program
+
+program.end_process(program.main())
 """
 
 #: What rank 1 does; a collective that it skips, or a process that is stopped.
@@ -133,7 +139,9 @@ from shardwise.train import worker
 worker.TEARDOWN_SECONDS = {how}
 if os.environ["RANK"] == "1":
     dist.destroy_process_group = lambda: time.sleep(600)
-worker.end_process(worker.main())
+from shardwise.programs import worker as program
+
+program.end_process(program.main())
 """
 
 

@@ -58,7 +58,7 @@ def merge(
         )
     asked: dict[str, Any] = {"run_dir": str(run.root), "target": str(target), "dtype": dtype}
     asked |= {"dequantised": dequantised, "base_model": base_model}
-    return json.loads(run_program("shardwise.train.merging", asked, capture=True))
+    return json.loads(run_program("shardwise.programs.merge", asked, capture=True))
 
 
 class Sampling(TypedDict, total=False):
@@ -99,7 +99,7 @@ def chat(
         raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
     asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "system": system}
     asked |= {"as_json": as_json, "base_model": base_model, **drawn}
-    run_program("shardwise.train.chatting", asked)
+    run_program("shardwise.programs.chat", asked)
 
 
 def _is_text(text: str) -> bool:

@@ -64,7 +64,7 @@ class Agreement:
 
     Attributes:
         loss, grad_norm: the largest relative difference of a step; None where no step was compared.
-        weights: the result of `shardwise.train.saving.difference`; None without final weights.
+        weights: the result of `shardwise.programs.difference`; None without final weights.
         plain: the same comparison with SGD, made where AdamW's runs differ.
         damped: the same comparison with a large `adam_epsilon`, made where SGD's runs agree.
     """

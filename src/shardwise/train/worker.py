@@ -1,4 +1,4 @@
-"""One rank: `python -m shardwise.train.worker RUN_DIR`, started by the launcher, by torchrun or by a cluster.
+"""One rank of a training (`programs/worker.py`).
 
 It reads the run directory and nothing else, and leaves its results and, if it fails, the cause there.
 """
@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ from shardwise.train.precision import TYPES
 from shardwise.train.preload import leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
-from shardwise.train.watching.exit import end_process, ended_after
+from shardwise.train.watching.exit import ended_after
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
 from shardwise.train.watching.signals import StopFlag
@@ -55,13 +54,8 @@ from shardwise.train.watching.watchdog import Watch
 TEARDOWN_SECONDS = 10.0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs one rank of the run directory named by the only argument; returns the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) != 1:
-        print("usage: python -m shardwise.train.worker RUN_DIR", file=sys.stderr)
-        return 2
-    run = RunDirectory(Path(arguments[0]).resolve())
+def run_rank(run: RunDirectory) -> int:
+    """Runs one rank of a run directory; returns the exit status."""
     if is_to_wait():
         preload_libraries(run)
         wait_to_begin()
@@ -262,7 +256,3 @@ def _environment(world: World, *, peak: tuple[float | None, str]) -> dict[str, A
         "peak_flops": peak[0],
         "peak_flops_source": peak[1],
     }
-
-
-if __name__ == "__main__":
-    end_process(main())
