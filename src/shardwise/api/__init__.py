@@ -5,6 +5,7 @@ from shardwise.api.counting import CountedData, data
 from shardwise.api.exporting import export, export_plan, export_targets, job_yaml, write_export
 from shardwise.api.merging import chat, merge, publishing, usage
 from shardwise.api.nodes import train_on_nodes
+from shardwise.api.opening import Planned, Programs, Update
 from shardwise.api.pages import (
     GOES_ON,
     is_run,
@@ -26,7 +27,7 @@ from shardwise.api.rehearsing import rehearse
 from shardwise.api.reporting import known_gpus, known_models, report
 from shardwise.api.toy import STRATEGIES
 from shardwise.api.toy_steps import frames
-from shardwise.api.training import Planned, Programs, TrainResult, Update, train
+from shardwise.api.training import TrainResult, train
 from shardwise.api.trials import Trying
 from shardwise.api.verifying import verify
 from shardwise.catalog.engines import model_lines

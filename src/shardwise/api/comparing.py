@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from shardwise.api.opening import Programs, Update
 from shardwise.api.planning import timeline
-from shardwise.api.training import Programs, Update
 from shardwise.api.trials import Trials, Trying, read_trials
 from shardwise.errors import (
     DamagedResultError,
