@@ -89,7 +89,7 @@ FREEZES = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 TRAIN = """
 import sys
-from shardwise.api.training import Programs, train
+from shardwise.api.runs.training import Programs, train
 from shardwise.errors import ShardwiseError
 try:
     train(sys.argv[1], programs=Programs(worker="stuck"))

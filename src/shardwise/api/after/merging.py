@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
+from shardwise.api.plans.planning import DTYPES
 from shardwise.catalog.engines import adapter_lines, model_lines
 from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
 from shardwise.launch.final_files import finished_job
@@ -13,9 +14,6 @@ from shardwise.launch.processes.torch_helpers import run_program
 from shardwise.spec.job.file import read_job
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, naming_a_folder, put_by_a_person
 from shardwise.spec.run import RunDirectory, read_json
-
-#: Types of a merged model's weights.
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def merge(

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.api.opening import OnUpdate, Opening, Planned, Programs
-from shardwise.api.training import TrainResult, asked, result
+from shardwise.api.runs.opening import OnUpdate, Opening, Planned, Programs
+from shardwise.api.runs.training import TrainResult, asked, result
 from shardwise.errors import InputError
 from shardwise.launch.follow import Notice, tell
 from shardwise.launch.nodes.meeting import Nodes, gather, join, listen

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from shardwise.api.planning import plan_for
+from shardwise.api.plans.planning import plan_for
 from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, Problem, UnsupportedError
 from shardwise.launch.disk import check_disk

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from shardwise.api.batch import check_open, find_batch
-from shardwise.api.calibrated import note
-from shardwise.api.opening import OnUpdate, Opening, Programs
-from shardwise.api.reporting import report_at_the_end
+from shardwise.api.after.reporting import report_at_the_end
+from shardwise.api.plans.calibrated import note
+from shardwise.api.runs.batch import check_open, find_batch
+from shardwise.api.runs.opening import OnUpdate, Opening, Programs
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.launch.follow import Notice, tell
 from shardwise.launch.nodes.peers import stop_if_asked
