@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwise.train import worker
+from shardwise.programs import worker
 from shardwise.train.watching.signals import end_process
 
 COUNTS = {"count": 0}

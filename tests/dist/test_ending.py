@@ -38,7 +38,7 @@ class Aborts:
 
 os.last = Aborts()
 atexit.register(Path(os.environ["TEST_HANDED_OVER"]).touch)
-runpy.run_module("shardwise.train.worker", run_name="__main__")
+runpy.run_module("shardwise.programs.worker", run_name="__main__")
 """
 
 

@@ -29,8 +29,8 @@ import os, signal, sys, time
 import torch.distributed as dist
 """
 TAIL = """
-from shardwise.train import worker
-worker.end_process(worker.main())
+from shardwise.programs import worker as program
+program.end_process(program.main())
 """
 
 #: One whose rank 1 comes to grief in its third step, or before it. The first batch is looked at before the training,
@@ -75,7 +75,7 @@ FREEZES = "os.kill(os.getpid(), signal.SIGSTOP)"
 
 TRAIN = """
 import sys
-from shardwise.api.training import Programs, train
+from shardwise.api.runs.training import Programs, train
 from shardwise.errors import ShardwiseError
 try:
     train(sys.argv[1], programs=Programs(worker="stuck"))

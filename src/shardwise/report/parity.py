@@ -59,7 +59,7 @@ def _all_digits(value: float | None) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """One layout compared with the reference. `loss`, `grad_norm`: the largest relative difference
-    of a step; `weights`: the result of `shardwise.train.saving.difference`; `plain`: the same
+    of a step; `weights`: the result of `shardwise.programs.difference`; `plain`: the same
     comparison with SGD, made where AdamW's runs differ; `damped`: that with a large
     `adam_epsilon`, made where SGD's runs agree."""
 

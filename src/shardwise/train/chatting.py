@@ -20,7 +20,7 @@ from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.spec.plan.generation import USABLE, cache_elements
 from shardwise.spec.run import RunDirectory
-from shardwise.train.result import base_of, find_base, listed, run_program, stop_ids
+from shardwise.train.result import base_of, find_base, listed, stop_ids
 from shardwise.units import format_gib
 
 Messages = list[dict[str, str]]
@@ -222,7 +222,3 @@ def chat(run_dir: str, part: str, prompt: str | None, *, as_json: bool = False, 
         sys.exit(_converse(one, as_json=as_json))
     except BrokenPipeError:  # the reader has enough; Python flushes the rest at exit, which must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    run_program(chat)

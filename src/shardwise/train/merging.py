@@ -21,7 +21,7 @@ from shardwise.models.nf4 import quantised_and_back, quantised_layers
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, naming_a_folder
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.precision import type_name
-from shardwise.train.result import base_of, run_program
+from shardwise.train.result import base_of
 from shardwise.train.saving.atomic import commit, removed_on_error
 from shardwise.train.saving.card import model_card, remove_traces
 from shardwise.train.saving.export import QUANTISATION
@@ -193,7 +193,3 @@ def _agree(
         f"logits of the merged model differ by up to {apart:.1e}{wide} from those of {of}, of which the largest is "
         f"{float(expected.abs().max()):.1f}; nothing was kept. Please report this with the run's resolved.yaml"
     )
-
-
-if __name__ == "__main__":
-    run_program(merge)

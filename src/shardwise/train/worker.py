@@ -1,4 +1,4 @@
-"""One rank: `python -m shardwise.train.worker RUN_DIR`, started by the launcher, by torchrun or by a cluster.
+"""One rank of a training (`programs/worker.py`).
 
 It reads the run directory and nothing else, and leaves its results and, if it fails, the cause there.
 """
@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -46,20 +45,15 @@ from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
-from shardwise.train.watching.signals import StopFlag, end_process, ended_after
+from shardwise.train.watching.signals import StopFlag, ended_after
 from shardwise.train.watching.watchdog import Watch
 
 #: What was to be written is written before process groups are destroyed: a rank does not wait longer for its peers.
 TEARDOWN_SECONDS = 10.0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs one rank of the run directory named by the only argument; returns the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) != 1:
-        print("usage: python -m shardwise.train.worker RUN_DIR", file=sys.stderr)
-        return 2
-    run = RunDirectory(Path(arguments[0]).resolve())
+def run_rank(run: RunDirectory) -> int:
+    """Runs one rank of a run directory; returns the exit status."""
     if is_to_wait():
         preload_libraries(run)
         wait_to_begin()
@@ -221,7 +215,3 @@ def _finish(
 
 def _held(composed: Build) -> Held:
     return held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
-
-
-if __name__ == "__main__":
-    end_process(main())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardwise import api
-from shardwise.api.calibrated import note
+from shardwise.api.plans.calibrated import note
 from shardwise.catalog.calibration import MeasuredRun, RunKind, calibration_file, note_run, noted_runs
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.forecast import Plan

@@ -188,7 +188,7 @@ def test_a_probe_that_is_interrupted_leaves_no_file(tmp_path: Path, monkeypatch:
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setattr("shardwise.api.probing.run_program", interrupted)
+    monkeypatch.setattr("shardwise.api.plans.probing.run_program", interrupted)
     with pytest.raises(KeyboardInterrupt):
         api.probe(processes=1)
     assert list(here.iterdir()) == []

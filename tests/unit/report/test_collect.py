@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.reporting import report_at_the_end
-from shardwise.api.training import TrainResult
+from shardwise.api.after.reporting import report_at_the_end
+from shardwise.api.runs.training import TrainResult
 from shardwise.cli.train import closing_lines
 from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import MAX_POINTS, collect, write_report

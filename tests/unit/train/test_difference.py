@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from shardwise.train.saving.difference import TensorDifference, difference, main
+from shardwise.programs.difference import main
+from shardwise.train.saving.difference import TensorDifference, difference
 
 Tensors = dict[str, torch.Tensor]
 

@@ -23,10 +23,12 @@ from tests.marks import first
 #: A worker inside which something ends the program.
 LEAVING = """
 import sys
+from pathlib import Path
+from shardwise.spec.run import RunDirectory
 from shardwise.train import worker
 def leave(*_, **__): sys.exit({status})
 worker._run = leave
-sys.exit(worker.main([{folder!r}]))
+sys.exit(worker.run_rank(RunDirectory(Path({folder!r}))))
 """
 
 

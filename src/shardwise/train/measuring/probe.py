@@ -1,7 +1,7 @@
 """Rates of this machine, with as many ranks at work at once as train on it.
 
-`python -m shardwise.train.measuring.probe JSON` starts the ranks and prints the means of what they measured. What a
-rank has alone on a machine is more than it has beside its peers, which share memory, links and processors with it.
+`measure` starts the ranks and takes the means of what they measured. What a rank has alone on a
+machine is more than it has beside its peers, which share memory, links and processors with it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -49,12 +48,11 @@ BETWEEN = (512, 512)
 OPERATORS = 200
 
 
-def main(arguments: dict[str, Any]) -> None:
-    """Prints the rates as JSON. `arguments`: `ranks`, and an empty `folder`, whose disk is measured."""
-    ranks, folder = int(arguments["ranks"]), str(arguments["folder"])
+def measure(*, ranks: int, folder: str) -> dict[str, Any]:
+    """The rates of `ranks` at work together; `folder` is empty, and its disk is measured."""
     spawn(_measure, (ranks, folder), nprocs=ranks)
     found = [json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in range(ranks)]
-    print(json.dumps(_mean(found)))
+    return _mean(found)
 
 
 def _mean(found: list[Any]) -> Any:
@@ -282,7 +280,3 @@ def _disk(path: Path) -> float:
 def _host_copies(device: torch.device) -> float:
     source = torch.ones(2**26, dtype=torch.uint8).pin_memory()
     return source.nbytes / _seconds(device, lambda: source.to(device, non_blocking=True))
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -1,16 +1,12 @@
-"""`python -m shardwise.train.rehearsing.command < QUESTION`: rehearses ranks of an execution. Writes JSON lines: one as
-each of them begins, and at last what each found, or the sentence with which it was refused.
+"""Rehearses ranks of an execution (`programs/rehearse.py`).
 
 Each rank is a fork of this process, as many at once as there are cores: a process can be in one world only.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import multiprocessing
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -90,16 +86,9 @@ def _rehearse(
             return {"refused": [f"rank {rank} would fail: {type(error).__name__}: {said(error)}"]}
 
 
-def main() -> int:
-    """Answers the question of stdin, `job`, `execution`, `ranks`, `cuda`, `config` and `dtype`, on stdout."""
-    logging.disable(logging.WARNING)
-    asked = json.load(sys.stdin)
+def answer(asked: dict[str, Any], *, write: Callable[[dict[str, Any]], None]) -> None:
+    """Answers a question, `job`, `execution`, `ranks`, `cuda`, `config` and `dtype`, by what it writes."""
     job, execution = job_from_data(asked["job"]), from_plain(Execution, asked["execution"])
-    answers, sys.stdout = sys.stdout, sys.stderr
-
-    def write(line: dict[str, Any]) -> None:
-        print(json.dumps(line), file=answers, flush=True)
-
     with tempfile.TemporaryDirectory() as folder:
         if asked["config"] is not None:
             model = write_model(Path(folder) / "model", asked["config"], dtype=getattr(torch, asked["dtype"]))
@@ -107,8 +96,3 @@ def main() -> int:
         ranks, cuda = asked["ranks"], asked["cuda"]
         found = rehearse_ranks(job, execution, ranks, cuda=cuda, begins=lambda rank: write({"begins": rank}))
         write({"ranks": found})
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

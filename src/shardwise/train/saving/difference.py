@@ -1,22 +1,17 @@
-"""Compares the weights of two folders tensor by tensor, as a program that prints one JSON line.
+"""Compares the weights of two folders tensor by tensor (`programs/difference.py`).
 
-python -m shardwise.train.saving.difference A B [--tolerance 1e-5] [--floor 1e-6]
-
-A and B hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a time.
+Both hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a time.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,24 +101,3 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, ...]:
     norm, whole = float(a.norm()), float((a - b).norm())
     found = (whole / norm if norm else 1.0, whole, float((a - b).abs().max()))
     return tuple(value if math.isfinite(value) else sys.float_info.max for value in found)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compares two folders; see the module's docstring. Exits 2 with a sentence where one cannot be read."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("a", type=Path)
-    parser.add_argument("b", type=Path)
-    parser.add_argument("--tolerance", type=float, default=1e-5)
-    parser.add_argument("--floor", type=float, default=0.0)
-    options = parser.parse_args(arguments)
-    try:
-        found = difference(options.a, options.b, tolerance=options.tolerance, floor=options.floor)
-    except (OSError, SafetensorError) as error:
-        print(f"the weights cannot be compared: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(asdict(found)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

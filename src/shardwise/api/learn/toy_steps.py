@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from shardwise.api.toy import GPUS, LAYERS, ROWS, Held, Piece, pieces, timeline_of
+from shardwise.api.learn.toy import GPUS, LAYERS, ROWS, Held, Piece, pieces, timeline_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.timeline import COMPUTING, Kind, Timeline, TimelineSpan
 

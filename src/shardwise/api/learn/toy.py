@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from shardwise.api.planning import plan, timeline
+from shardwise.api.plans.planning import plan, timeline
 from shardwise.spec.layout.axes import Layout, rows_of_shard
 from shardwise.spec.model.stages import balanced
 from shardwise.spec.plan.timeline import Timeline

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.api.shapes import find_model
-from shardwise.api.training import Programs, TrainResult, Update, train
+from shardwise.api.plans.shapes import find_model
+from shardwise.api.runs.opening import Programs, Update
+from shardwise.api.runs.training import TrainResult, train
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import place_in_group

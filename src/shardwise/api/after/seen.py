@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.api.shapes import find_model
+from shardwise.api.plans.shapes import find_model
 from shardwise.errors import InputError
 from shardwise.launch.run_folder import known_data
 from shardwise.plan import forecast_seen

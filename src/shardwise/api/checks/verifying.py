@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.api.proof import NOTHING_PROVEN, Proof
-from shardwise.api.shapes import find_model
-from shardwise.api.training import Programs, Update
-from shardwise.api.trials import Trying, read_trials
+from shardwise.api.checks.proof import NOTHING_PROVEN, Proof
+from shardwise.api.checks.trials import Trying, read_trials
+from shardwise.api.plans.shapes import find_model
+from shardwise.api.runs.opening import Programs, Update
 from shardwise.errors import InputError, Problem, UnsupportedError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.api.planning import plan, written_to
+from shardwise.api.plans.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.targets import TARGETS

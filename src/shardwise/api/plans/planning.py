@@ -6,10 +6,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardwise.api.calibrated import with_runs
-from shardwise.api.counting import KnownData
-from shardwise.api.merging import DTYPES
-from shardwise.api.shapes import find_model
+from shardwise.api.plans.calibrated import with_runs
+from shardwise.api.plans.counting import KnownData
+from shardwise.api.plans.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import PROBED, probed_machine, this_machine
@@ -76,6 +75,9 @@ def _planned(request: Request, solve: str | None) -> Plan:
         return _on_open_hardware(request)
     return plan_for(request, cluster=cluster)
 
+
+#: Types of weights that text is generated with, and that a merged model is written in.
+DTYPES = ("float32", "bfloat16", "float16")
 
 #: Keys of a job that say what generating needs.
 GENERATES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from shardwise.api.gave_way import ranked
+from shardwise.api.plans.gave_way import ranked
 from shardwise.catalog.calibration import Calibration, MeasuredRun, RunKind, calibration, note_run, noted_runs
 from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.errors import InputError

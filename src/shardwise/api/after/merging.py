@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
+from shardwise.api.plans.planning import DTYPES
 from shardwise.catalog.engines import adapter_lines, model_lines
 from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
 from shardwise.launch.final_files import finished_job
@@ -13,9 +14,6 @@ from shardwise.launch.processes.torch_helpers import run_program
 from shardwise.spec.job.file import read_job
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, naming_a_folder, put_by_a_person
 from shardwise.spec.run import RunDirectory, read_json
-
-#: Types of a merged model's weights.
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def merge(
@@ -58,7 +56,7 @@ def merge(
         )
     asked: dict[str, Any] = {"run_dir": str(run.root), "target": str(target), "dtype": dtype}
     asked |= {"dequantised": dequantised, "base_model": base_model}
-    return json.loads(run_program("shardwise.train.merging", asked, capture=True))
+    return json.loads(run_program("shardwise.programs.merge", asked, capture=True))
 
 
 class Sampling(TypedDict, total=False):
@@ -99,7 +97,7 @@ def chat(
         raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
     asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "system": system}
     asked |= {"as_json": as_json, "base_model": base_model, **drawn}
-    run_program("shardwise.train.chatting", asked)
+    run_program("shardwise.programs.chat", asked)
 
 
 def _is_text(text: str) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.api.planning import timeline
-from shardwise.api.toy import timeline_of
+from shardwise.api.learn.toy import timeline_of
+from shardwise.api.plans.planning import timeline
 from shardwise.catalog.config import parse_config, shape_from_data
 from shardwise.errors import InputError
 from shardwise.launch.lock import is_held

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardwise.api.planning import plan_for
+from shardwise.api.plans.planning import plan_for
 from shardwise.errors import DoesNotFitError, InputError, Problem, StoppedError
 from shardwise.launch.batch_trial import try_batch
 from shardwise.launch.follow import Phase, tell

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.api.training import (
-    Planned,
-    Programs,
-    TrainResult,
-    Update,
-    accept,
-    asked,
-    prepare,
-    result,
-    say_if_replanned,
-    write_first,
-)
+from shardwise.api.runs.opening import OnUpdate, Opening, Planned, Programs
+from shardwise.api.runs.training import TrainResult, asked, result
 from shardwise.errors import InputError
-from shardwise.launch.final_files import has_result
 from shardwise.launch.follow import Notice, tell
-from shardwise.launch.lock import locked
 from shardwise.launch.nodes.meeting import Nodes, gather, join, listen
 from shardwise.launch.nodes.peers import Peers, word_of
 from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import place_in_group
-from shardwise.launch.processes.workers import follow_ranks, forget_last_launch
+from shardwise.launch.processes.workers import follow_ranks
 from shardwise.launch.ranks import node_ranks
 from shardwise.launch.requirements import check_present, check_trainable, share_of_nodes, training_cluster
-from shardwise.launch.run_folder import Before, check_same_job, taken_back_on_error
+from shardwise.launch.run_folder import Before, taken_back_on_error
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, read_json, write_json
-
-OnUpdate = Callable[[Update], None] | None
 
 _SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
 _SHARED_CACHE = "set SHARDWISE_CACHE to a folder on a disk that all nodes share"
@@ -73,41 +59,34 @@ def train_on_nodes(
 def _train_as_first(
     request: Request, run: RunDirectory, *, nodes: Nodes, on_update: OnUpdate, replan: bool, programs: Programs
 ) -> TrainResult:
-    def say(text: str) -> None:
-        tell([Notice(text=text)], on_update)
-
     before = Before.of(run)
     with ExitStack() as held:
         server = held.enter_context(listen(nodes))
         place = share_of_nodes(request, nodes)
-        cluster, chosen = accept(request, place=place)
-        with request.blaming("output_dir"):
-            lock = held.enter_context(locked(run, say=say))
-            check_same_job(run, request.job)
+        opening = Opening.of(request, run, place=place, held=held, on_update=on_update)
+        kind = opening.cluster.gpu.kind
         with taken_back_on_error(run, before):
-            peers = gather(nodes, server, say=say)
+            peers = gather(nodes, server, say=opening.say)
             held.enter_context(_telling(peers))
             _check_shared(run, peers)
-            if has_result(run, request.job):
+            if not opening.goes_on(replan=replan):
                 return result(run, outcome="already_finished")
-            say_if_replanned(run, chosen, replan=replan, on_update=on_update)
-            forget_last_launch(run)
-            write_first(request, chosen, run=run, on_update=on_update)
+            opening.write()
             ranks = held.enter_context(
                 node_ranks(
                     run,
                     nodes,
                     processes=place.local_size,
-                    kind=cluster.gpu.kind,
+                    kind=kind,
                     host=peers.address,
                     server=server,
                     module=programs.worker,
-                    lock=lock,
+                    lock=opening.lock,
                 )
             )
-            prepare(request, chosen, run=run, cluster=cluster, on_update=on_update, programs=programs)
+            opening.prepare(programs)
             _check_inputs(run, request.job, peers)
-        begin = {"kind": cluster.gpu.kind, "processes": place.local_size, "run": str(run.root.resolve())}
+        begin = {"kind": kind, "processes": place.local_size, "run": str(run.root.resolve())}
         peers.send({"begin": True, **begin})
         requests = held.enter_context(StopRequests())
         follow_ranks(run, ranks, processes=place.size, requests=requests, on_update=on_update, peers=peers)

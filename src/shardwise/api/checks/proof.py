@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardwise.api.rounding import Look, damped_look, farthest_apart, plain_look
-from shardwise.api.trials import Trials
+from shardwise.api.checks.rounding import Look, damped_look, farthest_apart, plain_look
+from shardwise.api.checks.trials import Trials
 from shardwise.errors import DoesNotFitError, InputError, StoppedError, WorkerFailedError
 from shardwise.launch.processes.torch_helpers import weights_difference
 from shardwise.launch.trials import REFERENCE, Trial, Unable, clear

@@ -56,7 +56,7 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
         what = "cores" if is_cpu else "GPUs"
         raise InputError(f"--processes is {ranks}, and this machine has {most} {what}; expected 1 to {most}")
     environment = worker_environment(os.environ, processes=ranks, kind=machine.gpu.kind)
-    program = "shardwise.train.measuring.probe"
+    program = "shardwise.programs.probe"
     with _scratch(ranks) as folder:
         asked = {"ranks": ranks, "folder": folder}
         measured = json.loads(run_program(program, asked, capture=True, environment=environment))

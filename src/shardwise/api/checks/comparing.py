@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shardwise.api.planning import timeline
-from shardwise.api.training import Programs, Update
-from shardwise.api.trials import Trials, Trying, read_trials
+from shardwise.api.checks.trials import Trials, Trying, read_trials
+from shardwise.api.plans.planning import timeline
+from shardwise.api.runs.opening import Programs, Update
 from shardwise.errors import (
     DamagedResultError,
     DoesNotFitError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.api.seen import memory_seen
+from shardwise.api.after.seen import memory_seen
 from shardwise.catalog import gpus, models
 from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import collect, write_report

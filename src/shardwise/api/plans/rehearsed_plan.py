@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.api.gave_way import ranked
-from shardwise.api.planning import plan
-from shardwise.api.rehearsing import eagerly, refusals, rehearse_candidate
+from shardwise.api.plans.gave_way import ranked
+from shardwise.api.plans.planning import plan
+from shardwise.api.plans.rehearsing import eagerly, refusals, rehearse_candidate
 from shardwise.errors import HardwareError, UnsupportedError
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
