@@ -123,7 +123,7 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
     if work.execution.compile and work.execution.gradient_checkpointing == "none":
         # Theirs saves what products read too; ours has that of the block at work.
         blocks = len(holding.part.span) - name.startswith("backward of layer")
-        _add(changed, "activations", blocks * work.tokens * (work.saved_whole - work.saved))
+        _add(changed, "activations", blocks * work.tokens * (work.of_block.saved_whole - work.of_block.saved))
     return changed
 
 

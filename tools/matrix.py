@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Offload, OptimizerName, Precision
+from shardwise.spec.support.rows import OWN_LINEAR_LAYERS
 from shardwise.spec.support.splits import EXPERT_FAMILIES, NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
-from shardwise.spec.support.trained import OFFLOADS, OPTIMIZERS, OWN_LINEAR_LAYERS, PRECISIONS, refusal
+from shardwise.spec.support.trained import refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
 
@@ -56,6 +59,10 @@ def _cell(layout: Layout) -> str:
     return f"{', '.join(trained)} (CPU)" if trained else "refused"
 
 
+def _all(values: Any) -> str:
+    return ", ".join(get_args(values))
+
+
 def page() -> str:
     """The page as it should be."""
     dense = sorted(name for name, family in FAMILIES.items() if family.experts is None)
@@ -94,7 +101,7 @@ def page() -> str:
         "- LoRA is PEFT's in every cell: rsLoRA, DoRA, `modules_to_save` (`test_lora_variants.py`; names and",
         "  counts of every family: `tests/unit/plan/test_saved_names.py`), dropout",
         "  (`test_draws.py`), stages with nothing to train, where adapters lie elsewhere (`test_idle_stages.py`).",
-        f"- Precisions: {', '.join(PRECISIONS)}. Optimizers: {', '.join(OPTIMIZERS)}. Offload: {', '.join(OFFLOADS)}.",
+        f"- Precisions: {_all(Precision)}. Optimizers: {_all(OptimizerName)}. Offload: {_all(Offload)}.",
         "- Offload (`optimizer`: its states, with copies of the weights that it steps; `parameters`, or `all`:",
         "  weights, gradients and optimizer states) goes with every cell, (CPU) in `tests/dist/test_offload.py`;",
         "  `parameters` not with `zero1` and `zero_bubble`. `optimizer` was [measured](how/measured.md) once.",

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from shardwise.api.toy import GPUS, HOLDINGS, LAYERS, ROWS, STRATEGIES, Held, pieces, timeline_of
+from shardwise.api.learn.toy import GPUS, HOLDINGS, LAYERS, ROWS, STRATEGIES, Held, pieces, timeline_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Timeline
 

@@ -62,7 +62,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.build import Build
-from shardwise.train.measuring.memory import Allocations, Held, _highest, held
+from shardwise.train.measuring.memory import Allocations, Held, held, highest_by_phase
 from tests.dist.cells import composed, prepare_cell
 from tests.dist.worlds import run_world
 
@@ -128,7 +128,7 @@ def _peaks(run: RunDirectory, chosen: Execution) -> dict[str, int]:
         unseen = _grown(profiler) - (_held(built).total - before.total)
         buckets = sum(bucket.nbytes for bucket in built.model.spread.kept_gradients)
         if index and counters["stats"]["unique_graphs"] == graphs:
-            steps.append((unseen, before.total + buckets + _highest(profiler), index))
+            steps.append((unseen, before.total + buckets + max(highest_by_phase(profiler).values()), index))
     peak, unseen, step = max((p, u, at) for u, p, at in steps if u <= max(min(steps)[0], EXACT * p))
     now = _held(built)
     return {"weights": now.weights, "optimizer": now.optimizer, "peak": peak, "unseen": unseen, "step": step}

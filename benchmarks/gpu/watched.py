@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwise.train import worker
-from shardwise.train.watching.exit import end_process
+from shardwise.programs import worker
+from shardwise.train.watching.signals import end_process
 
 COUNTS = {"count": 0}
 

@@ -27,7 +27,8 @@ from shardwise.spec.run import RunDirectory, read_metrics, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.guards.checks import check_layout, check_trained
 from shardwise.train.loop import train
-from shardwise.train.saving.gather import gathered
+from shardwise.train.saving.export import gathered
+from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.worlds import run_world
@@ -140,6 +141,13 @@ def train_rank(run: RunDirectory, chosen: Execution) -> Trained:
     ]
     train_on(run, built)
     return outcome(run, built, seen=seen)
+
+
+def train_and_save(run: RunDirectory, chosen: Execution) -> None:
+    """Trains to the end and writes `final/`."""
+    built = composed(run, chosen)
+    train_on(run, built)
+    save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
 
 
 def outcome(run: RunDirectory, built: Build, *, seen: list[int] | None = None) -> Trained:

@@ -19,9 +19,7 @@ import pytest
 from shardwise.errors import InputError
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.chatting import Chat, Reply
-from shardwise.train.saving.final import save_final
-from shardwise.train.watching.journal import Journal
-from tests.dist.cells import composed, execution, prepare_cell, train_on
+from tests.dist.cells import execution, prepare_cell, train_and_save
 from tests.dist.worlds import run_world, said_by
 
 QUESTION = [{"role": "user", "content": "red green"}]
@@ -30,18 +28,12 @@ SECONDS = 120
 PROMPT = r"> (\x1b\[\?2004h)?$"
 
 
-def _train(run: RunDirectory) -> None:
-    built = composed(run, execution(precision="fp32"))
-    train_on(run, built)
-    save_final(built.model, run=run, journal=Journal(run=run, rank=0))
-
-
 @pytest.fixture(scope="module")
 def run(make_job: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A finished run of a model that seldom ends its answers by itself."""
     job = make_job("of many positions", train={"max_steps": 2, "learning_rate": 1e-4})
     made = prepare_cell(job, tmp_path_factory.mktemp("chats") / "run")
-    run_world(1, _train, made)
+    run_world(1, train_and_save, made, execution())
     write_json(made.outcome, {"outcome": "finished"})
     return made
 

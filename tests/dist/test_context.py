@@ -15,8 +15,7 @@ from shardwise.parallel.context import NAME, Context, own_parts
 from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.support.rows import MASKED_WITHOUT_POSITIONS
-from shardwise.spec.support.splits import NOT_IN_PARTS
+from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS, NOT_IN_PARTS
 from tests.dist.cells import OPTIMIZERS, PAIRS, TOLERANCE, ZERO1, must_equal, relative, spread, train_cell
 from tests.dist.worlds import installed, run_world
 from tests.unit.catalog.small import small_config, their_config

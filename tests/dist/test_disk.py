@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,18 +100,3 @@ def test_a_save_without_room_says_what_it_needed_and_what_was_free(make_job, tmp
         assert [folder.name for _, folder in run.checkpoints()] == ["checkpoint-1"]
         assert not list(run.root.glob(".checkpoint*"))
         assert not list(run.root.glob(".final*"))
-
-
-def test_the_program_stops_before_the_first_step_where_six_saves_do_not_fit(make_job, tmp_path) -> None:
-    with small_disk(tmp_path / "disk", kib=60 * 1024) as disk:
-        saving = {"max_steps": 12, "save_steps": 2, "save_total_limit": None, "warmup_steps": 0}
-        job = make_job("of whole blocks", train=saving, output_dir=str(disk / "run"), hardware="cpu:1")
-        path = tmp_path / "job.yaml"
-        path.write_text(json.dumps(job.to_json()))
-        argv = [sys.executable, "-m", "shardwise", "train", str(path)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "1000"})
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "is to hold 6 checkpoints of " in done.stderr
-        assert f"and its disk ({disk}) has 60.0 MiB free" in done.stderr
-        assert "name another output_dir, or set train.save_total_limit" in done.stderr
-        assert list(disk.iterdir()) == []

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from shardwise.models.anatomy import drops_out, find_anatomy
+from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.recompute import apply_recompute
-from shardwise.parallel.tensor.slices import settle_gradients
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Recompute
 from tests.dist.cells import must_equal, spread, train_cell

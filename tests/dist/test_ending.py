@@ -6,8 +6,9 @@ import itertools
 import os
 import shutil
 import time
+from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import worker
 from shardwise.train.loop import train
+from shardwise.train.saving import export
 from shardwise.train.saving import final as save
-from shardwise.train.saving import gather
 from shardwise.train.saving.atomic import SaveError
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
@@ -37,7 +38,7 @@ class Aborts:
 
 os.last = Aborts()
 atexit.register(Path(os.environ["TEST_HANDED_OVER"]).touch)
-runpy.run_module("shardwise.train.worker", run_name="__main__")
+runpy.run_module("shardwise.programs.worker", run_name="__main__")
 """
 
 
@@ -63,20 +64,13 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, tmp
 def _finish(run: RunDirectory, chosen: Execution, fails: Exception | None = None) -> str:
     """Trains, or goes on, and finishes as a worker does; what a failure says."""
     built = composed(run, chosen)
-    start = built.checkpoints.restore()
-    journal = Journal(run=run, rank=built.world.rank)
+    start, journal = built.checkpoints.restore(), Journal(run=run, rank=built.world.rank)
     ended = train(built, start=start, journal=journal, stop=StopFlag())
-
-    def refuses(*_: Any) -> None:
-        assert fails is not None
-        raise fails
-
-    if fails:
-        save.copy_configuration = refuses
-    try:
-        worker._finish(built, ended, run=run, hardware="cpu:1", journal=journal, seconds=1.0)
-    except SaveError as error:
-        return str(error)
+    with patch.object(save, "copy_configuration", side_effect=fails) if fails else nullcontext():
+        try:
+            worker._finish(built, ended, run=run, hardware="cpu:1", journal=journal, seconds=1.0)
+        except SaveError as error:
+            return str(error)
     return f"from step {start}"
 
 
@@ -119,7 +113,7 @@ def test_what_was_trained_is_kept_where_final_cannot_be_written(fails, words, ma
 def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[int, ...]) -> str:
     """Finishes as a worker does, where some ranks have no memory to gather the second tensor; what the failure says.
     Others are in the gathering until these have left it."""
-    real, number, left = gather.gathered, itertools.count(), run.root / "left"
+    real, number, left = export.gathered, itertools.count(), run.root / "left"
     has_memory = int(os.environ["RANK"]) not in ranks
 
     def gathered(parameter: torch.Tensor) -> torch.Tensor:
@@ -129,7 +123,7 @@ def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[in
             time.sleep(0.05)
         raise SystemExit("ended by the launcher") if has_memory else torch.OutOfMemoryError("CUDA out of memory")
 
-    gather.gathered, save._MEETING = gathered, timedelta(seconds=2)
+    export.gathered, save._MEETING = gathered, timedelta(seconds=2)
     try:
         return _finish(run, chosen)
     except (RuntimeError, SystemExit) as error:
@@ -161,12 +155,9 @@ def test_a_run_that_is_the_first_step_of_its_warm_up_is_saved_and_says_that_it_t
 ) -> None:
     settings = {"output_dir": str(tmp_path / "run"), "hardware": "cpu:1"}
     job = make_job(method="lora", train={"max_steps": 1, "warmup_steps": 3}, **settings)
-    notices: list[str] = []
-    result = api.train(
-        job, on_update=lambda update: notices.append(update.text) if isinstance(update, api.Notice) else None
-    )
+    result = api.train(job)
     assert result.outcome == "finished"
-    assert any("all of which are warm-up: nothing will be trained" in text for text in notices), notices
+    assert "all of which are warm-up: nothing will be trained" in result.run.notices.read_text()
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_what_is_forecast_to_fit_no_more_but_does_is_found_and_kept_by_the_run(
     assert max(metrics[0]["peak_memory_bytes"]) <= found.best.peak_bytes, "rows of a trial are the longest"
     trial = RunDirectory(run.logs / "batch_16")
     assert (read_json(trial.measured)["steps"], trial.checkpoints(), trial.final.exists()) == (2, [], False)
-    monkeypatch.setattr("shardwise.api.training.find_batch", None)  # which would be called to find it again
+    monkeypatch.setattr("shardwise.api.runs.training.find_batch", None)  # which would be called to find it again
     api.train(job, overrides=["train.max_steps=2"], find_micro_batch=True)
     assert len(read_metrics(run)) == 2
     again = read_plan(run.plan)

@@ -18,7 +18,7 @@ from shardwise.spec.begin import is_to_wait
 assert is_to_wait()
 path = Path(os.environ["TEST_IMPORTED"]) / os.environ["RANK"]
 atexit.register(lambda: path.write_text(json.dumps(sorted(sys.modules))))
-runpy.run_module("shardwise.train.worker", run_name="__main__")
+runpy.run_module("shardwise.programs.worker", run_name="__main__")
 """
 
 #: transformers imports torch.distributed.tensor and fsdp, torch._dynamo and sympy with any model, and PEFT

@@ -17,7 +17,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.saving.gather import gathered
+from shardwise.train.saving.export import gathered
 from tests.dist.cells import ZERO1, ZERO2, composed, must_equal, prepare_cell, spread, train_cell
 from tests.dist.test_final import finish, loss_of
 from tests.dist.worlds import run_world

@@ -22,7 +22,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.measuring.memory import Allocations, _highest, held
+from shardwise.train.measuring.memory import Allocations, held, highest_by_phase
 from tests.dist.cells import ZERO1, ZERO2, composed, execution, forecast_holdings, prepare_cell, spread
 from tests.dist.worlds import run_world
 
@@ -178,7 +178,7 @@ def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], in
     for batch in built.batches.from_(0):
         with Allocations(profile_memory=True) as profiler:
             built.step(batch)
-        peaks.append(_highest(profiler))
+        peaks.append(max(highest_by_phase(profiler).values()))
         built.optimizer.step()
         built.optimizer.zero_grad()
     return peaks, sum(local_part(p).nbytes for p in built.model.trainable)

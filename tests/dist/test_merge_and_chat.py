@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -25,17 +23,11 @@ from shardwise.train.chatting import Chat
 from shardwise.train.result import base_of, find_base
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
-from tests.dist.cells import composed, execution, prepare_cell, train_on
+from tests.dist.cells import composed, execution, prepare_cell, train_and_save
 from tests.dist.worlds import run_world, said_by
 
 LORA = {"r": 4, "lora_alpha": 8}
 QUESTION = [{"role": "user", "content": "red green"}]
-
-
-def _train(run: RunDirectory, precision: str) -> None:
-    built = composed(run, execution(precision=precision))
-    train_on(run, built)
-    save_final(built.model, run=run, journal=Journal(run=run, rank=0))
 
 
 @pytest.fixture
@@ -45,7 +37,7 @@ def trained(make_job, tmp_path):
     def make(model: str, *, precision: str = "fp32", **job: Any) -> RunDirectory:
         train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0, "precision": precision}
         run = prepare_cell(make_job(model, **{"method": "lora", "train": train, **job}), tmp_path / "run")
-        run_world(1, _train, run, precision)
+        run_world(1, train_and_save, run, execution(precision=precision))
         return run
 
     return make
@@ -69,36 +61,9 @@ def _merged(
     return (read_json(run.merged / "manifest.json") or {})["merged"]
 
 
-#: Prints the largest difference of a logit, merged and not, relative to the largest logit, and of base and merged.
-LOADING = """
-import sys, torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
-base, adapter, merged = sys.argv[1:]
-ids = torch.tensor([AutoTokenizer.from_pretrained(merged)("red green blue one two")["input_ids"]])
-one = AutoModelForCausalLM.from_pretrained(base)
-before = one(ids).logits
-expected = PeftModel.from_pretrained(one, adapter).eval()(ids).logits
-found = AutoModelForCausalLM.from_pretrained(merged)(ids).logits
-print(*(float((other - expected).abs().max() / expected.abs().max()) for other in (found, before)))
-"""
-
-
-def test_a_merged_model_loads_in_a_clean_process_with_the_logits_of_base_and_adapter(trained, models) -> None:
-    run = trained("untied")
-    said = _merged(run)
-    assert (said["onto"], said["dtype"], said["rows"]) == ("base", "float32", "8 training rows")
-    assert said["difference"] <= 1e-5 * max(1.0, said["largest_logit"])
-    command = [sys.executable, "-c", LOADING, str(models["untied"]), str(run.final), str(run.merged)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    apart, moved = map(float, done.stdout.split())
-    assert apart <= 1e-5
-    assert moved > 1e-2
-    assert (run.merged / "tokenizer.json").is_file() and not list(run.root.glob(".merged*"))
-
-
 #: Base, what is said of the adapter, and whether the merged model is tied.
 ADAPTERS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "a base": ("untied", {}, False),
     "a tied base": ("tied", {}, True),
     "DoRA": ("untied", {"use_dora": True}, False),
     "a trained copy of a tied head": ("tied", {"modules_to_save": ["lm_head"]}, False),
@@ -114,7 +79,10 @@ def test_adapters_of_every_kind_are_merged(name, trained, models) -> None:
     model, lora, tied = ADAPTERS[name]
     run = trained(model, lora={**LORA, **lora})
     said = _merged(run)
+    assert (said["onto"], said["dtype"], said["rows"]) == ("base", "float32", "8 training rows")
     assert said["difference"] <= 1e-5 * max(1.0, said["largest_logit"])
+    assert AutoTokenizer.from_pretrained(run.merged)("red green")["input_ids"]
+    assert not list(run.root.glob(".merged*"))
     ids = torch.arange(3, 40).unsqueeze(0)
     base: Any = AutoModelForCausalLM.from_pretrained(models[model])
     before = base(ids).logits.detach()
@@ -161,7 +129,7 @@ def of_project(project, tmp_path):
 
     def make(model: str = "untied", **job: Any) -> RunDirectory:
         run = prepare_cell(project(model, **{"method": "lora", **job}), tmp_path / "project/runs/first")
-        run_world(1, _train, run, "fp32")
+        run_world(1, train_and_save, run, execution())
         return run
 
     return make
@@ -233,33 +201,44 @@ def test_large_updates_that_float32_rounds_are_looked_at_in_float64(trained) -> 
     assert found, "the updates should be large enough for float32 to round"
 
 
-def _merge_wrongly(run: RunDirectory, memory: int) -> str:
-    """What merging says of a merge of PEFT's that is wrong in every type."""
-    real = merging._adapted
+def _merge_where(run: RunDirectory, fault: str, amount: int = 2**40, error: type[Exception] = WorkerFailedError) -> str:
+    """What merging says of a merge of PEFT's that is `wrong` in every type, of a slip while it is saved, of a disk that
+    is `full` or `fills`; with so much memory, or so much of the disk, free."""
+    adapted, save = merging._adapted, merging._save
 
-    def adapted(*given: Any, **options: Any) -> Any:
-        model = real(*given, **options)
-        unload = model.merge_and_unload
-
-        def wrongly() -> Any:
-            merged = unload()
-            merged.get_output_embeddings().weight.data[0, 0] += 1
-            return merged
-
-        model.merge_and_unload = wrongly
+    def spoil(model: Any) -> Any:
+        model.get_output_embeddings().weight.data[0, 0] += 1
         return model
 
-    merging._adapted = adapted
-    merging.available_memory = lambda: memory
-    return said_by(WorkerFailedError, merging.merge, str(run.root), str(run.merged), None, False)
+    def wrong(*given: Any, **options: Any) -> Any:
+        model = adapted(*given, **options)
+        unload = model.merge_and_unload
+        model.merge_and_unload = lambda: spoil(unload())
+        return model
+
+    def fills(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    faults: dict[str, tuple[str, Any]] = {
+        "wrong": ("_adapted", wrong),
+        "slip": ("_save", lambda model, *others: save(spoil(model), *others)),
+        "full": ("free_disk", lambda _: amount),
+        "fills": ("_save", fills),
+    }
+    merging.available_memory = lambda: amount if fault == "wrong" else 2**40
+    setattr(merging, *faults[fault])
+    dtype = "float32" if fault == "full" else None
+    return said_by(error, merging.merge, str(run.root), str(run.merged), dtype, False)
 
 
-def test_what_differs_in_float64_too_is_refused(trained) -> None:
+def test_what_differs_in_float64_too_or_from_what_was_to_be_written_is_not_kept(trained) -> None:
     run = trained("untied")
-    said = run_world(1, _merge_wrongly, run, 2**40)[0]
+    said = run_world(1, _merge_where, run, "wrong")[0]
     assert "logits of the merged model differ by up to" in said and "(in float64 by " in said
-    small = run_world(1, _merge_wrongly, run, 300_000)[0]
+    small = run_world(1, _merge_where, run, "wrong", 300_000)[0]
     assert "differ by up to" in small and "float64" not in small, "memory is too small to look again"
+    said = run_world(1, _merge_where, run, "slip")[0]
+    assert "logits of the merged model differ by up to" in said and "from those of what was to be written" in said
     assert not list(run.root.glob("*merged*"))
 
 
@@ -284,48 +263,16 @@ def test_a_second_merge_keeps_what_a_person_put_there(trained) -> None:
     assert "| merged weights | float32 |" in (run.merged / "README.md").read_text()
 
 
-def _merge_onto_a_full_disk(run: RunDirectory, free: int) -> str:
-    merging.free_disk = lambda _: free
-    return said_by(InputError, merging.merge, str(run.root), str(run.merged), "float32", False)
-
-
-def _merge_onto_a_disk_that_fills(run: RunDirectory) -> str:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    merging._save = full
-    return said_by(WorkerFailedError, merging.merge, str(run.root), str(run.merged), None, False)
-
-
 def test_a_disk_that_is_too_small_is_said_before_anything_is_written(trained) -> None:
     run = trained("bfloat16", precision="mixed")
-    said = run_world(1, _merge_onto_a_full_disk, run, 100_000)[0]
+    said = run_world(1, _merge_where, run, "full", 100_000, InputError)[0]
     assert said.startswith(f"{run.merged}: the merged model takes ")
     assert "and its disk has 97.7 KiB left; free some, name a folder on another disk by --output, or" in said
     assert not list(run.root.glob("*merged*"))
     _merged(run)
-    said = run_world(1, _merge_onto_a_disk_that_fills, run)[0]
+    said = run_world(1, _merge_where, run, "fills")[0]
     assert said.endswith("No space left on device; what was there before is as it was")
     assert result_fault(run.merged) is None and not list(run.root.glob(".merged*"))
-
-
-def _merge_with_a_slip(run: RunDirectory) -> str:
-    real = merging._save
-
-    def slipping(model: Any, *others: Any) -> None:
-        model.get_output_embeddings().weight.data[0, 0] += 1
-        real(model, *others)
-
-    merging._save = slipping
-    return said_by(WorkerFailedError, merging.merge, str(run.root), str(run.merged), None, False)
-
-
-def test_a_folder_with_other_logits_is_not_kept(trained) -> None:
-    run = trained("untied")
-    said = run_world(1, _merge_with_a_slip, run)[0]
-    assert "logits of the merged model differ by up to" in said
-    assert "from those of what was to be written" in said
-    assert not list(run.root.glob("*merged*"))
 
 
 def _answers(run: RunDirectory, part: str) -> tuple[str, int, int, set[str]]:

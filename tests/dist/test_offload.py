@@ -15,7 +15,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
-from shardwise.train.guards.devices import read_back_places
+from shardwise.train.guards.read_back import read_back_places
 from tests.dist.cells import (
     OPTIMIZERS,
     PAIRS,

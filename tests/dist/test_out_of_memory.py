@@ -14,8 +14,8 @@ from shardwise.errors import WorkerFailedError
 SHORT = """
 import os
 import torch
-from shardwise.train import worker
-from shardwise.train.watching.exit import end_process
+from shardwise.programs import worker
+from shardwise.train.watching.signals import end_process
 from shardwise.train.watching.journal import Journal
 
 begins = Journal.stepping

@@ -121,19 +121,21 @@ def must_train_the_same(
         assert rank == found[0], "ranks report different figures"
     assert relative(expected.losses, found[0].losses) <= TOLERANCE
     assert relative(expected.norms, found[0].norms) <= TOLERANCE
-    wanted, got = (loaded(folder, tmp_path / name, adapters) for name in ("plain", "spread"))
+    must_be_saved_the_same(folder, tmp_path, adapters)
+
+
+def must_be_saved_the_same(folder: Path, saved: Path, adapters: Any = None, *, inside: str = "") -> None:
+    """What lies in `plain` and in `spread`, as `from_pretrained` reads it."""
+
+    def loaded(path: Path) -> dict[str, torch.Tensor]:
+        base = AutoModelForCausalLM.from_pretrained(path if adapters is None else folder)
+        model: Any = base if adapters is None else PeftModel.from_pretrained(base, path)
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    wanted, got = (loaded(saved / name / inside) for name in ("plain", "spread"))
     assert wanted.keys() == got.keys()
     for name, weight in wanted.items():
-        assert apart(weight, got[name]) <= TOLERANCE, name
-
-
-def loaded(folder: Path, saved: Path, adapters: Any) -> dict[str, torch.Tensor]:
-    """As `from_pretrained` reads it."""
-    if adapters is None:
-        model: Any = AutoModelForCausalLM.from_pretrained(saved)
-    else:
-        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), saved)
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+        assert apart(weight, got[name]) <= TOLERANCE, (inside, name)
 
 
 @pytest.fixture(scope="session")
@@ -232,12 +234,11 @@ def test_what_a_step_does_not_take_is_refused_in_a_sentence(folders) -> None:
 
 
 def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path) -> None:
-    def refused(layout: Any = "single", changed: Any = None, **options: Any) -> str:
-        model = changed if changed is not None else AutoModelForCausalLM.from_pretrained(folders["untied"])
-        return said_by(InputError, shardwise.parallelize, model, layout, **options)
-
     def base() -> Any:
         return AutoModelForCausalLM.from_pretrained(folders["untied"])
+
+    def refused(layout: Any = "single", changed: Any = None, **options: Any) -> str:
+        return said_by(InputError, shardwise.parallelize, base() if changed is None else changed, layout, **options)
 
     assert "`shardwise plan`" in refused("auto")
     assert "fsdpp" in refused("fsdpp")

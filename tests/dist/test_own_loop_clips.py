@@ -1,4 +1,5 @@
-"""Gradients that a loop of one's own reads and clips by stock calls: norms of whole weights under every layout."""
+"""Gradients that a loop of one's own reads and clips by stock calls: norms of whole weights under every layout. And its
+optimizers: those that would train nothing, or parts otherwise than wholes, are refused."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bitsandbytes
 import pytest
 import torch
 from accelerate import Accelerator
@@ -15,20 +17,16 @@ import shardwise
 from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import Layout
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import TOLERANCE, apart, relative
-from tests.dist.test_own_loop import batches, loaded, lora, model_of
+from tests.dist import cells
+from tests.dist.cells import TOLERANCE, relative
+from tests.dist.test_own_loop import batches, lora, model_of, must_be_saved_the_same
 from tests.dist.worlds import run_world, said_by, toy_model
 
 #: To which gradients are clipped: less than any norm here.
 MOST, STEPS, EPSILON = 0.5, 3, 1e-5
 
 LAYOUTS: dict[str, Layout] = {
-    "single": Layout(),
-    "ddp": Layout(dp_replicate=2),
-    "zero1": Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False),
-    "fsdp": Layout(dp_shard=2),
-    "tp": Layout(tp=2),
-    "pp": Layout(pp=2),
+    **{name: cells.LAYOUTS[name] for name in ("single", "ddp", "zero1", "fsdp", "tp", "pp")},
     "fsdp x pp": Layout(dp_shard=2, pp=2),
     "tp x fsdp": Layout(dp_shard=2, tp=2),
 }
@@ -56,32 +54,10 @@ def in_halves(parameters: list[Any], _: Any) -> torch.Tensor:
     return norm
 
 
-def summed(parameters: list[Any], _: Any) -> torch.Tensor:
-    return scaled(parameters, sum((p.grad.detach() ** 2).sum() for p in parameters).sqrt())  # pyright: ignore
-
-
-def by_items(parameters: list[Any], _: Any) -> torch.Tensor:
-    return scaled(parameters, torch.tensor(sum(p.grad.data.norm(2).item() ** 2 for p in parameters) ** 0.5))
-
-
-def stacked(parameters: list[Any], _: Any) -> torch.Tensor:
-    return scaled(parameters, torch.stack([p.grad.norm() for p in parameters]).norm())
-
-
-def flat(parameters: list[Any], _: Any) -> torch.Tensor:
-    return scaled(parameters, torch.cat([p.grad.flatten() for p in parameters]).norm())
-
-
-def by_accelerate(parameters: list[Any], _: Any) -> torch.Tensor:
-    return Accelerator(cpu=True).clip_grad_norm_(parameters, MOST)
-
-
 def by_fabric(parameters: list[Any], optimizer: Any) -> torch.Tensor:
     from lightning_fabric import Fabric
 
-    fabric = Fabric(accelerator="cpu", devices=1)
-    norm = fabric.clip_gradients(torch.nn.Identity(), optimizer, max_norm=MOST)
-    assert norm is not None
+    norm: Any = Fabric(accelerator="cpu", devices=1).clip_gradients(torch.nn.Identity(), optimizer, max_norm=MOST)
     return norm
 
 
@@ -92,11 +68,13 @@ WAYS: dict[str, Callable[..., torch.Tensor]] = {
     "torch, largest element": lambda *given: by_torch(*given, norm_type=float("inf")),
     "torch, sum of sizes": lambda *given: by_torch(*given, norm_type=1),
     "torch, norm and scaling apart": in_halves,
-    "squares summed": summed,
-    "squares of items summed": by_items,
-    "norms stacked": stacked,
-    "flattened": flat,
-    "accelerate": by_accelerate,
+    "squares summed": lambda held, _: scaled(held, sum((p.grad.detach() ** 2).sum() for p in held).sqrt()),  # pyright: ignore
+    "squares of items summed": lambda held, _: scaled(
+        held, torch.tensor(sum(p.grad.data.norm(2).item() ** 2 for p in held) ** 0.5)
+    ),
+    "norms stacked": lambda held, _: scaled(held, torch.stack([p.grad.norm() for p in held]).norm()),
+    "flattened": lambda held, _: scaled(held, torch.cat([p.grad.flatten() for p in held]).norm()),
+    "accelerate": lambda held, _: Accelerator(cpu=True).clip_grad_norm_(held, MOST),
     "fabric": by_fabric,
 }
 
@@ -138,9 +116,7 @@ def test_every_usual_way_to_clip_is_that_of_one_process(folder, tmp_path, layout
     for way, norms in expected.items():
         for found in ranks:
             assert relative(norms, found[way]) <= TOLERANCE, way
-        wanted, got = (loaded(folder, tmp_path / name / way, adapters) for name in ("plain", "spread"))
-        for name, weight in wanted.items():
-            assert apart(weight, got[name]) <= TOLERANCE, (way, name)
+        must_be_saved_the_same(folder, tmp_path, adapters, inside=way)
 
 
 def _other_readings(folder: Path, layout: Layout | None) -> dict[str, Any]:
@@ -162,9 +138,7 @@ def _other_readings(folder: Path, layout: Layout | None) -> dict[str, Any]:
         "finite": [bool(torch.isfinite(g).all()) for g in picked],
         "not a number": [bool(g.isnan().any()) for g in picked],
         "zeros": [int(torch.count_nonzero(g)) for g in picked],
-        "after clipping by value": [
-            float(torch.nn.utils.clip_grad_value_(model.parameters(), 1e-3) or g.norm()) for g in picked
-        ],
+        "by value": [float(torch.nn.utils.clip_grad_value_(model.parameters(), 1e-3) or g.norm()) for g in picked],
     }
 
 
@@ -218,3 +192,90 @@ def test_copies_that_drifted_apart_are_neither_saved_nor_trained_on(folder, tmp_
         assert saving.startswith("before saving: rank 0 and rank 1 hold different trained weights in model.")
         assert stepping.startswith("before step 2: rank 0 and rank 1 hold different trained weights in model.")
     assert not (tmp_path / "saved").exists()
+
+
+def _of_nothing(folder: Path) -> dict[str, str]:
+    """Optimizers that hold no parameter of the parallelized model."""
+    given = model_of(folder, None)
+    before = torch.optim.AdamW(given.parameters())
+    model = shardwise.parallelize(given, "fsdp")
+    emptied = torch.optim.SGD(given.parameters(), lr=0.1)
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    first, second = batches()[:2]
+    model.step(first)
+    said = {"before": said_by(UnsupportedError, before.step), "emptied": said_by(UnsupportedError, emptied.step)}
+    model.zero_grad()
+    model.step(first)  # a loop may leave an update out
+    other.step()
+    model.zero_grad()
+    said["other"] = said_by(UnsupportedError, model.step, second)
+    with torch.no_grad():
+        next(model.parameters()).add_(0.1)  # as an optimizer of copies does, which are written back by hand
+    model.step(second)
+    return said
+
+
+def test_an_optimizer_that_holds_nothing_of_the_model_is_refused_with_the_cause(folder) -> None:
+    for said in run_world(2, _of_nothing, folder):
+        assert said["before"].startswith("AdamW holds parameters of the model that parallelize was given")
+        assert said["emptied"].startswith("SGD holds parameters of the model that parallelize was given")
+        assert "make the optimizer after parallelize, over model.parameters()" in said["before"]
+        assert said["other"].startswith("SGD was stepped, but it holds no parameter of the parallelized model")
+
+
+#: By name; each may hold matrices alone.
+BY_WEIGHT: dict[str, Any] = {
+    "Adafactor": lambda matrices: torch.optim.Adafactor(matrices, lr=0.01),
+    "Muon": lambda matrices: torch.optim.Muon(matrices, lr=0.01),
+    "AdamW8bit": lambda matrices: bitsandbytes.optim.AdamW8bit(matrices, lr=0.01, eps=1e-5),
+}
+
+
+def _refused(folder: Path, layout: Layout) -> list[str]:
+    model = shardwise.parallelize(model_of(folder, None), layout)
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    before = [p.detach().clone() for p in matrices]
+    model.step(batches()[0])
+    said = [said_by(UnsupportedError, make(matrices).step) for make in BY_WEIGHT.values()]
+    assert all(torch.equal(*pair) for pair in zip(before, matrices, strict=True))
+    return said
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(dp_shard=2),
+        pytest.param(Layout(tp=2), marks=pytest.mark.slow),
+        pytest.param(Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False), marks=pytest.mark.slow),
+    ],
+    ids=lambda layout: layout.strategy,
+)
+def test_an_optimizer_that_steps_whole_weights_is_refused_before_it_steps_parts(folder, layout) -> None:
+    for found in run_world(2, _refused, folder, layout):
+        for name, said in zip(BY_WEIGHT, found, strict=True):
+            assert said.startswith(f"{name} does not step element by element")
+            assert f"which other ranks hold here ({layout.strategy})" in said
+
+
+def _by_adafactor(folder: Path, saved: Path, layout: Layout | None) -> None:
+    model = model_of(folder, None)
+    model = model if layout is None else shardwise.parallelize(model, layout)
+    matrices = BY_WEIGHT["Adafactor"]([p for p in model.parameters() if p.ndim == 2])
+    others = torch.optim.SGD([p for p in model.parameters() if p.ndim < 2], lr=0.01)
+    for batch in batches()[:2]:
+        model.step(batch) if layout else model(**batch).loss.backward()
+        for optimizer in (matrices, others):
+            optimizer.step()
+            optimizer.zero_grad()
+    model.save_pretrained(saved)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(pp=2), pytest.param(Layout(dp_replicate=2), marks=pytest.mark.slow)],
+    ids=lambda layout: layout.strategy,
+)
+def test_where_ranks_hold_whole_weights_it_trains_as_on_one_process(folder, tmp_path, layout) -> None:
+    run_world(1, _by_adafactor, folder, tmp_path / "plain", None)
+    run_world(2, _by_adafactor, folder, tmp_path / "spread", layout)
+    must_be_saved_the_same(folder, tmp_path)

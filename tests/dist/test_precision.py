@@ -27,7 +27,7 @@ from tests.dist.cells import (
     train_on,
 )
 from tests.dist.test_checkpoints import interrupt, resume
-from tests.dist.worlds import run_world
+from tests.dist.worlds import run_world, said_by
 
 CELLS = {
     "ddp": spread(Layout(dp_replicate=2)),
@@ -116,6 +116,11 @@ def test_states_move_to_another_layout(train, before, after, make_job, tmp_path)
     assert relative(whole.series("loss"), resumed.series("loss")) <= QUANTISED
 
 
+SCALED = {
+    name: replace(one, precision="fp16")
+    for name, one in {**CELLS, "offload": spread(Layout(dp_shard=2), offload="optimizer")}.items()
+}
+
 #: So large that the first steps overflow float16, by a power of two that each halves.
 HUGE = 2.0**40
 
@@ -131,11 +136,10 @@ def _scaled(run: RunDirectory, chosen: Any, scale: float) -> tuple[Trained, floa
 HALF = 2e-3
 
 
-@pytest.mark.parametrize("cell", [*CELLS, "offload"])
+@pytest.mark.parametrize("cell", SCALED)
 def test_float16_skips_the_same_steps_on_every_rank(cell, make_job, tmp_path) -> None:
     job = make_job("untied", train={"max_steps": 40, "learning_rate": 5e-4})
-    one = spread(precision="fp16")
-    chosen = replace({**CELLS, "offload": spread(Layout(dp_shard=2), offload="optimizer")}[cell], precision="fp16")
+    one, chosen = spread(precision="fp16"), SCALED[cell]
     ((_, left),) = run_world(1, _scaled, prepare_cell(job, tmp_path / "one"), one, HUGE)
     ranks = run_world(chosen.layout.world_size, _scaled, prepare_cell(job, tmp_path / "cell"), chosen, HUGE)
     skipped = [norm is None for norm in ranks[0][0].series("grad_norm")]
@@ -148,12 +152,11 @@ def test_float16_skips_the_same_steps_on_every_rank(cell, make_job, tmp_path) ->
     assert left <= ranks[0][1] <= 4 * left
 
 
-@pytest.mark.parametrize("cell", [*CELLS, "offload"])
+@pytest.mark.parametrize("cell", SCALED)
 def test_float16_trains_as_on_one_process(cell, make_job, tmp_path) -> None:
     job = make_job("untied", train={"learning_rate": 5e-4})
     expected = train_cell(job, tmp_path / "one", spread(precision="fp16"))[0]
-    chosen = replace({**CELLS, "offload": spread(Layout(dp_shard=2), offload="optimizer")}[cell], precision="fp16")
-    found = train_cell(job, tmp_path / "cell", chosen)[0]
+    found = train_cell(job, tmp_path / "cell", SCALED[cell])[0]
     assert relative(expected.series("loss"), found.series("loss")) <= HALF
     assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= 10 * HALF
 
@@ -175,11 +178,7 @@ def _overflows_always(run: RunDirectory, chosen: Any) -> str:
     with torch.no_grad():
         for _, weight in built.model.parameters:
             weight.register_hook(lambda gradient: gradient * float("inf"))
-    try:
-        train_on(run, built)
-    except GuardError as error:
-        return str(error)
-    return "trained"
+    return said_by(GuardError, train_on, run, built)
 
 
 def test_a_run_in_which_every_scale_overflows_ends_with_a_sentence(make_job, tmp_path) -> None:

@@ -139,7 +139,7 @@ def _restored_differently(run: RunDirectory, job: Job) -> str:
         return step
 
     Checkpoints.restore = wrong
-    worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), None)
+    worker.read_request = lambda _: (job, DDP, parse_hardware("cpu:2"), None, None)
     journal = Journal(run=run, rank=0)
     watch = Watch(journal, StopFlag())
     return said_by(GuardError, worker._run, run, journal=journal, stop=StopFlag(), watch=watch)

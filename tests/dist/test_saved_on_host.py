@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -40,19 +40,15 @@ def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int,
     """Trains; with how many tensors went to the host, and how many of them came back."""
     counts = {"_leave": 0, "_arrived": 0}
     for name in counts:
-        _count(counts, name)
+        whole = getattr(SavedOnHost, name)
+
+        def counted(self: SavedOnHost, *given: Any, name: str = name, whole: Callable[..., Any] = whole) -> Any:
+            counts[name] += 1
+            return whole(self, *given)
+
+        setattr(SavedOnHost, name, counted)  # the fork's own
     trained = train_rank(run, chosen)
     return trained, counts["_leave"], counts["_arrived"]
-
-
-def _count(counts: dict[str, int], name: str) -> None:
-    whole = getattr(SavedOnHost, name)
-
-    def counted(self: SavedOnHost, *arguments: object) -> object:
-        counts[name] += 1
-        return whole(self, *arguments)
-
-    setattr(SavedOnHost, name, counted)  # the fork's own
 
 
 def must_move_once(moved: list[tuple[int, int]], chosen: Execution, *, of_a_block: int = 1, steps: int) -> None:
@@ -97,17 +93,11 @@ def test_compiled_blocks_keep_what_they_save_on_the_host(
     must_move_once([(left, came) for _, left, came in ranks], chosen, of_a_block=moved, steps=len(ranks[0][0].metrics))
 
 
-class Event:
-    """When a copy is done."""
-
-    waited = False
-
-
 class Streams:
     """A stand-in for torch that has streams and no GPU: it notes which copies are waited for."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[SimpleNamespace] = []
         self.cuda = SimpleNamespace(
             Stream=lambda _: self, current_stream=lambda _: self, stream=lambda _: nullcontext()
         )
@@ -122,52 +112,47 @@ class Streams:
     def wait_stream(self, _: Streams) -> None:
         """What follows here waits for what was asked of another stream."""
 
-    def record_event(self) -> Event:
+    def record_event(self) -> SimpleNamespace:
         """The end of what was asked of this stream."""
-        self.events.append(Event())
+        self.events.append(SimpleNamespace(waited=False))
         return self.events[-1]
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: SimpleNamespace) -> None:
         """What follows here waits for it."""
         event.waited = True
 
 
-def gradient_of(blocks: Sequence[nn.Module], given: torch.Tensor) -> torch.Tensor:
-    """Of what is given to the first block, each of which is computed again in its backward."""
-    given = given.clone().requires_grad_()
+def gradient_of(blocks: Sequence[nn.Module], given: torch.Tensor, *, asks: bool = True) -> torch.Tensor | None:
+    """Of what is given to the first block."""
+    given = given.clone().requires_grad_(asks)
     hidden = given * 1.0
     for block in blocks:
         hidden = block(hidden)
     hidden.square().sum().backward()
-    assert given.grad is not None
     return given.grad
 
 
-class Recomputed(nn.Module):
-    """A block that is computed again in its backward."""
+class Block(nn.Module):
+    """One that saves its results, or with `again` its input, and is computed again in its backward."""
 
-    def __init__(self) -> None:
+    def __init__(self, *inside: nn.Module, again: bool) -> None:
         super().__init__()
-        self.inside = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.inside, self.again = nn.Sequential(*inside), again
 
     def forward(self, hidden: torch.Tensor) -> Any:
         """Hidden states after it."""
-        return checkpoint(self.inside, hidden, use_reentrant=False)
+        return checkpoint(self.inside, hidden, use_reentrant=False) if self.again else self.inside(hidden)
 
 
-class Kept(nn.Module):
-    """A block that saves two results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Sequential(nn.Tanh(), nn.Sigmoid())
-
-    def forward(self, hidden: torch.Tensor) -> Any:
-        """Hidden states after it."""
-        return self.inside(hidden)
+def recomputed() -> Block:
+    return Block(nn.Linear(4, 4), nn.Tanh(), again=True)
 
 
-@pytest.mark.parametrize(("kind", "tensors"), [(Recomputed, 1), (Kept, 2)])
+def kept() -> Block:
+    return Block(nn.Tanh(), nn.Sigmoid(), again=False)
+
+
+@pytest.mark.parametrize(("kind", "tensors"), [(recomputed, 1), (kept, 2)])
 def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_for(kind, tensors, monkeypatch) -> None:
     torch.manual_seed(0)
     blocks = [kind() for _ in range(6)]
@@ -188,19 +173,16 @@ def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_
 
 def test_what_comes_for_a_block_that_trains_nothing_stays_until_its_copy_is_waited_for(monkeypatch) -> None:
     """Of the blocks below the first that trains, the last is fetched, and never asked for."""
-    blocks = [Recomputed().requires_grad_(index > 2) for index in range(6)]
+    blocks = [recomputed().requires_grad_(index > 2) for index in range(6)]
     monkeypatch.setattr(saved_on_host, "torch", Streams())
     all_saved, kept = list[saved_on_host._Saved](), list[SavedOnHost]()
     _note(monkeypatch, "_fetch", all_saved, [])
     monkeypatch.setattr(saved_on_host, "SavedOnHost", lambda device: kept.append(SavedOnHost(device)) or kept[0])
     saved_on_host.keep_saved_on_host(blocks, torch.device("cuda"))
     for _ in range(2):
-        hidden = torch.randn(3, 4)
-        for block in blocks:
-            hidden = block(hidden)
-        hidden.sum().backward()
+        gradient_of(blocks, torch.randn(3, 4), asks=False)
         assert [saved for saved in all_saved if saved.moved is not None] == [kept[0]._coming]
-    kept[0].begin(hidden, set(), is_first=True)
+    kept[0].begin(torch.randn(3, 4), set(), is_first=True)
     assert all(saved.moved is None for saved in all_saved)
 
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
-from shardwise.parallel.tensor.slices import settle_gradients
+from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor, check_plan
 from shardwise.spec.support.splits import TENSOR_FAMILIES
 from shardwise.train.loss import IGNORED, LossModule, Targets

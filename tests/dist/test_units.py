@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.parallel.deferred_reduction import groups_of
-from shardwise.plan.costs.fsdp import gathered
+from shardwise.plan.costs.fsdp import unsharded_weights
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.in_flight import Flight, Scene
 from shardwise.plan.work.inventory import take_inventory
@@ -76,10 +76,10 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(layout, units, blocks, m
     work = work_of(job, model=model, cluster=cluster, execution=chosen, inventory=inventory)
     (holding, *_) = holdings_of(work)
     scene = Scene(work, holding, Flight())
-    root = gathered(scene, units=0)
+    root = unsharded_weights(scene, units=0)
     # FSDP2's own prefetch is a gather that runs beside the computation, which processors do one after the other.
     asked = 2 if layout.prefetch > 1 else 1
-    assert gathered(scene, units=asked) - root == forward * work.types.compute
+    assert unsharded_weights(scene, units=asked) - root == forward * work.types.compute
 
 
 def _of_the_ends(run: RunDirectory, chosen: Execution) -> tuple[list[bool], list[bool], list[bool]]:

@@ -89,7 +89,9 @@ def faulty(parameters, **options):
     return optimizer
 
 build.build_optimizer = faulty
-worker.end_process(worker.main())
+from shardwise.programs import worker as program
+
+program.end_process(program.main())
 """
 
 

@@ -1,11 +1,12 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
 
-from shardwise.api.comparing import compare
-from shardwise.api.counting import CountedData, data
-from shardwise.api.exporting import export, export_plan, export_targets, job_yaml, write_export
-from shardwise.api.merging import chat, merge, publishing, usage
-from shardwise.api.nodes import train_on_nodes
-from shardwise.api.pages import (
+from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
+from shardwise.api.after.merging import chat, merge, publishing, usage
+from shardwise.api.after.reporting import known_gpus, known_models, report
+from shardwise.api.checks.comparing import compare
+from shardwise.api.checks.trials import Trying
+from shardwise.api.checks.verifying import verify
+from shardwise.api.learn.pages import (
     GOES_ON,
     is_run,
     is_running,
@@ -19,22 +20,23 @@ from shardwise.api.pages import (
     runs_as_part,
     toy_chart,
 )
-from shardwise.api.planning import generation, plan, timeline, write_plan, write_plan_page
-from shardwise.api.probing import Rates, probe
-from shardwise.api.rehearsed_plan import rehearsed_plan
-from shardwise.api.rehearsing import rehearse
-from shardwise.api.reporting import known_gpus, known_models, report
-from shardwise.api.toy import STRATEGIES
-from shardwise.api.toy_steps import frames
-from shardwise.api.training import Planned, Programs, TrainResult, Update, train
-from shardwise.api.trials import Trying
-from shardwise.api.verifying import verify
+from shardwise.api.learn.toy import STRATEGIES
+from shardwise.api.learn.toy_steps import frames
+from shardwise.api.plans.counting import CountedData, data
+from shardwise.api.plans.planning import generation, plan, timeline, write_plan, write_plan_page
+from shardwise.api.plans.probing import Rates, probe
+from shardwise.api.plans.rehearsed_plan import rehearsed_plan
+from shardwise.api.plans.rehearsing import rehearse
+from shardwise.api.runs.nodes import train_on_nodes
+from shardwise.api.runs.opening import Planned, Programs, Update
+from shardwise.api.runs.training import TrainResult, train
 from shardwise.catalog.engines import model_lines
 from shardwise.catalog.hub import is_hub_id
 from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, StepMetrics
 from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.data_preparation import ReportedError
+from shardwise.plan import main_reason
 from shardwise.report.contents import Comparison, Report
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
@@ -81,6 +83,7 @@ __all__ = [
     "job_yaml",
     "known_gpus",
     "known_models",
+    "main_reason",
     "merge",
     "model_lines",
     "page_file",

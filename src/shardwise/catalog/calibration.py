@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from shardwise.spec.cache import cache_root
 from shardwise.spec.job.strict import OPEN, from_plain
+from shardwise.spec.run import cache_root
 
 #: Of the file's end, what is read: some 400 runs.
 _READ_BYTES = 128 * 1024
@@ -26,13 +26,8 @@ _LIKE_SIZE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RunKind:
-    """What runs have in common that are compared.
-
-    Attributes:
-        device: the GPU's name, or the processor's with its cores.
-        probed: times were forecast with rates that were measured.
-        parameters: of the model.
-    """
+    """What runs have in common that are compared. `device`: the GPU's name, or the processor's with its cores;
+    `probed`: times were forecast with rates that were measured; `parameters`: of the model."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 

@@ -7,6 +7,7 @@ type, as transformers does when told to trust no code.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +34,7 @@ _LARGEST = 10**8
 
 #: Activations whose memory is known, in transformers' words.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
+_ONE_OF = f"one of {', '.join(ACTIVATIONS)}"
 
 
 def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
@@ -122,46 +124,38 @@ class _Config:
             return None
         return self.data.get(self.name(key), self.family.defaults[key])
 
-    def whole(self, key: str, *, most: int = _LARGEST) -> int:
+    def checked(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
+        """A value that is as expected. Raises ModelError: it is not."""
         found = self.value(key)
-        if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= most:
-            raise self.error(f"{self.name(key)} is {quoted(found)}; expected a whole number from 1 to {most}")
+        if not holds(found):
+            raise self.error(f"{self.name(key)} is {quoted(found)}; expected {expected}")
         return found
 
-    def optional_whole(self, key: str) -> int | None:
-        return None if self.value(key) is None else self.whole(key)
+    def whole(self, key: str, *, most: int = _LARGEST) -> int:
+        return self.checked(key, lambda v: type(v) is int and 1 <= v <= most, f"a whole number from 1 to {most}")
 
-    def number_or_none(self, key: str) -> int | None:
-        """A whole number from 0, or null."""
-        return None if self.value(key) in (None, 0) else self.whole(key)
+    def optional_whole(self, key: str, *nulls: int) -> int | None:
+        """A whole number; None for null, and for what stands for it."""
+        return None if self.value(key) in (None, *nulls) else self.whole(key)
 
     def share(self, key: str) -> float:
         """A number from 0 to 1; 0 for a key that the family does not read."""
-        found = 0.0 if key not in self.family.defaults else self.value(key)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 1:
-            raise self.error(f"{self.name(key)} is {quoted(found)}; expected a number from 0 to 1")
-        return float(found)
+        if key not in self.family.defaults:
+            return 0.0
+        return float(self.checked(key, lambda v: type(v) in (int, float) and 0 <= v <= 1, "a number from 0 to 1"))
 
     def layers(self, key: str) -> tuple[int, ...] | None:
         """A list of layer indices, or null."""
-        found = self.value(key)
-        if found is None:
+        if self.value(key) is None:
             return None
-        if not isinstance(found, list) or not all(type(index) is int for index in cast(list[Any], found)):
-            raise self.error(f"{self.name(key)} is {quoted(cast(object, found))}; expected a list of whole numbers")
-        return tuple(cast(list[int], found))
+        return tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))
 
     def flag(self, key: str) -> bool:
-        found = self.value(key)
-        if not isinstance(found, bool):
-            raise self.error(f"{self.name(key)} is {quoted(found)}; expected true or false")
-        return found
+        return self.checked(key, lambda v: isinstance(v, bool), "true or false")
 
-    def word(self, key: str, *, choices: tuple[str, ...]) -> str:
-        found = self.value(key)
-        if found not in choices:
-            raise self.error(f"{self.name(key)} is {quoted(found)}; expected one of {', '.join(choices)}")
-        return found
+
+def _is_list_of_wholes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(index) is int for index in cast(list[Any], value))
 
 
 def _dimensions(config: _Config) -> Dimensions:
@@ -187,7 +181,7 @@ def _dimensions(config: _Config) -> Dimensions:
         positions=config.whole("max_position_embeddings"),
         flags={key: config.flag(key) for key in booleans},
         numbers={key: config.whole(key) for key in config.family.numbers},
-        optional={key: config.number_or_none(key) for key in config.family.optional},
+        optional={key: config.optional_whole(key, 0) for key in config.family.optional},
         layer_lists={key: config.layers(key) for key in config.family.layer_lists},
     )
     if head_dim * heads != hidden and config.family.even_heads(plain):
@@ -227,7 +221,7 @@ def _shape(config: _Config) -> ModelShape:
         storage_dtype=storage_type(config.data, file=config.file),
         sliding_window=None if windowed == 0 else window,
         norms=blocks[0].norms,
-        activation=family.activation or config.word("hidden_act", choices=ACTIVATIONS),
+        activation=family.activation or config.checked("hidden_act", ACTIVATIONS.__contains__, _ONE_OF),
         attention_softcap=config.value("attn_logit_softcapping") is not None,
         partial_rotary=family.partial_rotary,
         scales_stream=family.scales_stream,

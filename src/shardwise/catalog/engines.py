@@ -67,15 +67,10 @@ OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 def adapter_lines(
     config: Config, *, final: str, base: str, merge: str, dtype: str | None, stops: list[str]
 ) -> list[str]:
-    """How an adapter is used elsewhere: finished commands, or that it is to be merged first.
-
-    Args:
-        config: adapter_config.json.
-        final, base: folder of the adapter, and folder or hub id of its base.
-        merge: the command that merges it.
-        dtype: of the base.
-        stops: tokens that answers were trained to end in, and at which the base does not stop.
-    """
+    """How an adapter is used elsewhere: finished commands, or that it is to be merged first. `config`:
+    adapter_config.json; `final`, `base`: folder of the adapter, and folder or hub id of its base; `merge`: the command
+    that merges it; `dtype`: of the base; `stops`: tokens that answers were trained to end in, and at which the base
+    does not stop."""
     kinds = [kind for kind in KINDS if kind.has(config)]
     rank = next((value for value in RANKS if value >= rank_of(config)), RANKS[-1])
     words = ["vllm serve", shlex.quote(base), "--enable-lora --lora-modules", shlex.quote(f"mine={final}")]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from shardwise.catalog.prices import price_of
+from shardwise.catalog.prices import price_of, read_table
 from shardwise.catalog.processors import cpu_cluster
 from shardwise.catalog.rates import with_rates
 from shardwise.errors import HardwareError, quoted
@@ -65,7 +63,7 @@ class KnownGpu:
 
 @cache
 def _data() -> dict[str, Any]:
-    return tomllib.loads((resources.files("shardwise.catalog") / "gpus.toml").read_text(encoding="utf-8"))
+    return read_table("gpus")
 
 
 @cache
@@ -123,11 +121,8 @@ def _normal(name: str) -> str:
 
 
 def find_gpu(name: str) -> KnownGpu:
-    """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not matter.
-
-    Raises:
-        HardwareError: no entry has that name; the message gives the nearest.
-    """
+    """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not matter. Raises
+    HardwareError: no entry has that name; the message gives the nearest."""
     wanted = _normal(name)
     for known in known_gpus().values():
         if wanted in known.names:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from shardwise.catalog.config import parse_config, read_config_file, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
+from shardwise.catalog.prices import read_table
 from shardwise.errors import ModelError
 from shardwise.spec.model.shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """One entry of models.toml.
-
-    Attributes:
-        config: the keys of its config.json that the shape depends on.
-        num_parameters: as its model card states it; None where not known.
-        nominal_billions: from its name, where the exact count is not known.
-    """
+    """One entry of models.toml. `config`: the keys of its config.json that the shape depends on. `num_parameters`: as
+    its model card states it; None where not known. `nominal_billions`: from its name, where the exact count is not
+    known."""
 
     name: str
     hub_id: str
@@ -42,8 +37,7 @@ class KnownModel:
 @cache
 def known_models() -> dict[str, KnownModel]:
     """The catalogue, by name."""
-    text = (resources.files("shardwise.catalog") / "models.toml").read_text(encoding="utf-8")
-    return {name: _entry(name, row) for name, row in tomllib.loads(text).items()}
+    return {name: _entry(name, row) for name, row in read_table("models").items()}
 
 
 def _entry(name: str, row: dict[str, Any]) -> KnownModel:

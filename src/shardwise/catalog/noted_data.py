@@ -14,10 +14,9 @@ from typing import Any, cast
 
 from shardwise.catalog.hub import repository_folder, tokenizer_files
 from shardwise.catalog.models import known_models
-from shardwise.spec.cache import cache_root
 from shardwise.spec.data_facts import DataFacts, PartFacts, RowLengths
 from shardwise.spec.job.keys import Job
-from shardwise.spec.run import read_json, write_json
+from shardwise.spec.run import cache_root, read_json, write_json
 
 #: Raised whenever what is noted, or what rows become, changes.
 VERSION = 1

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 
 from shardwise.catalog.gpus import KnownGpu, cluster_of, find_gpu, known_gpus, parse_hardware
+from shardwise.catalog.prices import read_table
 from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster
 
@@ -29,8 +28,7 @@ class Provider:
 @cache
 def providers() -> dict[str, Provider]:
     """All of instances.toml, by name."""
-    text = (resources.files("shardwise.catalog") / "instances.toml").read_text(encoding="utf-8")
-    return {name: Provider(**row) for name, row in tomllib.loads(text).items()}
+    return {name: Provider(**row) for name, row in read_table("instances").items()}
 
 
 def is_open(hardware: str) -> bool:
@@ -83,15 +81,9 @@ def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
 
 
 def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
-    """Every number of the GPUs of a cluster that makes one node or whole ones, the smallest first.
-
-    Args:
-        cluster: whose GPUs; with several nodes, whose nodes, else nodes of the usual size, or as large as it is.
-        most: GPUs at most.
-
-    Raises:
-        HardwareError: the catalogue does not have them.
-    """
+    """Every number of the GPUs of a cluster that makes one node or whole ones, the smallest first. `cluster`: whose
+    GPUs; with several nodes, whose nodes, else nodes of the usual size, or as large as it is. `most`: GPUs at most.
+    Raises HardwareError: the catalogue does not have them."""
     known = find_gpu(cluster.gpu.name)
     node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
     whole = replace(

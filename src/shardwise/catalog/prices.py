@@ -11,19 +11,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from statistics import median
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriceList:
-    """On-demand prices as one document had them on one day, in dollars for one GPU and one hour.
-
-    Attributes:
-        date: of the document: year and month, and the day where it is known.
-        source: what the document is.
-        url: where it is found.
-        usd_per_hour: GPU -> provider -> its price.
-        lowest: GPU -> the lowest offer on a marketplace.
-    """
+    """On-demand prices as one document had them on one day, in dollars for one GPU and one hour. `date`: of the
+    document: year and month, and the day where it is known; `source`: what the document is; `url`: where it is found;
+    `usd_per_hour`: GPU -> provider -> its price; `lowest`: GPU -> the lowest offer on a marketplace."""
 
     date: str
     source: str
@@ -38,14 +33,9 @@ class PriceList:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What one GPU is rented for, in dollars per hour.
-
-    Attributes:
-        lowest, highest: over all prices and offers.
-        typical: the median over the providers, of those with two prices of their median; None where only lowest
-            offers are known.
-        providers: how many it is the median of.
-    """
+    """What one GPU is rented for, in dollars per hour. `lowest`, `highest`: over all prices and offers. `typical`: the
+    median over the providers, of those with two prices of their median; None where only lowest offers are known.
+    `providers`: how many it is the median of."""
 
     lowest: float
     highest: float
@@ -62,11 +52,15 @@ class Citation:
     source: str
 
 
+def read_table(name: str) -> dict[str, Any]:
+    """A TOML file of the catalogue."""
+    return tomllib.loads((resources.files("shardwise.catalog") / f"{name}.toml").read_text(encoding="utf-8"))
+
+
 @cache
 def price_lists() -> tuple[PriceList, ...]:
     """All of prices.toml, in its order."""
-    text = (resources.files("shardwise.catalog") / "prices.toml").read_text(encoding="utf-8")
-    return tuple(PriceList(**row) for row in tomllib.loads(text).values())
+    return tuple(PriceList(**row) for row in read_table("prices").values())
 
 
 @cache

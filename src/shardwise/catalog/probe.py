@@ -43,14 +43,9 @@ LIBRARIES = (
 
 
 def this_machine(*, used: int | None = None) -> Cluster:
-    """The visible GPUs of this machine with what is free of their memory, or `cpu:N` where there are none.
-
-    Args:
-        used: how many of them a job takes, the first ones; only their memory counts. None is all.
-
-    Raises:
-        HardwareError: the GPUs are of different kinds, or CUDA_VISIBLE_DEVICES names none of them.
-    """
+    """The visible GPUs of this machine with what is free of their memory, or `cpu:N` where there are none. `used`: how
+    many of them a job takes, the first ones; only their memory counts. None is all. Raises HardwareError: the GPUs are
+    of different kinds, or CUDA_VISIBLE_DEVICES names none of them."""
     gpus = visible_gpus()
     if not gpus:
         return with_rates(cpu_cluster())
@@ -120,11 +115,8 @@ def _with_free_memory(gpu: Gpu, used: list[FoundGpu]) -> tuple[Gpu, str | None]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What `doctor` prints: Python, processor, memory, disk, GPUs, and which libraries are installed.
-
-    Returns:
-        Plain data; `libraries` maps each name of `LIBRARIES` to its version or None.
-    """
+    """What `doctor` prints: Python, processor, memory, disk, GPUs, and which libraries are installed. Plain
+    data; `libraries` maps each name of `LIBRARIES` to its version or None."""
     try:
         gpus = visible_gpus()
     except HardwareError:  # which `this_machine` repeats

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog.processors import cpu_model, usable_cores
-from shardwise.spec.cache import cache_root
 from shardwise.spec.cluster import Cluster, Gpu, Link
 from shardwise.spec.job.strict import from_plain
-from shardwise.spec.run import read_json, write_json
+from shardwise.spec.run import cache_root, read_json, write_json
 
 VERSION = 4
 

@@ -1,1 +1,1 @@
-"""The command line: one module for each verb."""
+"""The command line: verbs that share their parts stand in one module."""

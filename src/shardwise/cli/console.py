@@ -1,16 +1,34 @@
-"""The console of all commands: colours on a terminal, no escape codes in a pipe."""
+"""What commands share: options, and a console with colours on a terminal and no escape codes in a pipe."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import IO, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Annotated, Any, Protocol, TypeVar
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Job file (YAML), or the plan.json of `shardwise plan`.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The output_dir of a training run.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job, such as train.learning_rate=1e-4."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+
 WIDTH_OF_A_PIPE = 130
+
+
+class _Answer(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+
+T = TypeVar("T", bound=_Answer)
 
 
 class PatientConsole(Console):
@@ -27,19 +45,31 @@ class PatientConsole(Console):
 
 def make_console(file: IO[str] | None = None) -> Console:
     """A console on stdout; respects COLUMNS, NO_COLOR and TERM=dumb."""
-    width = None
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
-        width = WIDTH_OF_A_PIPE
+    is_pipe = not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit()
+    width = WIDTH_OF_A_PIPE if is_pipe else None
     return PatientConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 
+def plain_table(**options: Any) -> Table:
+    """A table without lines."""
+    return Table(box=None, padding=(0, 1), pad_edge=False, **options)
+
+
 def figures_table(first: str, *figures: str) -> Table:
-    """A table without lines, whose rows are a name and figures."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    """A table whose rows are a name and figures."""
+    table = plain_table()
     table.add_column(first, no_wrap=True)
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def print_answer(found: T, show: Callable[[T, Console], None], *, as_json: bool) -> None:
+    """An answer as JSON, or as a command shows it."""
+    if as_json:
+        print_json(found.to_json())
+    else:
+        show(found, make_console())
 
 
 def print_json(data: Any) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from shardwise.cli.trials import AsJson, Job, Sets
+from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_json
+from shardwise.units import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from shardwise.spec.data_facts import DataFacts, RowLengths, RowShown
 
 WIDEST_BAR = 40
+HEADINGS = ("tokens", "rows", "up to here")
 
 
 def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
@@ -25,10 +28,7 @@ def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
 
     Exits 0: they can be trained on, 2: they cannot, or bad input.
     """
-    from dataclasses import asdict
-
     from shardwise import api
-    from shardwise.cli.console import make_console, print_json
 
     counted = api.data(job, overrides=sets or [])
     if as_json:
@@ -46,44 +46,32 @@ def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
 def print_data(facts: DataFacts, console: Console) -> None:
     """What was counted, line by line, and the lengths as a histogram."""
     from shardwise.cli.plan_table import fill
-    from shardwise.units import printable
 
     for name, sentence in facts.lines():
         console.print(fill(printable(sentence), f"{name:<12}", width=console.width))
     if facts.lengths is not None:
         console.print()
-        console.print(histogram(facts.lengths, width=console.width))
+        console.print(_histogram(facts.lengths, width=console.width))
     console.print()
 
 
-def histogram(lengths: RowLengths, *, width: int) -> Table:
+def _histogram(lengths: RowLengths, *, width: int) -> Table:
     """A bar for each bin, `#` up to `max_length` and `x` beyond."""
-    from rich.text import Text
-
-    from shardwise.cli.console import figures_table
-
     rows = lengths.labelled()
     room = width - sum(max(len(row[at]) for row in (*rows, HEADINGS)) + 2 for at in range(3))
-    table = figures_table("", *HEADINGS[1:])
-    table.columns[0].header, table.columns[0].justify = HEADINGS[0], "right"
+    table = figures_table(*HEADINGS)
+    table.columns[0].justify = "right"
     table.add_column("", no_wrap=True)
     most = max(number for _, _, number in lengths.bins)
     for row, (low, _, number) in zip(rows, lengths.bins, strict=True):
-        over = low > lengths.max_length
+        letter, colour = ("x", "red") if low > lengths.max_length else ("#", "blue")
         size = -(-number * max(1, min(WIDEST_BAR, room)) // most)
-        table.add_row(*row, Text(("x" if over else "#") * size, style="red" if over else "blue"))
+        table.add_row(*row, Text(letter * size, style=colour))
     return table
-
-
-HEADINGS = ("tokens", "rows", "up to here")
 
 
 def print_rows(rows: Sequence[RowShown], console: Console) -> None:
     """Rows as the model reads them; what is trained stands between « and »."""
-    from rich.text import Text
-
-    from shardwise.units import printable
-
     if rows:
         console.print("rows as the model reads them; «trained» tokens count in the loss:")
     for row in rows:

@@ -8,18 +8,15 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.trials import Job, Sets
+from shardwise.cli.console import Job, Sets
+from shardwise.errors import InputError
+
+TARGETS_HELP = "torchrun, slurm, kubernetes or skypilot; accelerate, deepspeed, trl or torchtitan."
 
 
 def export(
     job: Job,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="TARGET",
-            help="torchrun, slurm, kubernetes or skypilot; accelerate, deepspeed, trl or torchtitan.",
-        ),
-    ],
+    to: Annotated[str, typer.Option(metavar="TARGET", help=TARGETS_HELP)],
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the files into this folder.")] = None,
     sets: Sets = None,
 ) -> None:
@@ -29,7 +26,6 @@ def export(
     train something else than the plan, or bad input.
     """
     from shardwise import api
-    from shardwise.errors import InputError
 
     made = api.export(job, to=to, overrides=sets or [])
     if output is None and len(made.files) > 1:

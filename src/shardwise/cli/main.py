@@ -8,42 +8,23 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.chat import chat
-from shardwise.cli.compare import compare
 from shardwise.cli.data import data
-from shardwise.cli.doctor import doctor
 from shardwise.cli.export import export
-from shardwise.cli.merge import merge
+from shardwise.cli.layouts import compare, verify
+from shardwise.cli.machine import doctor, probe
+from shardwise.cli.merge import chat, merge
 from shardwise.cli.plan import plan
-from shardwise.cli.probe import probe
 from shardwise.cli.rehearse import rehearse
 from shardwise.cli.report import report
 from shardwise.cli.serve import serve
 from shardwise.cli.train import train
-from shardwise.cli.verify import verify
 from shardwise.errors import InputError, ShardwiseError
 
-P = ParamSpec("P")
-
-VERBS: tuple[Callable[..., None], ...] = (
-    plan,
-    data,
-    rehearse,
-    train,
-    compare,
-    verify,
-    report,
-    merge,
-    chat,
-    export,
-    serve,
-    doctor,
-    probe,
-)
+VERBS = (plan, data, rehearse, train, compare, verify, report, merge, chat, export, serve, doctor, probe)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,13 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def build_app() -> typer.Typer:
     """The commands as one program."""
-    app = typer.Typer(
-        name="shardwise",
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
+    plain: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+    app = typer.Typer(name="shardwise", no_args_is_help=True, **plain)
     app.callback()(_program)
     for verb in VERBS:
         app.command()(saying_errors(verb))
@@ -86,20 +62,20 @@ def _program(
     """Know that a fine-tuning run fits before you rent the GPUs, then train it on any of them."""
 
 
-def saying_errors(verb: Callable[P, None]) -> Callable[P, None]:
+def saying_errors(verb: Callable[..., None]) -> Callable[..., None]:
     """Prints a user's errors on stderr and sets the exit code; SHARDWISE_DEBUG=1 shows the traceback."""
 
     @functools.wraps(verb)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+    def run(*args: Any, **kwargs: Any) -> None:
         try:
             verb(*args, **kwargs)
         except ShardwiseError as error:
             if os.environ.get("SHARDWISE_DEBUG") == "1":
                 raise
-            if not getattr(error, "already_said", False):
-                for message in str(error).splitlines() if isinstance(error, InputError) else [str(error)]:
-                    with suppress(OSError):
-                        print(f"error: {message}", file=sys.stderr, flush=True)
+            messages = str(error).splitlines() if isinstance(error, InputError) else [str(error)]
+            for message in [] if getattr(error, "already_said", False) else messages:
+                with suppress(OSError):
+                    print(f"error: {message}", file=sys.stderr, flush=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

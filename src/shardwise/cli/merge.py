@@ -1,4 +1,4 @@
-"""`shardwise merge`: the adapter of a run into its base model."""
+"""`shardwise merge`: the adapter of a run into its base model; `shardwise chat`: talk to what a run trained."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.trials import AsJson
-
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The output_dir of a training run.")]
+from shardwise.cli.console import AsJson, RunDir, make_console, print_json
 
 _PLACE, _MOVED = "FOLDER_OR_ID", "Where the base model lies, if it has moved; another model is refused."
-BaseModel = Annotated[str | None, typer.Option("--base-model", metavar=_PLACE, help=_MOVED)]
 
 
 def merge(
@@ -30,7 +27,6 @@ def merge(
     Exits 0: merged, 1: the logits differ, 2: bad input, such as a base model that has changed since.
     """
     from shardwise import api
-    from shardwise.cli.console import make_console, print_json
 
     made = api.merge(run_dir, output=output, dtype=dtype, dequantised=dequantised, base_model=base_model)
     if as_json:
@@ -60,3 +56,44 @@ def merged_lines(made: dict[str, Any], run_dir: Path) -> list[str]:
         lines.append(f"ask it: shardwise chat {run_dir} --merged")
     elsewhere = api.model_lines(folder, dtype=made["dtype"], stops=made.get("stops", []))
     return [*lines, "elsewhere:", *elsewhere, *api.publishing(Path(folder))]
+
+
+def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
+    run_dir: RunDir,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Answer this and end; left out: each line of stdin.")
+    ] = None,
+    base: Annotated[bool, typer.Option("--base", help="Ask the model as it was before training.")] = False,
+    merged: Annotated[bool, typer.Option("--merged", help="Ask what `shardwise merge` wrote.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0 gives the most likely answer.")] = 0.0,
+    top_p: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Draw among the likeliest tokens of this probability; left out: the model's."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of draws: the same question has the same answer.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A system message, with which each conversation begins.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print an object a line: prompt, answer, tokens, and what stopped it.")
+    ] = False,
+    base_model: Annotated[str | None, typer.Option("--base-model", metavar=_PLACE, help=_MOVED)] = None,
+) -> None:
+    """Talk to what a run trained, on all GPUs of this machine or on its processor.
+
+    On a terminal it is a conversation with line editing: an empty line begins a new one, Ctrl-C ends an answer, Ctrl-D
+    the session. Elsewhere each line is a question of its own; one that cannot be answered is said on stderr, and those
+    after it are answered. Weights and KV cache are counted against free memory before any is taken.
+
+    Exits 1: it does not fit, 2: bad input.
+    """
+    from shardwise import api
+
+    if base and merged:
+        raise typer.BadParameter("--base and --merged exclude each other; keep one")
+    answering: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
+    answering |= {"seed": seed, "system": system, "as_json": as_json, "base_model": base_model}
+    api.chat(run_dir, part="merged" if merged else "base" if base else "trained", prompt=prompt, **answering)

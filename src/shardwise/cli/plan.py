@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from shardwise.cli.trials import AsJson, Sets
+from shardwise.cli.console import AsJson, Sets, figures_table, make_console, plain_table, print_answer, print_json
+from shardwise.errors import InputError
+from shardwise.units import GIB, format_bytes, format_count, format_gib
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
+    from shardwise.spec.plan.generation import Generation
     from shardwise.spec.request import Override
 
-KINDS = ("models", "gpus")
+LISTS = ("models", "gpus")
 TASKS = ("train", "generate")
+SOLVE_HELP = "Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
+DTYPE_HELP = "Of --task generate: the type of weights, keys and values; left out: the model's own."
 
 
 def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
@@ -30,22 +33,11 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     max_length: Annotated[int | None, typer.Option(help="Tokens per sequence at most.")] = None,
     global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step over all GPUs.")] = None,
     sets: Sets = None,
-    solve: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
-        ),
-    ] = None,
+    solve: Annotated[str | None, typer.Option(metavar="KEY", help=SOLVE_HELP)] = None,
     task: Annotated[
         str, typer.Option(metavar="train|generate", help="Or: what generating text with the model needs.")
     ] = "train",
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="float32|bfloat16|float16",
-            help="Of --task generate: the type of weights, keys and values; left out: the model's own.",
-        ),
-    ] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="float32|bfloat16|float16", help=DTYPE_HELP)] = None,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Rehearse what is chosen, or the next best that fits, and say its peak.")
     ] = False,
@@ -68,13 +60,12 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     Exits 0: fits, 1: does not, 2: bad input.
     """
     from shardwise import api
-    from shardwise.cli.console import make_console, print_json
-    from shardwise.cli.rehearse import show_rehearsing
-    from shardwise.errors import InputError
 
     if listed is not None:
-        print_catalogue(listed, make_console())
+        _print_catalogue(listed, make_console())
         return
+    if job is None and model is None and not any(text.startswith("model=") for text in sets or []):
+        raise InputError("nothing to plan: name a job file, or a model with --model")
     flags = {
         "--model": ("model", model),
         "--method": ("method", method),
@@ -82,30 +73,20 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
         "--max-length": ("data.max_length", max_length),
         "--global-batch-size": ("train.global_batch_size", global_batch_size),
     }
-    if job is None and model is None and not any(text.startswith("model=") for text in sets or []):
-        raise InputError("nothing to plan: name a job file, or a model with --model")
-    given = [
-        api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in flags.items() if value is not None
-    ]
-    if task not in TASKS:
-        raise InputError(f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}")
-    if task == "generate":
-        if solve or rehearse or calibrated or timeline or html or output:
-            raise InputError(
-                "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output; leave "
-                "them out"
-            )
-        generate([*given, *(sets or [])], job=job, dtype=dtype, as_json=as_json)
-        return
-    if dtype is not None:
-        raise InputError("--dtype is of --task generate; in training types are train.precision and train.save_dtype")
-    refuse_together(rehearse=rehearse, solve=solve, calibrated=calibrated)
+    stated = {flag: pair for flag, pair in flags.items() if pair[1] is not None}
+    given = [api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in stated.items()]
     overrides = [*given, *(sets or [])]
-    made = (
-        api.rehearsed_plan(job, overrides=overrides, on_update=show_rehearsing)
-        if rehearse
-        else api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated)
-    )
+    draws = bool(timeline or html or output)
+    _refuse_together(task=task, dtype=dtype, rehearse=rehearse, solve=solve, calibrated=calibrated, draws=draws)
+    if task == "generate":
+        _generate(overrides, job=job, dtype=dtype, as_json=as_json)
+        return
+    if rehearse:
+        from shardwise.cli.rehearse import show_rehearsing
+
+        made = api.rehearsed_plan(job, overrides=overrides, on_update=show_rehearsing)
+    else:
+        made = api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated)
     if output is not None:
         api.write_plan(made, output)
     if html is not None:
@@ -114,61 +95,107 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
         print_json(made.to_json())
     else:
         from shardwise.cli.plan_table import print_plan
+        from shardwise.cli.timeline_text import print_timeline
 
         console = make_console()
         print_plan(made, console, verbose=verbose)
         drawn = api.timeline(made) if timeline else None
         if drawn is not None:
-            from shardwise.cli.timeline_text import print_timeline
-
             print_timeline(drawn, console)
     if made.best is None:
         raise typer.Exit(1)
 
 
-def refuse_together(*, rehearse: bool, solve: str | None, calibrated: bool) -> None:
-    """Raises InputError: two of these are asked for."""
-    from shardwise.errors import InputError
-
-    if rehearse and solve:
-        raise InputError("--rehearse checks the plan of a job as it is; solve first, then rehearse with what was found")
-    if calibrated and (rehearse or solve):
-        raise InputError(
+def _refuse_together(
+    *, task: str, dtype: str | None, rehearse: bool, solve: str | None, calibrated: bool, draws: bool
+) -> None:
+    """Raises InputError: two of these are asked for. `draws`: --timeline, --html or --output."""
+    generates = task == "generate"
+    refused = [
+        (task not in TASKS, f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}"),
+        (
+            generates and (solve or rehearse or calibrated or draws),
+            "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output; leave them out",
+        ),
+        (
+            not generates and dtype is not None,
+            "--dtype is of --task generate; in training types are train.precision and train.save_dtype",
+        ),
+        (
+            rehearse and solve,
+            "--rehearse checks the plan of a job as it is; solve first, then rehearse with what was found",
+        ),
+        (
+            calibrated and (rehearse or solve),
             "--calibrated multiplies the forecasts of a plan; --rehearse counts in place of them, and --solve looks "
-            "for a value by them as they are; ask for one of these"
-        )
+            "for a value by them as they are; ask for one of these",
+        ),
+    ]
+    for is_asked, message in refused:
+        if is_asked:
+            raise InputError(message)
 
 
-def generate(overrides: Sequence[str | Override], *, job: Path | None, dtype: str | None, as_json: bool) -> None:
-    """Prints what generating needs; typer.Exit(1) where it does not fit."""
-    from shardwise import api
-    from shardwise.cli.console import make_console, print_json
-    from shardwise.cli.generation_table import print_generation
-
-    found = api.generation(job, overrides=overrides, dtype=dtype)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print_generation(found, make_console())
-    if not found.asked.fits:
-        raise typer.Exit(1)
-
-
-def print_catalogue(kind: str, console: Console) -> None:
+def _print_catalogue(kind: str, console: Console) -> None:
     """A line for each entry: its name, and its size. Raises InputError: there is no such list."""
-    from rich.table import Table
-
     from shardwise import api
-    from shardwise.errors import InputError
     from shardwise.spec.plan.offers import format_dollars
-    from shardwise.units import format_bytes, format_count
 
-    if kind not in KINDS:
-        raise InputError(f"--list {kind}: there is no such list; write --list {' or --list '.join(KINDS)}")
-    table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
+    if kind not in LISTS:
+        raise InputError(f"--list {kind}: there is no such list; write --list {' or --list '.join(LISTS)}")
+    table = plain_table(show_header=False)
     for model in api.known_models() if kind == "models" else ():
         table.add_row(model.name, f"{format_count(model.shape.num_parameters)} parameters", model.hub_id)
     for gpu in api.known_gpus() if kind == "gpus" else ():
         price = "no price known" if gpu.usd_per_hour is None else f"{format_dollars(gpu.usd_per_hour)} an hour"
         table.add_row(gpu.name, format_bytes(gpu.memory_bytes), price)
     console.print(table)
+
+
+def _generate(overrides: Sequence[str | Override], *, job: Path | None, dtype: str | None, as_json: bool) -> None:
+    """Prints what generating needs; typer.Exit(1) where it does not fit."""
+    from shardwise import api
+
+    found = api.generation(job, overrides=overrides, dtype=dtype)
+    print_answer(found, _print_generation, as_json=as_json)
+    if not found.asked.fits:
+        raise typer.Exit(1)
+
+
+def _print_generation(found: Generation, console: Console) -> None:
+    """The answer, and a table by length and sequences; where the hardware is known, `!` marks what does not fit."""
+    console.print(_generation_verdict(found), style="bold", soft_wrap=True)
+    kind = "in 4 bits, with adapters" if found.method == "qlora" else f"in {found.type_name}"
+    kind += ", with adapters" if found.method == "lora" else ""
+    token = found.asked.cache_bytes / (found.asked.length * found.asked.sequences)
+    lines = [
+        f"  weights          {format_bytes(found.weight_bytes)} {kind}",
+        f"  keys and values  {format_bytes(token)} a token, in {found.type_name}",
+    ]
+    if found.whole_heads_bytes is not None:
+        whole = f"{format_bytes(found.whole_heads_bytes)} in programs that keep whole heads"
+        lines.append(f"{'':19}of latents, as transformers, vLLM and SGLang keep them; {whole}")
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    console.print()
+    console.print("GiB of weights, keys and values, by tokens of prompt and answer and by sequences at once:")
+    table = figures_table("tokens", *(f"{count:,}" for count in dict.fromkeys(one.sequences for one in found.table)))
+    for length in dict.fromkeys(one.length for one in found.table):
+        row = [one for one in found.table if one.length == length]
+        table.add_row(f"{length:,}", *(f"{one.total_bytes / GIB:.1f}{'!' * (one.fits is False)}" for one in row))
+    console.print(table)
+    if any(one.fits is False for one in found.table):
+        console.print(f"! does not fit on {found.hardware}", style="dim", soft_wrap=True)
+
+
+def _generation_verdict(found: Generation) -> str:
+    from shardwise.spec.plan.offers import format_dollars
+
+    asked, begins = found.asked, f"Generating with {found.model}"
+    what = f"{asked.sequences:,} sequences" if asked.sequences > 1 else "one sequence"
+    what += f" of {asked.length:,} tokens {'take' if asked.sequences > 1 else 'takes'} {format_gib(asked.total_bytes)}"
+    if found.hardware is None or found.capacity_bytes is None:
+        return f"{begins} fits on no GPUs on offer: {what}"
+    price = "" if found.usd_per_hour is None else f", {format_dollars(found.usd_per_hour)} an hour"
+    fits = "fits on" if asked.fits else "does not fit on"
+    return f"{begins} {fits} {found.hardware}{price}: {what} of {format_gib(found.capacity_bytes)}"

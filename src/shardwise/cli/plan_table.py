@@ -12,23 +12,16 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.spec.plan.disk import Disk
-from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
+from shardwise.cli.console import plain_table
+from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
 from shardwise.spec.plan.offers import Offers
 from shardwise.spec.plan.sentences import cost_text, named, verdict
 from shardwise.units import GIB, format_bytes, format_count, format_seconds, printable
 
 MAX_CANDIDATES = 10
+LEAST = ("layout", "cost", "recompute", "tokens/s")
 #: From the widest to the narrowest: the columns that are left out, and the length of the bars.
-FORMS: tuple[tuple[frozenset[str], int], ...] = (
-    (frozenset(), 24),
-    (frozenset(), 12),
-    (frozenset({"cost"}), 12),
-    (frozenset({"layout"}), 12),
-    (frozenset({"layout", "cost"}), 12),
-    (frozenset({"layout", "cost", "recompute"}), 12),
-    (frozenset({"layout", "cost", "recompute", "tokens/s"}), 8),
-)
+FORMS = (((), 24), ((), 12), (("cost",), 12), (("layout",), 12), (LEAST[:2], 12), (LEAST[:3], 12), (LEAST, 8))
 
 WORDS = ("strategy", "layout", "recompute", "offload", "memory of one GPU")
 COLUMNS = (*WORDS[:2], "batch", *WORDS[2:4], "peak", WORDS[4], "step", "tokens/s", "GPU", "cost")
@@ -53,8 +46,8 @@ LETTERS = {
 
 def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     """The whole plan; `verbose` lists every layout that was not chosen with its reason."""
-    print_answers(plan, console)
-    console.print(fill(headline(plan), width=console.width), style="bold")
+    _print_answers(plan, console)
+    console.print(fill(_headline(plan), width=console.width), style="bold")
     for note in plan.notes:
         console.print(fill(note, "  ! ", width=console.width))
     _print_known_rows(plan, console)
@@ -66,13 +59,11 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         console.print()
         table, bar_width = _fitting_table(plan, console)
         console.print(table)
-        console.print(legend(plan, bar_width=bar_width, width=console.width), style="dim")
-    lines = all_rejected(plan, width=console.width) if verbose else rejected(plan, width=console.width)
-    if lines:
-        console.print()
-        console.print("not chosen:" if verbose else "not chosen (--verbose lists every reason):")
-        for line in lines:
-            console.print(line)
+        console.print(_legend(plan, bar_width=bar_width, width=console.width), style="dim")
+    if plan.rejected:
+        console.print("\nnot chosen:" if verbose else "\nnot chosen (--verbose lists every reason):")
+        listed = _all_rejected if verbose else _groups_rejected
+        console.print("\n".join(listed(plan, width=console.width)))
     console.print()
     console.print(fill(what_next(plan), width=console.width))
 
@@ -84,13 +75,12 @@ OF_ROWS = ("rows", "", "tokens", "lengths", "max_length")
 def _print_known_rows(plan: Plan, console: Console) -> None:
     if plan.data is None:
         return
-    console.print()
-    for name, sentence in takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines()):
-        console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
+    lines = [*takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines())]
     if plan.offers is None and plan.solved is None:
-        console.print(
-            fill("memory is for the longest of these rows, time for the mean", f"{'':<14}", width=console.width)
-        )
+        lines.append(("", "memory is for the longest of these rows, time for the mean"))
+    console.print()
+    for name, sentence in lines:
+        console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
 
 
 def fill(text: str, mark: str = "", *, width: int) -> str:
@@ -99,18 +89,14 @@ def fill(text: str, mark: str = "", *, width: int) -> str:
     return textwrap.fill(text, width=width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def headline(plan: Plan) -> str:
-    """What was asked."""
+def _headline(plan: Plan) -> str:
     job = plan.job
     sizes = format_count(plan.model["num_parameters"])
     trained = plan.model.get("num_trainable_parameters")
     share = f", {format_count(trained)} trained" if isinstance(trained, int) and job.get("method") != "full" else ""
-    batch, length = job["train"]["global_batch_size"], job["data"]["max_length"]
-    rate = job["train"]["learning_rate"]
-    return (
-        f"{job['model']} ({sizes} parameters{share}), {job['method']}, on {plan.hardware.get('name', 'this machine')}: "
-        f"{batch} sequences of at most {length} tokens a step, lr {rate:g}"
-    )
+    where, train, length = plan.hardware.get("name", "this machine"), job["train"], job["data"]["max_length"]
+    step = f"{train['global_batch_size']} sequences of at most {length} tokens a step, lr {train['learning_rate']:g}"
+    return f"{job['model']} ({sizes} parameters{share}), {job['method']}, on {where}: {step}"
 
 
 def why(plan: Plan) -> list[str]:
@@ -123,14 +109,11 @@ def why(plan: Plan) -> list[str]:
     as_rows = data.get("packing") and (data.get("num_rows") or plan.data is None or not plan.data.train.num_samples)
     packed = "; each row counts as one sequence, and packing makes fewer" if as_rows else ""
     whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
-    disk = [] if plan.disk is None or plan.disk.total_bytes < GIB else [_disk_line(plan.disk)]
-    warnings = [f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained]
-    return [*warnings, *plan.best.reasons, *whole, *disk]
-
-
-def _disk_line(disk: Disk) -> str:
-    merged = f"; merged/ takes {format_bytes(disk.merged_bytes)} more" if disk.merged_bytes else ""
-    return f"output_dir holds {format_bytes(disk.total_bytes)} at most: {disk.parts}{merged}"
+    disk = plan.disk
+    if disk is not None and disk.total_bytes >= GIB:
+        merged = f"; merged/ takes {format_bytes(disk.merged_bytes)} more" if disk.merged_bytes else ""
+        whole.append(f"output_dir holds {format_bytes(disk.total_bytes)} at most: {disk.parts}{merged}")
+    return [*(f"PLANNED, NOT TRAINED: {sentence}" for sentence in plan.best.not_trained), *plan.best.reasons, *whole]
 
 
 def what_next(plan: Plan) -> str:
@@ -149,21 +132,18 @@ def what_next(plan: Plan) -> str:
 def _fitting_table(plan: Plan, console: Console) -> tuple[Table, int]:
     """The widest form that the console has room for, and the length of its bars."""
     unbounded = console.options.update(max_width=10_000)
-    tables = [(candidate_table(plan, left_out=left_out, bar_width=width), width) for left_out, width in FORMS]
+    tables = [(_candidate_table(plan, left_out=left_out, bar_width=width), width) for left_out, width in FORMS]
     fitting = (one for one in tables if Measurement.get(console, unbounded, one[0]).maximum <= console.width)
     return next(fitting, tables[-1])
 
 
-def candidate_table(plan: Plan, *, left_out: frozenset[str], bar_width: int) -> Table:
+def _candidate_table(plan: Plan, *, left_out: Sequence[str], bar_width: int) -> Table:
     """One row per candidate, the chosen one marked."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = plain_table(show_edge=False)
     table.add_column("", no_wrap=True)
-    unused = {
-        column
-        for column, setting in OCCASIONAL.items()
-        if all(getattr(candidate.execution, setting) == "none" for _, candidate in plan.first(MAX_CANDIDATES))
-    }
-    names = [name for name in COLUMNS if name not in left_out | unused]
+    executions = [candidate.execution for _, candidate in plan.first(MAX_CANDIDATES)]
+    unused = {name for name, key in OCCASIONAL.items() if all(getattr(one, key) == "none" for one in executions)}
+    names = [name for name in COLUMNS if name not in {*left_out, *unused}]
     for name in names:
         table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True, overflow="crop")
     for index, candidate in plan.first(MAX_CANDIDATES):
@@ -181,7 +161,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
         "recompute": execution.gradient_checkpointing,
         "offload": execution.offload,
         "peak": format_bytes(memory.peak_bytes) if candidate.fits else f"{format_bytes(memory.peak_bytes)} !",
-        "memory of one GPU": memory_bar(candidate.worst_rank, capacity=memory.capacity_bytes, width=bar_width),
+        "memory of one GPU": _memory_bar(candidate, width=bar_width),
         "step": format_seconds(time.step_seconds),
         "tokens/s": format_count(time.tokens_per_second),
         "GPU": f"{100 * time.gpu_utilization:.0f} %",
@@ -189,11 +169,11 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
     }
 
 
-def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
+def _memory_bar(candidate: Candidate, *, width: int) -> Text:
     """The parts of the peak against the capacity; what does not fit runs over the closing bracket."""
-    bar, drawn, bytes_before = Text("["), 0, 0
+    bar, drawn, bytes_before, capacity = Text("["), 0, 0, candidate.memory.capacity_bytes
     for part in PARTS:
-        bytes_before += rank.parts.get(part, 0)
+        bytes_before += candidate.worst_rank.parts.get(part, 0)
         # Rounding the running sum keeps the bar's end where the peak is, however small the parts.
         end = min(round(width * bytes_before / capacity), width + OVERFLOW) if capacity else 0
         letter, colour = LETTERS[part]
@@ -208,22 +188,18 @@ def memory_bar(rank: RankMemory, *, capacity: int, width: int) -> Text:
     return bar
 
 
-def legend(plan: Plan, *, bar_width: int, width: int) -> str:
-    """The letters that the bars show, and what the columns mean."""
+def _legend(plan: Plan, *, bar_width: int, width: int) -> str:
     shown = [candidate for _, candidate in plan.first(MAX_CANDIDATES)]
-    bars = [memory_bar(one.worst_rank, capacity=one.memory.capacity_bytes, width=bar_width).plain for one in shown]
+    bars = [_memory_bar(one, width=bar_width).plain for one in shown]
     parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
     over = [] if all(one.fits for one in shown) else ["! too much"]
     entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "GPU: share of time busy"]
-    lines = [""]
-    for entry in entries:
-        if len(lines[-1]) + len(entry) + 2 > width:
-            lines.append("")
-        lines[-1] += f"  {entry}" if lines[-1] else entry
-    return "\n".join(lines)
+    # No line is broken inside an entry: their spaces stand as one letter while lines are filled.
+    whole = "  ".join(entry.replace(" ", "\N{NO-BREAK SPACE}") for entry in entries)
+    return fill(whole, width=width).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def rejected(plan: Plan, *, width: int) -> list[str]:
+def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
     """At most three lines: what fits too, what is too large, and what is not possible."""
     fits = {(one.execution.layout.strategy, one.execution.layout): one.fits for one in plan.candidates}
     groups: dict[str, dict[str, str]] = {"fits too": {}, "too large": {}, "not possible": {}}
@@ -234,13 +210,13 @@ def rejected(plan: Plan, *, width: int) -> list[str]:
         simpler = one.reason.endswith(" is simpler")
         short = "as fast, not as simple" if simpler else re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
         groups[kind].setdefault(one.strategy, short)
-    return [_listed(kind, list(group.items()), width=width) for kind, group in groups.items() if group]
+    return [_listed(kind, group, width=width) for kind, group in groups.items() if group]
 
 
-def _listed(kind: str, group: Sequence[tuple[str, str]], *, width: int) -> str:
+def _listed(kind: str, group: dict[str, str], *, width: int) -> str:
     """As many layouts as fit on a line, and how many more there are."""
     line, room = f"  {kind}: ", width - len(", 99 more")
-    for index, (strategy, reason) in enumerate(group):
+    for index, (strategy, reason) in enumerate(group.items()):
         entry = f"{', ' if index else ''}{strategy} ({reason})"
         if len(line) + len(entry) > room:
             if index:
@@ -250,7 +226,7 @@ def _listed(kind: str, group: Sequence[tuple[str, str]], *, width: int) -> str:
     return line
 
 
-def all_rejected(plan: Plan, *, width: int) -> list[str]:
+def _all_rejected(plan: Plan, *, width: int) -> list[str]:
     """Every layout that was not chosen; those with one reason share its line."""
     grouped: dict[str, dict[str, None]] = {}
     for one in plan.rejected:
@@ -262,14 +238,12 @@ NUM_WORDS = 3  # columns of words; the others are figures
 WIDE, LEFT_OUT_WHERE_NARROW = 100, ("layout", "lowest/h")
 
 
-def print_answers(plan: Plan, console: Console) -> None:
+def _print_answers(plan: Plan, console: Console) -> None:
     """The answer first; nothing where a plan was all that was asked for."""
     if plan.solved is not None:
-        console.print(plan.solved.sentence, style="bold")
-        console.print()
+        console.print(f"{plan.solved.sentence}\n", style="bold")
     if plan.offers is not None:
-        console.print(plan.offers.sentence, style="bold")
-        console.print()
+        console.print(f"{plan.offers.sentence}\n", style="bold")
         if plan.offers.shown:
             console.print(_offers_table(plan.offers, width=console.width))
             console.print(plan.offers.prices, style="dim")
@@ -279,7 +253,7 @@ def print_answers(plan: Plan, console: Console) -> None:
 
 
 def _offers_table(offers: Offers, *, width: int) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = plain_table(show_edge=False)
     names, *rows = offers.table()
     kept = [index for index, name in enumerate(names) if width >= WIDE or name not in LEFT_OUT_WHERE_NARROW]
     for index in kept:

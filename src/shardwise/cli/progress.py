@@ -26,7 +26,7 @@ WINDOW = 20
 
 @dataclass(kw_only=True)
 class State:
-    """What is known of the run so far."""
+    """What is known of the run so far; `seconds`: of the last steps."""
 
     phase: str = "starting"
     since: float = field(default_factory=time.monotonic)
@@ -80,24 +80,26 @@ class ProgressDisplay:
             self._gone = True
 
     def _show(self, update: Update) -> None:
-        if isinstance(update, Planned):
-            self._show_plan(update)
-            return
-        if isinstance(update, Notice):
-            self._console.print(f"warning: {update.text}", soft_wrap=self._live is None)
-            return
-        self._state.take(update)
-        if self._console.is_terminal:
-            self._show_live()
-        elif isinstance(update, Phase):
+        match update:
+            case Planned():
+                self._show_plan(update)
+            case Notice():
+                self._console.print(f"warning: {update.text}", soft_wrap=self._live is None)
+            case Phase() | StepMetrics():
+                self._state.take(update)
+                if self._console.is_terminal:
+                    self._show_live()
+                else:
+                    self._show_line(update)
+
+    def _show_line(self, update: Phase | StepMetrics) -> None:
+        if isinstance(update, Phase):
             known = {"total_steps": update.total_steps} if update.total_steps is not None else {}
-            facts = "".join(f", {name.replace('_', ' ')} {value}" for name, value in {**known, **update.detail}.items())
-            self._console.print(f"{update.name}{facts}")
-        elif (
-            update.step in (1, self._state.total_steps)
-            or update.eval_loss is not None
-            or update.step % self._logging_steps == 0
-        ):  # `step 20/200  loss 2.31  grad norm 1.2 ...`
+            facts = [f"{name.replace('_', ' ')} {value}" for name, value in {**known, **update.detail}.items()]
+            self._console.print(", ".join([update.name, *facts]))
+            return
+        due = update.step in (1, self._state.total_steps) or update.step % self._logging_steps == 0
+        if due or update.eval_loss is not None:  # `step 20/200  loss 2.31  grad norm 1.2 ...`
             self._console.print("  ".join(f"{name} {value}" for name, value in figures(update, self._state)))
 
     def _show_plan(self, planned: Planned) -> None:
@@ -133,9 +135,10 @@ def plan_lines(planned: Planned) -> list[str]:
     ]
     lines += [f"  ! {note}" for note in planned.plan.notes]
     lines += [f"  - {reason}" for reason in best.reasons]
-    capacity = format_bytes(memory.capacity_bytes)
-    for rank in memory.ranks:
-        lines.append(f"  - forecast for {format_ranks(rank.ranks)}: {format_bytes(rank.peak_bytes)} of {capacity}")
+    of = f"of {format_bytes(memory.capacity_bytes)}"
+    lines += [
+        f"  - forecast for {format_ranks(one.ranks)}: {format_bytes(one.peak_bytes)} {of}" for one in memory.ranks
+    ]
     return [*lines, f"  - run directory: {planned.run.root}"]
 
 
@@ -160,11 +163,9 @@ def figures(step: StepMetrics, state: State) -> list[tuple[str, str]]:
 def panel(state: State) -> Panel:
     """The live view: the phase, the progress, and the last step's figures."""
     shown: RenderableType = "no step yet"
-    if state.last is not None:
-        # As many columns as the terminal has room for; none is cut.
-        shown = Columns(
-            [Text.assemble((f"{name} ", "dim"), value) for name, value in figures(state.last, state)], padding=(0, 3)
-        )
+    if state.last is not None:  # as many columns as the terminal has room for; none is cut
+        cells = [Text.assemble((f"{name} ", "dim"), value) for name, value in figures(state.last, state)]
+        shown = Columns(cells, padding=(0, 3))
     waited = format_seconds(time.monotonic() - state.since)
     title = f"{state.phase} ({waited})"
     if state.phase == "stopping":

@@ -6,13 +6,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from shardwise.cli.trials import AsJson, Job, Sets
+from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_answer
+from shardwise.units import format_bytes, format_gib, format_ranks
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from shardwise.api import Rehearsal, Rehearsing
     from shardwise.spec.rehearsal import RankRehearsal
 
@@ -23,63 +23,45 @@ def rehearse(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
     Exits 0: fits, 1: does not, 2: bad input, or something that training would refuse or fail at.
     """
     from shardwise import api
-    from shardwise.cli.console import make_console, print_json
 
     found = api.rehearse(job, overrides=sets or [], on_update=show_rehearsing)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print_rehearsal(found, make_console())
+    print_answer(found, _print_rehearsal, as_json=as_json)
     if not found.fits:
         raise typer.Exit(1)
 
 
 def show_rehearsing(update: Rehearsing) -> None:
     """A line on stderr before each distinct rank."""
-    from shardwise.cli.console import make_console
-
     among = "all ranks are alike" if update.total == 1 else f"{update.number} of {update.total} kinds"
     line = f"rehearsing {update.strategy}: rank {update.rank} ({among})"
     make_console(sys.stderr).print(line, style="dim", soft_wrap=True)
 
 
-def print_rehearsal(found: Rehearsal, console: Console) -> None:
+def _print_rehearsal(found: Rehearsal, console: Console) -> None:
     """The answer, a table for each distinct rank, and the tensors at the highest peak."""
-    from shardwise.cli.console import figures_table
-    from shardwise.units import format_bytes, format_gib
-
     worst = found.worst
     fits = "fits" if found.fits else "does not fit"
     takes = f"{format_gib(worst.peak_reserved_bytes)} of {format_gib(found.capacity_bytes)}"
     answer = f"{found.execution.layout.strategy} {fits} on {found.hardware}: rehearsed peak {takes}"
     console.print(f"{answer}, in {worst.peak_instant}", style="bold", soft_wrap=True)
     for rank in found.ranks:
-        console.print(f"\n{_title(rank)}: peak in {rank.peak_instant}", soft_wrap=True)
+        console.print(f"\n{format_ranks(rank.ranks)}: peak in {rank.peak_instant}", soft_wrap=True)
         console.print(_parts(rank))
-    console.print(f"\nthe largest tensors at the peak of {_title(worst)}:")
+    console.print(f"\nthe largest tensors at the peak of {format_ranks(worst.ranks)}:")
     table = figures_table("part", "size", "tensors", "type", "shape")
     table.add_column("made by", style="dim")
     for group in worst.tensors:
         shape = " x ".join(str(size) for size in group.shape)
-        row = (format_bytes(group.bytes), str(group.count), group.dtype, shape, group.maker)
-        table.add_row(group.part, *row)
+        table.add_row(group.part, format_bytes(group.bytes), str(group.count), group.dtype, shape, group.maker)
     console.print(table)
     console.print(f"rehearsed in {found.seconds:.0f} s", style="dim")
 
 
-def _title(rank: RankRehearsal) -> str:
-    from shardwise.units import format_ranks
-
-    return format_ranks(rank.ranks)
-
-
 def _parts(rank: RankRehearsal) -> Table:
-    from shardwise.cli.console import figures_table
-    from shardwise.units import format_bytes
-
     table = figures_table("", "forecast", "rehearsed", "forecast / rehearsed")
-    for part, size in (*rank.parts.items(), ("peak", rank.peak_bytes)):
-        forecast = rank.forecast.parts.get(part, 0) if part != "peak" else rank.forecast.peak_bytes
+    forecasts = {**rank.forecast.parts, "peak": rank.forecast.peak_bytes}
+    for part, size in {**rank.parts, "peak": rank.peak_bytes}.items():
+        forecast = forecasts.get(part, 0)
         if size or forecast:
             ratio = f"{forecast / size:.3f}" if size else ""
             table.add_row(part, format_bytes(forecast), format_bytes(size), ratio)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from shardwise.cli.trials import AsJson
+from shardwise.cli.console import AsJson, RunDir, figures_table, make_console, print_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from shardwise.api import Comparison, Report
+    from shardwise.api import Report
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The output_dir of a training run.")],
+    run_dir: RunDir,
     as_json: AsJson = False,
     html: Annotated[bool, typer.Option("--html", help="Print where the page lies, and nothing else.")] = False,
 ) -> None:
     """Put forecast and measurement side by side; writes report.json and report.html into the run directory."""
     from shardwise import api
-    from shardwise.cli.console import make_console, print_json
 
     made = api.report(run_dir)
     if as_json:
@@ -37,41 +33,33 @@ def report(
 
 
 def print_report(report: Report, console: Console) -> None:
-    """The whole report."""
+    """The whole report; an error is positive where the forecast was too high."""
+    from shardwise.cli.data import print_data
+
     console.print(f"{report.name}: {report.headline}", style="bold")
     console.print(report.outcome.sentence)
     for setting in report.job:
         if setting.name == "learning rate schedule":  # it has changed on the way
             console.print(f"{setting.name}: {setting.value}", soft_wrap=True)
+    table = figures_table("", "forecast", "measured", "error")
+    table.add_column("", style="dim")
+    for row in report.comparisons:
+        table.add_row(row.what, row.written("forecast"), row.written("measured"), row.error_written, row.note)
     console.print()
-    console.print(comparison_table(report.comparisons))
-    for line in (*([""] if report.notes else []), *report.notes, *loss_lines(report)):
+    console.print(table)
+    for line in (*([""] if report.notes else []), *report.notes, *_loss_lines(report)):
         console.print(line)
     for check in report.checks:
         if check.passed is False:
             console.print(f"does not agree: {check.name}: {check.detail}")
     if report.rows is not None:
-        from shardwise.cli.data import print_data
-
         console.print()
         print_data(report.rows, console)
     for gap in report.gaps:
         console.print(f"missing: {gap.file}: {gap.reason}")
 
 
-def comparison_table(comparisons: tuple[Comparison, ...]) -> Table:
-    """One row per figure; the error is positive where the forecast was too high."""
-    from shardwise.cli.console import figures_table
-
-    table = figures_table("", "forecast", "measured", "error")
-    table.add_column("", style="dim")
-    for row in comparisons:
-        table.add_row(row.what, row.written("forecast"), row.written("measured"), row.error_written, row.note)
-    return table
-
-
-def loss_lines(report: Report) -> list[str]:
-    """First and last loss, and the last evaluation loss."""
+def _loss_lines(report: Report) -> list[str]:
     loss, evaluation = report.curves["loss"], report.curves["eval_loss"]
     lines: list[str] = []
     if loss.first is not None and loss.last is not None:

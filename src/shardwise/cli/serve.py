@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from shardwise.errors import InputError
+
+_OF_TOKENS = "At least 16 letters; without one, another address gets one that is made up."
+
 
 def serve(
     folder: Annotated[
@@ -16,23 +20,15 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Other than this machine's own: a token is asked for.")
     ] = "127.0.0.1",
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SHARDWISE_TOKEN", help="At least 16 letters; without one, another address gets one that is made up."
-        ),
-    ] = None,
+    token: Annotated[str | None, typer.Option(envvar="SHARDWISE_TOKEN", help=_OF_TOKENS)] = None,
 ) -> None:
     """Serve the planner as a page on this machine: plans as you type, runs as they go, a toy model to learn from.
 
     Nothing there starts, stops or changes a run. Stop it with Ctrl-C.
     """
-    from shardwise.errors import InputError
-
     try:
         from shardwise.web.server import listen
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"{error.name} is not installed; `shardwise serve` needs it: pip install 'shardwise[web]'"
-        ) from None
+        message = f"{error.name} is not installed; `shardwise serve` needs it: pip install 'shardwise[web]'"
+        raise InputError(message) from None
     listen(folder, host=host, port=port, token=token, told=typer.echo)

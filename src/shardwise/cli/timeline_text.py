@@ -51,11 +51,14 @@ def timeline_lines(timeline: Timeline, *, width: int) -> list[Text]:
     columns = max(20, width - left - 6)
     lines: list[Text] = []
     for lane in lanes:
-        share = f" {100 * lane.computing:3.0f} %"
-        lines.append(Text.assemble(lane.name.ljust(left), _row(timeline, lane, columns=columns), share))
+        computing = timeline.of(lane, "compute")
+        # What the GPU computes, and in the gaps the communication that it waits for.
+        spans = (*computing, *_beside(timeline.of(lane, "links"), computing))
+        row = _letters(spans, seconds=timeline.seconds, columns=columns)
+        lines.append(Text.assemble(lane.name.ljust(left), row, f" {100 * lane.computing:3.0f} %"))
         if _overlaps(timeline, lane):
-            sent = kinds_by_column(timeline.of(lane, "links"), seconds=timeline.seconds, columns=columns)
-            lines.append(Text.assemble("beside".rjust(left - 1), " ", _letters(sent)))
+            sent = _letters(timeline.of(lane, "links"), seconds=timeline.seconds, columns=columns)
+            lines.append(Text.assemble("beside".rjust(left - 1), " ", sent))
     if len(timeline.lanes) > MOST_LANES:
         lines.append(Text(f"... and {len(timeline.lanes) - MOST_LANES} more"))
     return lines
@@ -64,13 +67,6 @@ def timeline_lines(timeline: Timeline, *, width: int) -> list[Text]:
 def _overlaps(timeline: Timeline, lane: Lane) -> bool:
     """Whether gathers or reductions overlap computation."""
     return any(span.kind in ("gather", "reduce") for span in timeline.of(lane, "links"))
-
-
-def _row(timeline: Timeline, lane: Lane, *, columns: int) -> Text:
-    """What the GPU computes, and in the gaps the communication it waits for."""
-    computing = timeline.of(lane, "compute")
-    spans = (*computing, *_beside(timeline.of(lane, "links"), computing))
-    return _letters(kinds_by_column(spans, seconds=timeline.seconds, columns=columns))
 
 
 def _beside(links: tuple[TimelineSpan, ...], computing: tuple[TimelineSpan, ...]) -> Iterator[TimelineSpan]:
@@ -87,8 +83,8 @@ def _beside(links: tuple[TimelineSpan, ...], computing: tuple[TimelineSpan, ...]
             yield replace(span, start=now)
 
 
-def kinds_by_column(spans: tuple[TimelineSpan, ...], *, seconds: float, columns: int) -> list[Kind | None]:
-    """The kind that fills most of each column; None where nothing fills a third of it."""
+def _letters(spans: tuple[TimelineSpan, ...], *, seconds: float, columns: int) -> Text:
+    """The kind that fills most of each column; a dot where nothing fills a third of it."""
     filled: list[dict[Kind, float]] = [{} for _ in range(columns)]
     for span in spans:
         first, last = (min(columns - 1, int(at / seconds * columns)) for at in (span.start, span.end))
@@ -96,14 +92,10 @@ def kinds_by_column(spans: tuple[TimelineSpan, ...], *, seconds: float, columns:
             begin, end = column * seconds / columns, (column + 1) * seconds / columns
             inside = min(end, span.end) - max(begin, span.start)
             filled[column][span.kind] = filled[column].get(span.kind, 0.0) + max(0.0, inside)
-    third = seconds / columns / 3
-    return [max(here, key=here.__getitem__) if sum(here.values()) > third else None for here in filled]
-
-
-def _letters(kinds: list[Kind | None]) -> Text:
-    text = Text()
-    for kind in kinds:
-        letter, colour = LETTERS[kind] if kind else (WAITS, "bright_black")
+    third, text = seconds / columns / 3, Text()
+    for here in filled:
+        is_used = sum(here.values()) > third
+        letter, colour = LETTERS[max(here, key=here.__getitem__)] if is_used else (WAITS, "bright_black")
         text.append(letter, style=colour)
     return text
 

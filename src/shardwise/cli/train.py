@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwise.cli.trials import Sets
+from shardwise.cli.console import Sets, make_console
+from shardwise.errors import InputError
 
 if TYPE_CHECKING:
     from shardwise.api import TrainResult
@@ -50,32 +51,18 @@ def train(
     Exits 0: finished, 1: failed or does not fit, 2: bad input, 130 or 143: stopped by a signal after saving.
     """
     from shardwise import api
-    from shardwise.cli.console import make_console
     from shardwise.cli.progress import ProgressDisplay
-    from shardwise.errors import InputError
 
     console = make_console()
     with ProgressDisplay(console) as progress:
+        how: Any = {"overrides": sets or [], "on_update": progress.show, "replan": not no_replan}
         several = api.Nodes.read(nodes=nodes, node_rank=node_rank, master=master, max_restarts=max_restarts)
         if several is not None:
             if find_batch:
                 raise InputError("--find-batch tries steps on one machine; leave it out, or --nodes")
-            result = api.train_on_nodes(
-                job,
-                nodes=several,
-                overrides=sets or [],
-                on_update=progress.show,
-                replan=not no_replan,
-            )
+            result = api.train_on_nodes(job, nodes=several, **how)
         else:
-            result = api.train(
-                job,
-                overrides=sets or [],
-                on_update=progress.show,
-                max_restarts=max_restarts,
-                replan=not no_replan,
-                find_micro_batch=find_batch,
-            )
+            result = api.train(job, max_restarts=max_restarts, find_micro_batch=find_batch, **how)
     for line in closing_lines(result):
         console.print(line, soft_wrap=True)
 
@@ -84,25 +71,22 @@ def closing_lines(result: TrainResult) -> list[str]:
     """Where the results are, and what to do with them."""
     from shardwise import api
 
-    run = result.run
+    run, adapter = result.run, result.report.method != "full"
     steps = "" if result.step is None else f" after {result.step} steps"
-    said = "finished already" if result.outcome == "already_finished" else "finished"
-    adapter = result.report.method != "full"
-    file = run.report_html
-    lacks = [f"is missing: {gap.reason}" for gap in result.report.gaps if gap.file == file.name]
-    lines = [
-        f"{said}{steps}",
+    lacks = [f"is missing: {gap.reason}" for gap in result.report.gaps if gap.file == run.report_html.name]
+    skipped = result.report.skipped_steps
+    final = repr(str(run.final))
+    load = f"PeftModel.from_pretrained(model, {final})" if adapter else f"from_pretrained({final})"
+    return [
+        f"{'finished already' if result.outcome == 'already_finished' else 'finished'}{steps}",
         f"  {'adapter' if adapter else 'model  '}  {run.final}",
-        f"  report   {(lacks or [file])[0]}",
+        f"  report   {(lacks or [run.report_html])[0]}",
+        *([f"  skipped  {skipped} steps, whose gradients overflowed float16 (in the report)"] if skipped else []),
+        f"  metrics  {run.metrics}",
+        f"  logs     {run.logs}",
+        "next:",
+        *(f"  shardwise {verb} {run.root}" for verb in ("report", "chat", "merge")[: 3 if adapter else 2]),
+        f"  in Python: {load}",
+        "elsewhere:",
+        *api.usage(run),
     ]
-    if result.report.skipped_steps:
-        lines.append(
-            f"  skipped  {result.report.skipped_steps} steps, whose gradients overflowed float16 (in the report)"
-        )
-    lines += [f"  metrics  {run.metrics}", f"  logs     {run.logs}"]
-    load = (
-        f"PeftModel.from_pretrained(model, {str(run.final)!r})" if adapter else f"from_pretrained({str(run.final)!r})"
-    )
-    verbs = ("report", "chat", "merge") if adapter else ("report", "chat")
-    lines += ["next:", *(f"  shardwise {verb} {run.root}" for verb in verbs), f"  in Python: {load}"]
-    return [*lines, "elsewhere:", *api.usage(run)]

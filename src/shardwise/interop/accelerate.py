@@ -28,7 +28,11 @@ LIMITS = TrainerLimits(
 def to_accelerate(chosen: Chosen) -> Exported:
     """accelerate.yaml, and the line that starts a script with it on each node."""
     LIMITS.refuse(chosen)
-    said = ["the script train.py is yours", *memory_notes(chosen), *_said(chosen)]
+    said = ["the script train.py is yours", *memory_notes(chosen)]
+    if is_sharded(chosen) and chosen.execution.precision == "mixed":
+        said.append("gradients are summed over GPUs in bfloat16 there, and in float32 here")
+    if chosen.execution.gradient_checkpointing == "full" and not is_sharded(chosen):
+        said.append("the plan computes blocks again in the backward: the script calls gradient_checkpointing_enable()")
     comment = [chosen.written, "The script says, for the same training:"]
     comment += [f"  {line}" for line in left_to_the_script(chosen)]
     comment.append(f"  gradients clipped to a norm of {chosen.job.train.max_grad_norm!r}: accelerator.clip_grad_norm_")
@@ -81,12 +85,3 @@ def launch_lines(chosen: Chosen, script: str) -> list[str]:
         return [f"{line} {script}"]
     address = '--main_process_ip "$NODE_0" --main_process_port 29500'
     return [f"{line} --machine_rank {rank} {address} {script}  # node {rank}" for rank in range(chosen.nodes)]
-
-
-def _said(chosen: Chosen) -> list[str]:
-    said: list[str] = []
-    if is_sharded(chosen) and chosen.execution.precision == "mixed":
-        said.append("gradients are summed over GPUs in bfloat16 there, and in float32 here")
-    if chosen.execution.gradient_checkpointing == "full" and not is_sharded(chosen):
-        said.append("the plan computes blocks again in the backward: the script calls gradient_checkpointing_enable()")
-    return said

@@ -20,13 +20,8 @@ from shardwise.spec.plan.forecast import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What a target makes of a plan.
-
-    Attributes:
-        files: name -> text; the first is the one that the others serve.
-        said: what is other than in the plan, or is left to the user, as sentences.
-        run: the commands to run next.
-    """
+    """What a target makes of a plan. `files`: name -> text, the first of which the others serve; `said`: what is other
+    than in the plan, or is left to the user, as sentences; `run`: the commands to run next."""
 
     files: dict[str, str]
     said: list[str] = field(default_factory=list[str])
@@ -41,14 +36,9 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The chosen candidate of a plan, with its job.
-
-    Attributes:
-        path: the plan or the job file, as the user named it.
-        cluster: what the layout spreads over: one node or part of it, or whole nodes.
-        leaves_some: whether the job's hardware has more GPUs than the layout takes.
-        seconds: how long the run takes, where that is forecast.
-    """
+    """The chosen candidate of a plan, with its job. `path`: the plan or the job file, as the user named it; `cluster`:
+    what the layout spreads over: one node or part of it, or whole nodes; `leaves_some`: whether the job's hardware has
+    more GPUs than the layout takes; `seconds`: how long the run takes, where that is forecast."""
 
     path: str
     job: Job
@@ -70,10 +60,9 @@ class Chosen:
                 f"{path}: the layout spreads over {size} GPUs of nodes with {cluster.node.num_gpus}, which are not "
                 "whole nodes; plan for whole nodes, or for part of one"
             )
-        job = job_from_data(plan.job)
         return cls(
             path=path,
-            job=job,
+            job=job_from_data(plan.job),
             execution=best.execution,
             cluster=part,
             leaves_some=size < cluster.num_gpus,
@@ -108,8 +97,7 @@ class Chosen:
     @property
     def name(self) -> str:
         """Of the run, as Kubernetes and clouds allow it: of letters, digits and hyphens, a letter first."""
-        letters = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(self.job.output_dir).name.lower())
-        name = letters.strip("-")[:40].strip("-")
+        name = re.sub(r"[^a-z0-9]", "-", Path(self.job.output_dir).name.lower()).strip("-")[:40].strip("-")
         return name if name[:1].isalpha() else f"run-{name}".strip("-")
 
     @property
@@ -120,17 +108,12 @@ class Chosen:
     @property
     def train(self) -> str:
         """The arguments of the program that trains it, which is told of the GPUs that the layout takes."""
-        words = ["train", self.path]
-        if self.leaves_some:
-            words += ["--set", f"hardware={self.cluster.name}"]
-        return shlex.join(words)
+        stated = ["--set", f"hardware={self.cluster.name}"] if self.leaves_some else []
+        return shlex.join(["train", self.path, *stated])
 
     def torchrun(self, script: str, *, rank: str = "0", address: str = "") -> str:
-        """The line that starts a script or `-m module` on one machine.
-
-        Args:
-            rank, address: of this machine, and where the first one is reached, as the shell shall read them.
-        """
+        """The line that starts a script or `-m module` on one machine. `rank`, `address`: of this machine, and where
+        the first one is reached, as the shell shall read them."""
         if self.nodes == 1:
             return f"torchrun --standalone --nproc-per-node {self.processes} {script}"
         group = f"--nnodes {self.nodes} --nproc-per-node {self.processes} --node-rank {rank}"

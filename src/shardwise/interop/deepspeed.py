@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported
 from shardwise.interop.limits import TrainerLimits, left_to_the_script, memory_notes
 
@@ -32,10 +32,7 @@ STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
 
 def to_deepspeed(chosen: Chosen) -> Exported:
     """deepspeed.json, and the line that starts a script with it."""
-    LIMITS.refuse(chosen)
-    if chosen.execution.parameters_on_host and chosen.layout.strategy == "zero2":
-        message = "DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; plan again with --set layout=fsdp"
-        raise UnsupportedError(f"{chosen.path}: {message}")
+    LIMITS.refuse(chosen, _refusals)
     said = ["the script train.py is yours, and hands deepspeed.json to deepspeed.initialize as `config`"]
     said += [f"the script says {line}" for line in left_to_the_script(chosen) if not line.startswith("optimizer")]
     if chosen.job.train.weight_decay:
@@ -48,6 +45,11 @@ def to_deepspeed(chosen: Chosen) -> Exported:
     cpu = "DS_ACCELERATOR=cpu " if chosen.on_cpu else ""
     run = [cpu + line for line in chosen.torchrun_lines("train.py")]
     return Exported(files={"deepspeed.json": text}, said=[*said, *memory_notes(chosen)], run=run)
+
+
+def _refusals(chosen: Chosen) -> Iterator[str]:
+    if chosen.execution.parameters_on_host and chosen.layout.strategy == "zero2":
+        yield "DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; plan again with --set layout=fsdp"
 
 
 def config(chosen: Chosen) -> dict[str, Any]:

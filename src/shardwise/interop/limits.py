@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.errors import Problem, UnsupportedError
@@ -29,9 +29,12 @@ class TrainerLimits:
     on_cpu: tuple[str, ...] = ()
     because: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def refuse(self, chosen: Chosen) -> None:
-        """Raises UnsupportedError: with every reason why these files would train something else."""
-        refuse(chosen, self._refusals(chosen))
+    def refuse(self, chosen: Chosen, own: Callable[[Chosen], Iterable[str]] = lambda _: ()) -> None:
+        """Raises UnsupportedError: with every reason why these files would train something else; `own`: of this trainer
+        alone, where it can do the rest."""
+        for messages in (self._refusals(chosen), own(chosen)):
+            if problems := [Problem(where=chosen.path, message=message) for message in messages]:
+                raise UnsupportedError(problems)
 
     def _refusals(self, chosen: Chosen) -> Iterator[str]:
         execution, layout = chosen.execution, chosen.layout
@@ -54,9 +57,8 @@ class TrainerLimits:
     def _sentence(self, key: str, value: str, known: tuple[str, ...], *, why: str | None = None) -> str:
         reason = self.because.get(why or value)
         said = f"{key} {value} is not exported to {self.target}" + (f": {reason}" if reason else "")
-        return f"{said}; plan again with --set {key}={known[0]}" + (
-            f", or one of {', '.join(known[1:])}" * (len(known) > 1)
-        )
+        others = f", or one of {', '.join(known[1:])}" if known[1:] else ""
+        return f"{said}; plan again with --set {key}={known[0]}{others}"
 
     def _of_units(self, chosen: Chosen) -> Iterator[str]:
         layout, execution = chosen.layout, chosen.execution
@@ -76,49 +78,27 @@ class TrainerLimits:
             )
 
 
-def refuse(chosen: Chosen, messages: Iterable[str]) -> None:
-    """Raises UnsupportedError with all of the messages, where there are any."""
-    problems = [Problem(where=chosen.path, message=message) for message in messages]
-    if problems:
-        raise UnsupportedError(problems)
-
-
 def left_to_the_script(chosen: Chosen) -> list[str]:
     """What of the plan the user's own script says, for the same training."""
-    job, execution = chosen.job, chosen.execution
-    train = job.train
+    train, execution = chosen.job.train, chosen.execution
     stored = "bfloat16" if execution.precision == "bf16" else "float32"
     forwards = execution.gradient_accumulation_steps
+    decay = f"weight_decay={train.weight_decay!r}" + (" on matrices, 0 on norms and biases" * bool(train.weight_decay))
+    betas = f"betas=({train.adam_beta1!r}, {train.adam_beta2!r}), eps={train.adam_epsilon!r}"
+    kind, own = ("SGD", f"momentum={train.momentum!r}") if execution.optimizer == "sgd" else ("AdamW", betas)
+    warmup = f"{100 * train.warmup_ratio:g} %" if train.warmup_ratio else f"{train.warmup_steps} steps"
     lines = [
         f'model: from_pretrained("{chosen.model}", dtype=torch.{stored}, '
         f'attn_implementation="{execution.attn_implementation}")',
         f"batch: {execution.micro_batch_size} rows a process and forward, {forwards} forward{'s' * (forwards > 1)} "
         f"a step: {train.global_batch_size} rows a step in all",
-        f"optimizer: {optimizer_written(chosen)}",
-        f"schedule: {train.lr_scheduler_type} with {warmup_written(chosen)} of warmup",
+        f"optimizer: {kind}(lr={train.learning_rate!r}, {own}, {decay})",
+        f"schedule: {train.lr_scheduler_type} with {warmup} of warmup",
         "loss: the sum over trained tokens, divided by their number in the whole global batch",
     ]
-    if job.adapters is not None:
+    if chosen.job.adapters is not None:
         lines.append(f"adapters: {lora_config(chosen)}")
     return lines
-
-
-def optimizer_written(chosen: Chosen) -> str:
-    """The optimizer as torch spells it."""
-    train = chosen.job.train
-    decay = f"weight_decay={train.weight_decay!r}" + (
-        " on matrices, 0 on norms and biases" if train.weight_decay else ""
-    )
-    if chosen.execution.optimizer == "sgd":
-        return f"SGD(lr={train.learning_rate!r}, momentum={train.momentum!r}, {decay})"
-    betas = f"betas=({train.adam_beta1!r}, {train.adam_beta2!r}), eps={train.adam_epsilon!r}"
-    return f"AdamW(lr={train.learning_rate!r}, {betas}, {decay})"
-
-
-def warmup_written(chosen: Chosen) -> str:
-    """Steps, or a share of them."""
-    train = chosen.job.train
-    return f"{100 * train.warmup_ratio:g} %" if train.warmup_ratio else f"{train.warmup_steps} steps"
 
 
 def lora_config(chosen: Chosen) -> str:

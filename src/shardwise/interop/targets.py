@@ -7,10 +7,7 @@ from collections.abc import Callable
 from shardwise.interop.accelerate import to_accelerate
 from shardwise.interop.chosen import Chosen, Exported
 from shardwise.interop.deepspeed import to_deepspeed
-from shardwise.interop.kubernetes import to_kubernetes
-from shardwise.interop.skypilot import to_skypilot
-from shardwise.interop.slurm import to_slurm
-from shardwise.interop.torchrun import to_torchrun
+from shardwise.interop.launchers import to_kubernetes, to_skypilot, to_slurm, to_torchrun
 from shardwise.interop.torchtitan import to_torchtitan
 from shardwise.interop.trl import to_trl
 

@@ -7,7 +7,7 @@ from math import ceil
 
 from shardwise.catalog.models import hub_id
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import TrainerLimits, refuse
+from shardwise.interop.limits import TrainerLimits
 
 LIMITS = TrainerLimits(
     target="torchtitan",
@@ -46,18 +46,17 @@ RECOMPUTES = {"none": "None", "selective": "SelectiveAC.Config()", "full": "Full
 
 def to_torchtitan(chosen: Chosen) -> Exported:
     """shardwise_titan.py, and the line that trains it from beside it."""
-    LIMITS.refuse(chosen)
-    refuse(chosen, _refusals(chosen))
+    LIMITS.refuse(chosen, _refusals)
     module, base = BASES[hub_id(chosen.job.model)]
-    lines = [f'"""{chosen.written}, as {chosen.path} was planned."""', ""]
-    lines += [
+    lines = [
+        f'"""{chosen.written}, as {chosen.path} was planned."""\n',
         "from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw",
         "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: F401",
         f"from torchtitan.models.{module}.config_registry import {base}",
-        *("", "", "def finetune():", f"    config = {base}()"),
+        f"\n\ndef finetune():\n    config = {base}()",
+        *(f"    config.{key} = {value}" for key, value in _settings(chosen)),
+        "    return config\n",
     ]
-    lines += [f"    config.{key} = {value}" for key, value in _settings(chosen)]
-    text = "\n".join([*lines, "    return config"]) + "\n"
     run = chosen.torchrun_lines("-m torchtitan.train --module shardwise_titan --config finetune")
     said = [
         "the module shardwise_titan is found where the command is run from, or on PYTHONPATH",
@@ -67,21 +66,20 @@ def to_torchtitan(chosen: Chosen) -> Exported:
         "torchtitan fills micro-batches with packed rows, and its first step has a rate above zero: losses are alike, "
         "and not the same",
     ]
-    return Exported(files={"shardwise_titan.py": text}, said=said, run=run)
+    return Exported(files={"shardwise_titan.py": "\n".join(lines)}, said=said, run=run)
 
 
 def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:
     """What is set on torchtitan's Trainer.Config: the key, and its value as Python."""
     layout, execution, train = chosen.layout, chosen.execution, chosen.job.train
     length = chosen.job.data.max_length
-    staged = layout.pp > 1
     yield "parallelism.data_parallel_replicate_degree", repr(layout.dp_replicate)
     yield "parallelism.data_parallel_shard_degree", repr(layout.dp_shard)
     if layout.dp_shard > 1:
         yield "parallelism.fsdp_reshard_after_forward", repr("always" if layout.reshard_after_forward else "never")
     yield "parallelism.tensor_parallel_degree", repr(layout.tp)
     yield "parallelism.pipeline_parallel_degree", repr(layout.pp)
-    if staged:
+    if layout.pp > 1:
         yield "parallelism.pipeline_parallel_schedule", repr(SCHEDULES[layout.schedule])
         yield "parallelism.num_pp_microbatches", repr(execution.gradient_accumulation_steps)
     yield "training.num_tokens_per_microbatch_per_dp_rank", repr(execution.micro_batch_size * length)

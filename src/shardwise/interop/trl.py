@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, refuse
+from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes
 
 LIMITS = TrainerLimits(
     target="trl",
@@ -38,46 +38,42 @@ OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd
 
 def to_trl(chosen: Chosen) -> Exported:
     """sft.py, and accelerate.yaml where weights are sharded."""
-    LIMITS.refuse(chosen)
-    refuse(chosen, _refusals(chosen))
-    files = {"sft.py": script(chosen)}
-    run = chosen.torchrun_lines("sft.py")
+    LIMITS.refuse(chosen, _refusals)
+    files, run = {"sft.py": _script(chosen)}, chosen.torchrun_lines("sft.py")
     if is_sharded(chosen):
         files["accelerate.yaml"] = as_yaml(config(chosen), comment=[chosen.written])
         run = launch_lines(chosen, "sft.py")
     return Exported(files=files, said=[*memory_notes(chosen, chunks=True), *_said(chosen)], run=run)
 
 
-def script(chosen: Chosen) -> str:
-    """sft.py."""
-    adapters = chosen.job.adapters is not None
-    settings = "\n".join(f"        {name}={value!r}," for name, value in settings_of(chosen).items())
+def _script(chosen: Chosen) -> str:
+    data, adapters = chosen.job.data, chosen.job.adapters is not None
+    source, written = data.path[0], data.chat_template
+    load = f"{source.path!r}, {source.name!r}, split={source.split!r}"
+    if loader := LOADERS.get(Path(source.path).suffix.lower()):
+        load = f'{loader!r}, data_files={source.path!r}, split="train"'
     return Template(_SCRIPT).substitute(
         written=chosen.written,
         path=chosen.path,
         peft_import="from peft import LoraConfig\n" if adapters else "",
         peft=f"\n        peft_config={lora_config(chosen)}," if adapters else "",
         model=repr(chosen.model),
-        load=_load(chosen),
-        columns=repr({theirs: ours for ours, theirs in chosen.job.data.columns.items()}),
-        template=f"Path({chosen.job.data.chat_template!r}).read_text()" if chosen.job.data.chat_template else "None",
-        only=repr(chosen.job.data.train_on != "all"),
-        settings=settings,
+        load=f"load_dataset({load})",
+        columns=repr({theirs: ours for ours, theirs in data.columns.items()}),
+        template=f"Path({written!r}).read_text()" if written else "None",
+        only=repr(data.train_on != "all"),
+        settings="\n".join(f"        {name}={value!r}," for name, value in _settings(chosen).items()),
     )
 
 
-def settings_of(chosen: Chosen) -> dict[str, Any]:
+def _settings(chosen: Chosen) -> dict[str, Any]:
     """SFTConfig's arguments, without those that depend on the rows."""
-    train, execution, data = chosen.job.train, chosen.execution, chosen.job.data
+    train, execution, data, whole = chosen.job.train, chosen.execution, chosen.job.data, not is_sharded(chosen)
     length = {"num_train_epochs": train.num_train_epochs} if train.max_steps is None else {"max_steps": train.max_steps}
-    warmup = train.warmup_steps or train.warmup_ratio
-    kind = train.lr_scheduler_type
-    frozen = (
-        "bfloat16" if chosen.job.adapters and execution.precision == "mixed" and not is_sharded(chosen) else "float32"
-    )
-    stored = "bfloat16" if execution.precision == "bf16" else frozen
+    kind, warmup = train.lr_scheduler_type, train.warmup_steps or train.warmup_ratio
+    frozen_in_bf16 = bool(chosen.job.adapters) and execution.precision == "mixed" and whole
+    stored = "bfloat16" if execution.precision == "bf16" or frozen_in_bf16 else "float32"
     save = {"save_strategy": "steps", "save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}
-    full = execution.gradient_checkpointing == "full" and not is_sharded(chosen)  # accelerate.yaml has it
     return {
         "output_dir": chosen.job.output_dir,
         "model_init_kwargs": {"dtype": stored, "attn_implementation": execution.attn_implementation},
@@ -90,51 +86,42 @@ def settings_of(chosen: Chosen) -> dict[str, Any]:
         "lr_scheduler_type": "constant_with_warmup" if kind == "constant" and warmup else kind,
         "warmup_steps": warmup,
         "max_grad_norm": train.max_grad_norm,
-        "weight_decay": train.weight_decay,
-        "adam_beta1": train.adam_beta1,
-        "adam_beta2": train.adam_beta2,
-        "adam_epsilon": train.adam_epsilon,
+        **{key: getattr(train, key) for key in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")},
         "average_tokens_across_devices": True,
         "train_sampling_strategy": "random" if data.shuffle else "sequential",
         "bf16": execution.precision == "mixed",
         "fp16": execution.precision == "fp16",
-        "gradient_checkpointing": full,
+        "gradient_checkpointing": whole and execution.gradient_checkpointing == "full",  # else accelerate.yaml has it
         "ddp_find_unused_parameters": False,
         "use_cpu": chosen.on_cpu,
-        "seed": train.seed,
-        "full_determinism": train.full_determinism,
-        "logging_steps": train.logging_steps,
+        **{key: getattr(train, key) for key in ("seed", "full_determinism", "logging_steps")},
         **save,
         "save_total_limit": train.save_total_limit,
         "report_to": train.report_to or "none",
     }
 
 
-def _load(chosen: Chosen) -> str:
-    source = chosen.job.data.path[0]
-    loader = LOADERS.get(Path(source.path).suffix.lower())
-    if loader:
-        return f'load_dataset({loader!r}, data_files={source.path!r}, split="train")'
-    return f"load_dataset({source.path!r}, {source.name!r}, split={source.split!r})"
-
-
 def _refusals(chosen: Chosen) -> Iterator[str]:
     job, data = chosen.job, chosen.job.data
     if len(data.path) != 1 or data.path[0].weight != 1:
         yield "data.path is exported to trl where it is one source of weight 1; name one"
-    elif Path(data.path[0].path).is_dir() or Path(data.path[0].path).suffix.lower() in (".txt", ".gz", ".xlsx", ".tsv"):
+    elif (place := Path(data.path[0].path)).is_dir() or place.suffix.lower() in (".txt", ".gz", ".xlsx", ".tsv"):
         ends = ", ".join(LOADERS)
         yield f"data.path names {data.path[0].path}, which is not exported to trl; name a file ({ends}) or a hub id"
-    if data.packing:
-        yield "data.packing is not exported to trl, which needs flash attention to keep rows apart; leave it out"
-    if data.train_on == "completion":
-        yield "data.train_on: completion is not exported to trl, which trains every answer of a chat; write auto or all"
-    if job.train.momentum:
-        yield "train.momentum is not exported to trl, whose sgd has none; leave it out"
-    if job.train.disable_dropout:
-        yield "train.disable_dropout is not exported to trl, which has no word for it; leave it out"
-    if job.adapters is not None and chosen.execution.precision == "bf16":
-        yield "train.precision: bf16 is not exported to trl for adapters, which PEFT keeps in float32; write mixed"
+    bf16_adapters = job.adapters is not None and chosen.execution.precision == "bf16"
+    for is_asked, key, why in (
+        (data.packing, "data.packing", ", which needs flash attention to keep rows apart; leave it out"),
+        (
+            data.train_on == "completion",
+            "data.train_on: completion",
+            ", which trains every answer of a chat; write auto or all",
+        ),
+        (job.train.momentum, "train.momentum", ", whose sgd has none; leave it out"),
+        (job.train.disable_dropout, "train.disable_dropout", ", which has no word for it; leave it out"),
+        (bf16_adapters, "train.precision: bf16", " for adapters, which PEFT keeps in float32; write mixed"),
+    ):
+        if is_asked:
+            yield f"{key} is not exported to trl{why}"
 
 
 def _said(chosen: Chosen) -> Iterator[str]:

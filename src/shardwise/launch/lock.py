@@ -21,17 +21,8 @@ Say = Callable[[str], None]
 @contextmanager
 def locked(run: RunDirectory, *, say: Say = lambda _: None) -> Generator[int]:
     """Creates the run directory where there is none and holds it; yields the descriptor of the lock, for children to
-    inherit. Raises RunDirectoryError: another run holds it, or the folder cannot be written."""
-    descriptor = take(run, say=say)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def take(run: RunDirectory, *, say: Say = lambda _: None) -> int:
-    """`locked` for a process that holds the lock until it ends. Where only ranks of a launcher that is gone hold it, it
-    says so and waits for `PATIENCE_SECONDS`."""
+    inherit. Where only ranks of a launcher that is gone hold it, it says so and waits for `PATIENCE_SECONDS`. Raises
+    RunDirectoryError: another run holds it, or the folder cannot be written."""
     try:
         run.logs.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(run.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -49,9 +40,12 @@ def take(run: RunDirectory, *, say: Say = lambda _: None) -> int:
         os.close(descriptor)
         message = f"{run.root} cannot be locked: {error.strerror}; choose an output_dir on a disk with file locks"
         raise RunDirectoryError(message) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
-    return descriptor
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def is_held(run: RunDirectory) -> bool:

@@ -19,7 +19,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.request import Request
 from shardwise.spec.support.attention import stated_attention_refusal
-from shardwise.spec.support.trained import NO_EXPERTS, execution_refusals
+from shardwise.spec.support.rows import Reason
+from shardwise.spec.support.trained import execution_refusals
 from shardwise.units import format_gib
 
 #: Of the memory of the hardware that a job names, what a GPU of another name must have.
@@ -194,9 +195,13 @@ def check_compiler(request: Request, *, compiles: bool) -> None:
 
 
 def _needing_bitsandbytes(request: Request) -> Iterator[Problem]:
-    asked = (("method", request.job.method, "qlora"), ("train.optimizer", request.job.train.optimizer, "adamw_8bit"))
-    for key, value, needing in asked:
-        if value == needing:
+    job = request.job
+    asked = (
+        ("method", job.method, job.method == "qlora"),
+        ("train.optimizer", job.train.optimizer, job.train.optimizer_rule.in_8_bits),
+    )
+    for key, value, needs in asked:
+        if needs:
             what = f"{key.rpartition('.')[2]} {value} needs bitsandbytes, which is not installed"
             message = f"{what}; run: pip install 'shardwise[qlora]'"
             yield Problem(where=request.where(*key.split(".")), message=message)
@@ -258,18 +263,7 @@ def stated_execution(job: Job, layout: Layout) -> Execution:
 
 
 def place_of(request: Request, reason: str, *, otherwise: str = "layout") -> str:
-    """The key a reason is about: the one it begins with. `request`: whose; `reason`: why something is not trained;
-    `otherwise`: the key where it begins with none."""
-    name = reason.split(maxsplit=1)[0]
-    keys = {
-        "method": ("method",),
-        "precision": ("train", name),
-        "optimizer": ("train", name),
-        "offload": ("train", name),
-        "compile": ("train", name),
-        "packing": ("data", name),
-        "max_length": ("data", name),
-    }
-    if reason.endswith(NO_EXPERTS):
-        return request.where("model")
-    return request.where(*keys.get(name, (otherwise,)))
+    """The place of the key that a reason is about. `request`: whose; `reason`: why something is not trained;
+    `otherwise`: the key of what is said of the layout."""
+    key = reason.row.key if isinstance(reason, Reason) else "layout"
+    return request.where(*(otherwise if key == "layout" else key).split("."))

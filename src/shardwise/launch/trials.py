@@ -18,7 +18,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory
-from shardwise.spec.support.trained import misfit, refusal, way_refusal
+from shardwise.spec.support.trained import misfit, refusal
 
 #: Processes that may share a CPU, however few cores it has.
 CPU_PROCESSES = 4
@@ -94,8 +94,7 @@ def find_trials(
     def untried(layout: Layout, *, stated: bool = False) -> str | None:
         """Why not; first what other degrees would not change. `stated`: by the job."""
         return (
-            way_refusal(layout)
-            or (None if model is None else misfit(model, layout, stated=stated))
+            (None if model is None else misfit(model, layout, stated=stated))
             or refusal(method=method, layout=layout, model=model, stated=stated)
             or refused(layout)
         )

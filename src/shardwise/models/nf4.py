@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from shardwise.errors import UnsupportedError
-from shardwise.spec.support.trained import NF4_BLOCK
+from shardwise.spec.support.rows import NF4_BLOCK
 
 #: Scales that share a level.
 _GROUP = 256

@@ -27,14 +27,12 @@ def apply_compile(blocks: Iterable[nn.Module]) -> None:
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
     class SaveCasts(CustomGraphPass):
-        """`save_casts`, known to inductor's cache of graphs."""
+        """`save_casts`, known to inductor's cache of graphs by this file."""
 
         def __call__(self, graph: Graph) -> None:
-            """Changes it in place."""
             save_casts(graph)
 
         def uuid(self) -> bytes:
-            """Of this file: compiled graphs of others are not reused."""
             return get_hash_for_files((__file__,))
 
     config.recompile_limit = max(config.recompile_limit, _MOST_GRAPHS)

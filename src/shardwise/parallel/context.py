@@ -1,9 +1,8 @@
 """Context parallelism: each rank of a group holds two parts of every sequence, and gathers the others' keys and values.
 
-A sequence is cut in twice as many parts as there are ranks, and the first rank holds the first and the last of them,
-the second rank the second and the last but one, and so on: each then compares as many queries with keys as any other.
-Attention is given to transformers as one more kind (`NAME`), so that a model's own code runs unchanged on the parts;
-labels and positions are those of the whole row.
+Of twice as many parts as ranks the first rank holds the first and the last, the second rank the second and the last but
+one, and so on: each then compares as many queries with keys. Attention is given to transformers as one more kind
+(`NAME`), so that a model's own code runs unchanged; labels and positions are those of the whole row.
 """
 
 from __future__ import annotations
@@ -36,15 +35,11 @@ class Context:
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh, self._degree, self._index = mesh, mesh.size(), mesh.get_local_rank()
         count = 2 * self._degree
+        self._parts = self._index, count - 1 - self._index  # of a sequence, this rank's
         held = [part for rank in range(self._degree) for part in (rank, count - 1 - rank)]
         self._order = [held.index(part) for part in range(count)]
         self._documents: torch.Tensor | None = None
         self._biases: dict[int, list[CausalBias]] = {}
-
-    @property
-    def _parts(self) -> tuple[int, int]:
-        """This rank's parts of a sequence."""
-        return self._index, 2 * self._degree - 1 - self._index
 
     def register(self) -> None:
         """Makes `attn_implementation=NAME` one that transformers knows."""
@@ -63,26 +58,17 @@ class Context:
     def _whole(self, mine: torch.Tensor) -> torch.Tensor:
         """[batch, heads, length, width] of whole sequences from every rank's parts; backward adds up their gradients
         and keeps this rank's."""
-        halves = torch.stack(mine.chunk(2, 2))
-        gathered = DTensor.from_local(halves, self._mesh, [Shard(0)], run_check=False).redistribute(
-            placements=[Replicate()]
-        )
-        parts = gathered.to_local(grad_placements=[Partial()]).unbind()
+        halves = DTensor.from_local(torch.stack(mine.chunk(2, 2)), self._mesh, [Shard(0)], run_check=False)
+        parts = halves.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]).unbind()
         return torch.cat([parts[at] for at in self._order], 2)
 
     def _mask(
-        self,
-        *,
-        q_length: int,
-        mask_function: Callable[..., torch.Tensor],
-        device: torch.device,
-        local_size: int | None = None,
-        **_others: Any,
+        self, *, q_length: int, mask_function: Callable[..., torch.Tensor], device: torch.device, **given: Any
     ) -> torch.Tensor | None:
         """Which keys of the whole row each of this rank's queries sees, [batch or 1, 1, q_length, whole length]; None
         where those are all before it. `q_length` is that of this rank's parts."""
         length = q_length * self._degree
-        if self._documents is None and (local_size is None or local_size >= length):
+        if self._documents is None and (given.get("local_size") or length) >= length:
             # Made here: inside a block they are not, where selective recompute watches each operator.
             part = q_length // 2
             self._biases[part] = [causal_lower_right(part, (index + 1) * part) for index in self._parts]
@@ -120,13 +106,12 @@ class Context:
             mine, until = slice(half * length, (half + 1) * length), (part + 1) * length
             inputs = query[:, :, mine], key[:, :, :until], value[:, :, :until]
             if mask is None:
-                bias = self._biases[length][half]
                 # Fewer heads of keys than of queries: flash attention reads them as they are.
-                result = F.scaled_dot_product_attention(
-                    *inputs, bias, dropout_p=dropout, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
-                ).transpose(1, 2)
+                options: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
+                bias = self._biases[length][half]
+                found = F.scaled_dot_product_attention(*inputs, bias, dropout_p=dropout, **options).transpose(1, 2)
             else:
                 seen = mask[:, :, mine, :until]
-                result, _ = sdpa_attention_forward(module, *inputs, seen, dropout=dropout, scaling=scaling)
-            made.append(result)
+                found, _ = sdpa_attention_forward(module, *inputs, seen, dropout=dropout, scaling=scaling)
+            made.append(found)
         return torch.cat(made, 1), None

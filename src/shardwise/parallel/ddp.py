@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,26 +27,20 @@ class Buckets:
 
 
 def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.device) -> tuple[nn.Module, Buckets]:
-    """Wraps a model whose weights are already equal on all ranks in DDP. Gradients are views of the communication
-    buckets, so that there is no second copy. Buffers are constants (rotary frequencies), which DDP would broadcast
-    before each forward, so they are ignored. Returns the module whose forward is called, and what to call before
-    gradients accumulate."""
-    constants = [name for name, _ in root.named_buffers()]
+    """Wraps a model whose weights are equal on all ranks in DDP. Returns the module whose forward is called, and what
+    to call before gradients accumulate."""
+    constants = [name for name, _ in root.named_buffers()]  # DDP would broadcast them before each forward
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
-    replicated = DistributedDataParallel(
-        root,
-        device_ids=[device] if device.type == "cuda" else None,
-        process_group=group,
-        gradient_as_bucket_view=True,
-        init_sync=False,
-    )
+    devices = [device] if device.type == "cuda" else None
+    # Gradients are views of the buckets, so that there is no second copy.
+    options: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False}
+    replicated = DistributedDataParallel(root, device_ids=devices, process_group=group, **options)
     return replicated, _settle_buckets(replicated)
 
 
 def _settle_buckets(replicated: DistributedDataParallel) -> Buckets:
-    """Builds DDP's final buckets now, by a backward pass through every parameter. DDP rebuilds its buckets after the
-    first step of a process. With three or more ranks the rounding of a sum depends on the place in a bucket, so the
-    first step after a resume would differ from the same step of an uninterrupted run."""
+    """Builds DDP's final buckets now, by a backward pass through every parameter, and not after the first step: the
+    rounding of a sum of three depends on its place in a bucket, so a first step after a resume would be another."""
     trained = [p for p in replicated.module.parameters() if p.requires_grad]
     replicated.reducer.prepare_for_backward([])
     torch.stack([p.view(-1)[0].float() for p in trained]).sum().mul(0).backward()

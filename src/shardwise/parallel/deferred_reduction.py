@@ -21,11 +21,14 @@ from shardwise.spec.layout.execution import Execution
 def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
     """Inside, weights stay gathered and gradients unreduced; on leaving, gradients are reduced and weights freed."""
     sharded = [root for root in roots if isinstance(root, FSDPModule)]
+    for last in (False, True):
+        for root in sharded:
+            root.set_is_last_backward(last)
+            root.set_reshard_after_backward(last)
+            root.set_requires_gradient_sync(last)
+        if not last:
+            yield
     for root in sharded:
-        _set(root, last=False)
-    yield
-    for root in sharded:
-        _set(root, last=True)
         for group in _groups(root):
             group.post_backward()
         root._get_fsdp_state()._root_post_backward_final_callback()
@@ -33,21 +36,23 @@ def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
 
 def keep_gradients(root: nn.Module) -> None:
     """Accumulates unsharded gradients in the dtype of the reduction, so that a bfloat16 sum loses no bits."""
-    if isinstance(root, FSDPModule):
-        for group in _groups(root):
-            for parameter in group.fsdp_params:
-                parameter.accumulate_unsharded_grad_if_needed()
-                parameter.to_accumulated_grad_if_needed()
+    for parameter in _parameters(root):
+        parameter.accumulate_unsharded_grad_if_needed()
+        parameter.to_accumulated_grad_if_needed()
 
 
 def whole_gradients(root: nn.Module) -> list[torch.Tensor]:
     """The gradients that FSDP2 keeps whole until they are reduced."""
-    if not isinstance(root, FSDPModule):
-        return []
-    parameters = [parameter for group in _groups(root) for parameter in group.fsdp_params]
+    parameters = _parameters(root)
     sums = [parameter.unsharded_accumulated_grad for parameter in parameters]
     fresh = [getattr(getattr(parameter, "_unsharded_param", None), "grad", None) for parameter in parameters]
     return [gradient for gradient in (*sums, *fresh) if gradient is not None]
+
+
+def _parameters(root: nn.Module) -> list[Any]:
+    """FSDP2's own, of a root; none where it is not sharded."""
+    groups = _groups(root) if isinstance(root, FSDPModule) else ()
+    return [parameter for group in groups for parameter in group.fsdp_params]
 
 
 def reduce_at_last(root: nn.Module, execution: Execution, *, last: bool) -> None:
@@ -58,12 +63,6 @@ def reduce_at_last(root: nn.Module, execution: Execution, *, last: bool) -> None
             root.set_requires_gradient_sync(last)
         elif execution.adds_replicas_once:
             root.set_requires_all_reduce(last)
-
-
-def _set(root: FSDPModule, *, last: bool) -> None:
-    root.set_is_last_backward(last)
-    root.set_reshard_after_backward(last)
-    root.set_requires_gradient_sync(last)
 
 
 def _groups(root: FSDPModule) -> Iterator[Any]:

@@ -1,7 +1,4 @@
-"""Expert parallel: each rank holds some of the experts whole, and tokens travel to them and back.
-
-The ranks of `ep` see different samples. Experts compute as their own module does, on the tokens of all those ranks.
-"""
+"""Expert parallel: each rank holds some of the experts whole, and tokens travel to them and back (all-to-all)."""
 
 from __future__ import annotations
 
@@ -49,11 +46,8 @@ def _exchanged(
     own = torch.arange(held, device=hidden.device).repeat(degree).repeat_interleave(arriving)
     made = forward(tokens, own.unsqueeze(1), tokens.new_ones(len(own), 1))
     back = _travel(made, sent, received, group)
-    return _added(back[order.argsort()].view(len(hidden), top_k, -1), scores).to(hidden.dtype)
-
-
-def _added(made: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    return (made * scores.unsqueeze(2)).sum(1)
+    by_token = back[order.argsort()].view(len(hidden), top_k, -1)
+    return (by_token * scores.unsqueeze(2)).sum(1).to(hidden.dtype)
 
 
 def _travel(rows: torch.Tensor, arriving: list[int], leaving: list[int], group: dist.ProcessGroup) -> torch.Tensor:

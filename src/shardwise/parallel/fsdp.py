@@ -15,12 +15,13 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import Shard
 from torch.utils._pytree import tree_map_only
 
 from shardwise.parallel.mesh import side_by_side
+from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout, dim_of_shard
-from shardwise.spec.layout.units import unit_blocks
+from shardwise.spec.model.stages import unit_blocks
 
 
 def apply_sharding(
@@ -42,9 +43,7 @@ def apply_sharding(
 
     Args:
         root: the module whose forward is called; parameters on the meta device.
-        blocks: its decoder blocks.
-        before: the embedding, where it shares no weight with the head.
-        behind: then what is called behind the blocks, each once: the final norm, and what calls the head.
+        before, behind: the embedding and what is called behind the blocks (norm, head), where they share no weight.
         compute_dtype: in which weights are gathered.
         on_host: weights, gradients and optimizer states stay in host memory.
     """
@@ -54,16 +53,18 @@ def apply_sharding(
     for module in (*before, *blocks, *behind):
         module.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
     units = [[blocks[index] for index in unit] for unit in unit_blocks(sizes, least=layout.min_num_params)]
-    for unit in (*units, list(before)):
-        if unit:
-            shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
+    for unit in (*units, *([list(before)] if before else ())):
+        shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
     # The head's weights, and the root's, are needed last in forward and first in backward: they stay gathered between.
     if behind:
         shard(list(behind), reshard_after_forward=False)
     behinds = {parameter for module in behind for parameter in module.parameters()}
     shard(root, reshard_after_forward=False, ignored_params=behinds or None)
-    if layout.prefetch > 1:
-        _prefetch(units, ahead=layout.prefetch)
+    if layout.prefetch > 1:  # units in either direction; FSDP2's default is one
+        firsts, ahead = [cast(FSDPModule, unit[0]) for unit in units], layout.prefetch
+        for index, unit in enumerate(firsts):
+            unit.set_modules_to_forward_prefetch(firsts[index + 1 : index + 1 + ahead])
+            unit.set_modules_to_backward_prefetch(firsts[max(0, index - ahead) : index][::-1])
     if before and not any(parameter.requires_grad for module in before for parameter in module.parameters()):
         # A frozen embedding has no backward. The root is there, so that nothing is prefetched in its place.
         cast(FSDPModule, units[0][0]).set_modules_to_backward_prefetch([cast(FSDPModule, root)])
@@ -72,9 +73,8 @@ def apply_sharding(
 def shard_experts(
     experts: Sequence[nn.Module], *, mesh: DeviceMesh, layout: Layout, compute_dtype: torch.dtype, on_host: bool = False
 ) -> None:
-    """Shards experts that are dealt among ranks (`parallel/experts.py`), before the blocks around them, which then
-    leave them out; `mesh` has the axes of experts. Their gradients come from the tokens of all ranks of `ep`, and are
-    divided by as many ranks as all others."""
+    """Shards experts that are dealt among ranks, before the blocks around them, which then leave them out; `mesh` has
+    the axes of experts. Their gradients are divided by as many ranks as all others."""
     over = mesh["dp_outer", "dp_mod_ep"] if layout.dp_shard > 1 and layout.dp_replicate > 1 else mesh["dp_mod_ep"]
     shard = _shard(over, compute_dtype=compute_dtype, on_host=on_host)
     for module in experts:
@@ -96,21 +96,9 @@ def _dims(mesh: DeviceMesh) -> Callable[[nn.Parameter], Shard]:
     """Along which dim each parameter is cut over the last axis of a mesh; of a slice, of what the slice has."""
     degree = mesh.size(mesh.ndim - 1)
 
-    def dim(parameter: nn.Parameter) -> Shard:
-        here = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        return Shard(dim_of_shard(tuple(here.shape), degree=degree))
-
-    return dim
+    return lambda parameter: Shard(dim_of_shard(tuple(local_part(parameter).shape), degree=degree))
 
 
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:
     """Clones views that a block returns, as OPT's blocks do: FSDP2's backward hooks would be lost on a view."""
     return tree_map_only(torch.Tensor, lambda made: made.clone() if made._is_view() else made, output)
-
-
-def _prefetch(units: Sequence[Sequence[nn.Module]], *, ahead: int) -> None:
-    """Prefetches so many units in either direction; FSDP2's default is one."""
-    firsts = [cast(FSDPModule, unit[0]) for unit in units]
-    for index, unit in enumerate(firsts):
-        unit.set_modules_to_forward_prefetch(firsts[index + 1 : index + 1 + ahead])
-        unit.set_modules_to_backward_prefetch(firsts[max(0, index - ahead) : index][::-1])

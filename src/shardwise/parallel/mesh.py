@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -37,18 +36,11 @@ reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dis
 
 @dataclass(frozen=True, kw_only=True)
 class Pipes:
-    """Groups for messages between stages.
+    """Groups for messages between stages. Each direction has a group of its own, and so has the way from the last rank
+    round to the first: two ranks then never wait for each other's message of another kind. `ranks`: the pipeline's, by
+    coordinate; `groups`: by (forward, round); `ends`: the first and the last of the ranks, None on the others."""
 
-    Each direction has a group of its own, and so has the way from the last rank round to the first: two ranks then
-    never wait for each other's message of another kind.
-
-    Attributes:
-        ranks: the pipeline's ranks, by coordinate.
-        groups: by (forward, round).
-        ends: the first and the last of the ranks; None on the others.
-    """
-
-    ranks: tuple[int, ...]
+    ranks: list[int]
     groups: dict[tuple[bool, bool], dist.ProcessGroup]
     ends: dist.ProcessGroup | None
 
@@ -115,9 +107,9 @@ def join_world(layout: Layout) -> World:
     started processes is not the layout's, or the environment does not say where they meet."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size != layout.world_size:
-        alone = f"; {left_over()}" if size > 1 and not dist.is_initialized() else ""
-        said = f"{size} processes were started; the layout {layout.strategy} needs {layout.world_size}"
-        raise InputError(f"{said}{alone}")
+        remedy = f"; {left_over()}" if size > 1 and not dist.is_initialized() else ""
+        needed = f"the layout {layout.strategy} needs {layout.world_size}"
+        raise InputError(f"{size} processes were started; {needed}{remedy}")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if size > 1 and name not in os.environ]
     if missing and not dist.is_initialized():
         raise InputError(
@@ -135,8 +127,16 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
     """Lays the mesh over a process group that is there; `control` is the backend of small messages."""
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
     data = mesh["dp_replicate", "dp_shard", "cp"] if layout.cp > 1 else mesh["dp_replicate", "dp_shard"]
-    data_group, (replicas, shards) = data._flatten("dp").get_group(), _copies_and_shards(mesh, layout)
-    for group in (*mesh.get_all_groups(), data_group, replicas.get_group(), shards.get_group()):
+    # Ranks with parts of a sequence are among those that cut what is sharded, or else hold copies.
+    cut = ("dp_shard", "cp") if layout.cp > 1 and layout.dp_shard > 1 else ("dp_shard",)
+    copied = ("dp_replicate", "cp") if layout.cp > 1 and layout.dp_shard == 1 else ("dp_replicate",)
+    replicas, shards = (mesh[axes]._flatten("_".join(axes)) if axes[1:] else mesh[axes] for axes in (copied, cut))
+    experts = None
+    if layout.ep > 1:
+        experts = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
+    data_group = data._flatten("dp").get_group()
+    of_experts = experts.get_all_groups() if experts is not None else ()
+    for group in (*mesh.get_all_groups(), *of_experts, data_group, replicas.get_group(), shards.get_group()):
         _set_pg_timeout(TIMEOUT, group)  # a mesh gives groups smaller than the world torch's own 10 or 30 minutes
     return World(
         layout=layout,
@@ -147,31 +147,15 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
         data_group=data_group,
         replicas=replicas,
         shards=shards,
-        expert_mesh=_expert_mesh(layout, device) if layout.ep > 1 else None,
+        expert_mesh=experts,
         control=cast(dist.ProcessGroup, dist.new_group(backend=control, timeout=TIMEOUT)),
-        pipes=_lay_pipes(layout, rank=rank, device=device) if layout.pp > 1 else None,
+        pipes=_lay_pipes(layout, mesh, rank=rank, device=device) if layout.pp > 1 else None,
     )
-
-
-def _copies_and_shards(mesh: DeviceMesh, layout: Layout) -> tuple[DeviceMesh, DeviceMesh]:
-    """Ranks with parts of a sequence are among those that cut what is sharded, or else hold copies."""
-    replicas, shards = ("dp_replicate",), ("dp_shard",)
-    if layout.cp > 1:
-        replicas, shards = (replicas, (*shards, "cp")) if layout.dp_shard > 1 else ((*replicas, "cp"), shards)
-    axes = (mesh[names]._flatten("_".join(names)) if len(names) > 1 else mesh[names] for names in (replicas, shards))
-    return next(axes), next(axes)
 
 
 def side_by_side(outer: DeviceMesh, inner: DeviceMesh) -> DeviceMesh:
     """A mesh of two axes, each of them of the same mesh of all ranks."""
     return DeviceMesh._concatenate([outer, inner])
-
-
-def _expert_mesh(layout: Layout, device: torch.device) -> DeviceMesh:
-    mesh = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)
-    for group in mesh.get_all_groups():
-        _set_pg_timeout(TIMEOUT, group)
-    return mesh
 
 
 def own_device() -> torch.device:
@@ -190,23 +174,21 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def device_index(local_rank: int, *, visible: int) -> int:
     """Which of the visible GPUs is a rank's: the one of its number on this machine; where each process sees one GPU
     (`srun --gpus-per-task=1`), that one. Raises InputError: neither is so."""
-    if local_rank < visible:
-        return local_rank
-    if visible == 1:
-        return 0
-    raise InputError(
-        f"LOCAL_RANK is {local_rank}, and {visible} GPUs are visible to this process; start one process for each GPU, "
-        "or let each process see one GPU by CUDA_VISIBLE_DEVICES"
-    )
+    if local_rank >= visible != 1:
+        raise InputError(
+            f"LOCAL_RANK is {local_rank}, and {visible} GPUs are visible to this process; start one process for each "
+            "GPU, or let each process see one GPU by CUDA_VISIBLE_DEVICES"
+        )
+    return min(local_rank, visible - 1)
 
 
-def _lay_pipes(layout: Layout, *, rank: int, device: torch.device) -> Pipes:
+def _lay_pipes(layout: Layout, mesh: DeviceMesh, *, rank: int, device: torch.device) -> Pipes:
     """Groups of all pipelines, which every rank makes in the same order; those of this rank's own are kept."""
     ways = [(forward, around) for forward in (True, False) for around in (False, True)]
     ways = [way for way in ways if layout.num_stages > layout.pp or not way[1]]
     every = [
-        Pipes(ranks=ranks, groups={way: _new_group(ranks) for way in ways}, ends=_new_group((ranks[0], ranks[-1])))
-        for ranks in pipelines(layout)
+        Pipes(ranks=ranks, groups={way: _new_group(ranks) for way in ways}, ends=_new_group([ranks[0], ranks[-1]]))
+        for ranks in mesh.mesh.movedim(AXES.index("pp"), -1).reshape(-1, layout.pp).tolist()
     ]
     mine = next(pipes for pipes in every if rank in pipes.ranks)
     _meet_neighbours(mine, rank=rank, device=device)
@@ -214,34 +196,21 @@ def _lay_pipes(layout: Layout, *, rank: int, device: torch.device) -> Pipes:
 
 
 def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
-    """Passes one element along each way, round the ranks. NCCL makes the communicator of two ranks when they first send
-    or receive, and holds up both until it is made; in the order of a schedule that can be a circle. Here one rank after
-    the other sends what it was sent."""
+    """Passes one element along each way, one rank after the other: NCCL makes the communicator of two ranks when they
+    first send or receive, and holds up both; in the order of a schedule that can be a circle."""
     token, count, at = torch.zeros(1, device=device), len(pipes.ranks), pipes.ranks.index(rank)
     for (forward, around), group in sorted(pipes.groups.items()):
         step = 1 if forward else -1
         first, last = (0, count - 1) if forward else (count - 1, 0)
-        if around:  # only from the last rank of the way to the first
-            if at == last:
-                dist.send(token, pipes.ranks[first], group=group)
-            elif at == first:
-                dist.recv(token, pipes.ranks[last], group=group)
-            continue
-        if at != first:
-            dist.recv(token, pipes.ranks[at - step], group=group)
-        if at != last:
-            dist.send(token, pipes.ranks[at + step], group=group)
+        receives, sends = (at == first, at == last) if around else (at != first, at != last)
+        if receives:
+            dist.recv(token, pipes.ranks[(at - step) % count], group=group)
+        if sends:
+            dist.send(token, pipes.ranks[(at + step) % count], group=group)
 
 
-def pipelines(layout: Layout) -> list[tuple[int, ...]]:
-    """The ranks of each pipeline, first stage to last."""
-    places = [layout.coordinates(rank) for rank in range(layout.world_size)]
-    firsts = [place for place in places if place.pp == 0]
-    return [tuple(layout.rank(replace(first, pp=pp)) for pp in range(layout.pp)) for first in firsts]
-
-
-def _new_group(ranks: Sequence[int]) -> dist.ProcessGroup:
-    return cast(dist.ProcessGroup, dist.new_group(list(ranks), timeout=TIMEOUT))
+def _new_group(ranks: list[int]) -> dist.ProcessGroup:
+    return cast(dist.ProcessGroup, dist.new_group(ranks, timeout=TIMEOUT))
 
 
 def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
@@ -253,23 +222,16 @@ def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
         # One process needs no rendezvous and opens no port.
         store: Store = HashStore()
     else:
-        _find_interface(size)
-        own = LISTENING in os.environ or _is_one_machine()
-        store = met(
-            partial(_own_store if own else _torchs_store, rank=rank, size=size), rank=rank, size=size, timeout=TIMEOUT
-        )
+        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size and not _is_one_machine():
+            choose_interface(os.environ["MASTER_ADDR"])
+        own = _own_store if LISTENING in os.environ or _is_one_machine() else _torchs_store
+        store = met(partial(own, rank=rank, size=size), rank=rank, size=size, timeout=TIMEOUT)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
 
 
 def _torchs_store(timeout: timedelta, *, rank: int, size: int) -> Store:
     """That of torchrun's agent, or one that rank 0 opens."""
     return next(rendezvous("env://", rank, size, timeout=timeout))[0]
-
-
-def _find_interface(size: int) -> None:
-    """Of ranks on several machines."""
-    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size and not _is_one_machine():
-        choose_interface(os.environ["MASTER_ADDR"])
 
 
 def _is_one_machine() -> bool:

@@ -29,17 +29,17 @@ OF_NCCL = "NCCL_SOCKET_IFNAME"
 _ANYWHERE = "192.0.2.1"
 
 Interfaces = Mapping[str, tuple[str, ...]]
+"""Addresses by the name of an interface that is up."""
 
 
 def check_named(*, gpus: bool) -> None:
     """Raises InputError: a variable names an interface that this machine does not have. `gpus`: NCCL is used too."""
-    stated = {variable: os.environ.get(variable, "") for variable in (VARIABLE, *([OF_NCCL] if gpus else []))}
-    for variable, value in stated.items():
+    for variable in (VARIABLE, OF_NCCL) if gpus else (VARIABLE,):
+        value, nccl = os.environ.get(variable, ""), variable == OF_NCCL
         here = _interfaces() if value and value[0] != "^" else {}
-        names = value.removeprefix("=").split(",")
-        begins = variable == OF_NCCL and value[:1] != "="
+        names, begins = value.removeprefix("=").split(","), nccl and value[:1] != "="
         found = [any(one.startswith(name) if begins else one == name for one in here) for name in names]
-        if here and not (any(found) if variable == OF_NCCL else all(found)):
+        if here and not (any(found) if nccl else all(found)):
             raise InputError(
                 f"{variable} is {value}, and {socket.gethostname()} has {', '.join(here)}; set it to one of these, or "
                 f"unset it (env -u {variable})"
@@ -47,9 +47,9 @@ def check_named(*, gpus: bool) -> None:
 
 
 def met(open_store: Callable[[timedelta], Store], *, rank: int, size: int, timeout: timedelta) -> Store:
-    """The store at MASTER_ADDR, once all ranks are there; `open_store` is given how long it may wait. On one machine
-    that is `MEETING_SECONDS`, elsewhere `timeout`. Says on stderr, when it takes long, who is waited for. Raises
-    InputError: they do not come, or something else listens there."""
+    """The store at MASTER_ADDR, once all ranks are there; `open_store` is given how long it may wait: on one machine
+    `MEETING_SECONDS`, elsewhere `timeout`. Says on stderr, when it takes long, who is waited for. Raises InputError:
+    they do not come, or something else listens there."""
     host, port = os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT", "")
     whom = "rank 0" if rank else "the other rank" if size == 2 else f"the other {size - 1} ranks"
     waits = f"rank {rank} of {size} on {socket.gethostname()} waits for {whom} at {host}:{port}"
@@ -96,12 +96,7 @@ def choose_interface(master: str) -> None:
 
 
 def interface_of(address: str | None, *, interfaces: Interfaces, master: str) -> str | None:
-    """The interface with an address; without one the only interface to other machines, None where there is none.
-
-    Args:
-        interfaces: addresses by the name of the interface, of those that are up.
-        master: for the message.
-    """
+    """The interface with an address; without one the only interface to other machines, None where there is none."""
     outside = [name for name, own in interfaces.items() if not any(map(_is_loopback, own))]
     having = [name for name in outside if address is None or address in interfaces[name]]
     if len(having) == 1 or not outside:
@@ -130,10 +125,10 @@ def _own_address(host: str) -> str | None:
 def _interfaces() -> Interfaces:
     import psutil
 
+    found: dict[str, tuple[str, ...]] = {}
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    internet = (socket.AF_INET, socket.AF_INET6)
-    return {
-        name: tuple(one.address.partition("%")[0] for one in addresses if one.family in internet)
-        for name, addresses in psutil.net_if_addrs().items()
-        if name in up and any(one.family in internet for one in addresses)
-    }
+    for name, every in psutil.net_if_addrs().items():
+        own = [one.address.partition("%")[0] for one in every if one.family in (socket.AF_INET, socket.AF_INET6)]
+        if own and name in up:
+            found[name] = tuple(own)
+    return found

@@ -22,12 +22,9 @@ def sharded_dims(tensor: torch.Tensor) -> dict[int, int]:
 def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:
     """The mesh axes along which a tensor is sharded; none for a plain tensor."""
     names = (tensor.device_mesh.mesh_dim_names or ()) if isinstance(tensor, DTensor) else ()
-    return frozenset(axis for number in sharded_dims(tensor) for axis in _axes_of(names[number]))
-
-
-def _axes_of(name: str) -> tuple[str, ...]:
-    """The axes that an axis was made of (`World.shards`)."""
-    return ("dp_shard", "cp") if name == "dp_shard_cp" else (name,)
+    named = {names[number] for number in sharded_dims(tensor)}
+    # One axis was made of two (`World.shards`).
+    return frozenset(named - {"dp_shard_cp"} | ({"dp_shard", "cp"} if "dp_shard_cp" in named else set()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,17 @@
 """Executes a pipeline schedule (spec/layout/schedule.py) on the stages of this rank.
 
 A receive is posted when its action comes: posted earlier, it could wait for the action at hand, and block the device.
-
-`torch.distributed.pipelining` is not used for the schedule, because it wants equal shapes of all micro-batches, and
-because the planner reads the same schedules. Its split of a backward pass in two is used.
+Of `torch.distributed.pipelining` the split of a backward in two is used, and not the schedules: it wants equal shapes
+of all micro-batches, and the planner reads the same schedules.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,14 +19,13 @@ from torch import nn
 
 from shardwise.parallel.deferred_reduction import keep_gradients, reduce_at_last, reduction_postponed
 from shardwise.parallel.gradients import Finish
-from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import Pipes, World
+from shardwise.parallel.single_stage import Inputs
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.layout.schedule import Action, actions, forwards
 
 
-@dataclass(frozen=True, kw_only=True)
-class PipelineMessage:
+class PipelineMessage(NamedTuple):
     """A tensor between stages: with `forward` activations of `stage` for the next, otherwise its input's gradient."""
 
     forward: bool
@@ -46,17 +45,9 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The stages of this rank.
-
-    Attributes:
-        stages: root module by index of stage.
-        pipes: communication with the other stages.
-        width: hidden size.
-        dtype: of activations between stages.
-        gradient_divisor: by which FSDP divides gradients.
-        execution: says what FSDP reduces in a stage's last backward alone.
-        finish: called after the last backward.
-    """
+    """The stages of this rank: root module by index. `width`: hidden size; `dtype`: of activations between stages;
+    `gradient_divisor`: by which FSDP divides gradients, undone here; `execution`: says what FSDP reduces in a stage's
+    last backward alone; `finish`: called after the last backward."""
 
     stages: dict[int, nn.Module]
     pipes: Pipes
@@ -79,10 +70,10 @@ class Pipeline:
 
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
         """As `WholeModel.gradients`; all micro-batches are one run of the schedule."""
-        run = _Run(pipeline=self, micros=micros, scale=scale * self.gradient_divisor)
+        run = _Run(self, micros, scale=scale * self.gradient_divisor)
         cut = self.world.layout.schedule == "zero_bubble"
         with reduction_postponed(self.modules) if cut else nullcontext():
-            run.execute(self._order(actions, len(micros)))
+            run.execute(actions)
         self.finish()
         losses = [torch.zeros((), device=self.world.device), *run.results.values()]
         return self.world.counted(torch.stack(losses).double().sum())
@@ -90,76 +81,63 @@ class Pipeline:
     @torch.no_grad()
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
         """As `WholeModel.losses`."""
-        run = _Run(pipeline=self, micros=micros)
-        run.execute(self._order(forwards, len(micros)))
+        run = _Run(self, micros)
+        run.execute(forwards)
         nothing = torch.zeros((), device=self.world.device)
         return [self.world.counted(run.results.get(micro, nothing)) for micro in range(len(micros))]
 
-    @property
-    def last_stage(self) -> int:
-        """The stage that computes the loss."""
-        return self.world.layout.num_stages - 1
 
-    def _order(self, kind: Callable[..., tuple[Action, ...]], num_micro_batches: int) -> tuple[Action, ...]:
-        layout = self.world.layout
-        at = layout.coordinates(self.world.rank).pp
-        return kind(layout.schedule, num_ranks=layout.pp, rank=at, num_micro_batches=num_micro_batches)
-
-
-@dataclass(kw_only=True)
 class _Run:
     """One run of the schedule; without `scale` forwards only. `results` are the losses, on the last stage."""
 
-    pipeline: Pipeline
-    micros: Sequence[Inputs]
-    scale: float | None = None
-    results: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
-    _saved: dict[tuple[int, int], Saved] = field(default_factory=dict[tuple[int, int], Saved])
-    _arriving: dict[PipelineMessage, tuple[torch.Tensor, Any]] = field(
-        default_factory=dict[PipelineMessage, tuple[torch.Tensor, Any]]
-    )
-    _backwards: dict[int, int] = field(default_factory=dict[int, int])
-    _leaving: list[tuple[torch.Tensor, Any]] = field(default_factory=list[tuple[torch.Tensor, Any]])
+    def __init__(self, pipeline: Pipeline, micros: Sequence[Inputs], *, scale: float | None = None) -> None:
+        self.pipeline, self.micros, self.scale = pipeline, micros, scale
+        self.results: dict[int, torch.Tensor] = {}
+        self._last_stage = pipeline.world.layout.num_stages - 1
+        self._saved: dict[tuple[int, int], Saved] = {}
+        self._arriving: dict[PipelineMessage, tuple[torch.Tensor, Any]] = {}
+        self._leaving: list[tuple[torch.Tensor, Any]] = []
+        self._backwards = Counter[int]()
 
-    def execute(self, order: tuple[Action, ...]) -> None:
-        """Executes the actions in order, then waits for pending sends."""
+    def execute(self, order_of: Callable[..., tuple[Action, ...]]) -> None:
+        """Executes this rank's actions in order, then waits for pending sends."""
+        layout, rank = self.pipeline.world.layout, self.pipeline.world.rank
+        place: dict[str, int] = {"num_ranks": layout.pp, "rank": layout.coordinates(rank).pp}
         do = {
             "forward": self._forward,
             "backward": self._backward,
             "backward_input": self._backward_input,
             "backward_weight": self._backward_weight,
         }
-        for action in order:
-            self._expect(action)
+        for action in order_of(layout.schedule, num_micro_batches=len(self.micros), **place):
+            if action.kind == "forward" and action.stage > 0:
+                self._receive(PipelineMessage(forward=True, stage=action.stage - 1, micro=action.micro))
+            elif action.kind in ("backward", "backward_input") and action.stage < self._last_stage:
+                self._receive(PipelineMessage(forward=False, stage=action.stage + 1, micro=action.micro))
             do[action.kind](action)
         for _, work in self._leaving:
             work.wait()
 
     def _forward(self, action: Action) -> None:
-        inputs, root = self.micros[action.micro], self.pipeline.stages[action.stage]
+        given = vars(self.micros[action.micro])
         received = self._take(PipelineMessage(forward=True, stage=action.stage - 1, micro=action.micro))
         if received is not None:
-            received.requires_grad_(self.scale is not None)
-        output: torch.Tensor = root(
-            input_ids=inputs.input_ids if received is None else None,
-            hidden=received,
-            position_ids=inputs.position_ids,
-            targets=inputs.targets,
-            documents=inputs.documents,
-            real=inputs.real,
-        )
-        if action.stage == self.pipeline.last_stage:
+            given = {**given, "input_ids": None, "hidden": received.requires_grad_(self.scale is not None)}
+        output: torch.Tensor = self.pipeline.stages[action.stage](**given)
+        is_last = action.stage == self._last_stage
+        if is_last:
             self.results[action.micro] = output.detach()
         else:
             self._send(PipelineMessage(forward=True, stage=action.stage, micro=action.micro), output.detach())
         if self.scale is not None:
-            output = output * self.scale if action.stage == self.pipeline.last_stage else output
+            output = output * self.scale if is_last else output
             self._saved[action.stage, action.micro] = Saved(received=received, output=output)
 
     def _backward(self, action: Action) -> None:
         saved, gradient = self._saved.pop((action.stage, action.micro)), self._gradient_of_output(action)
-        self._backwards[action.stage] = done = self._backwards.get(action.stage, 0) + 1
-        reduce_at_last(self.pipeline.stages[action.stage], self.pipeline.execution, last=done == len(self.micros))
+        self._backwards[action.stage] += 1
+        last = self._backwards[action.stage] == len(self.micros)
+        reduce_at_last(self.pipeline.stages[action.stage], self.pipeline.execution, last=last)
         if saved.output.requires_grad:
             torch.autograd.backward(saved.output, gradient)
         self._send_gradient(action, saved)
@@ -170,11 +148,10 @@ class _Run:
         if saved.received is None:
             saved.output_gradient = gradient
             return
-        given = None if gradient is None else [gradient]
-        parameters = self._parameters(action.stage)
         from torch.distributed.pipelining._backward import stage_backward_input  # zero-bubble orders alone need it
 
-        _, saved.weight_groups = stage_backward_input([saved.output], given, [saved.received], iter(parameters))
+        gradients, parameters = None if gradient is None else [gradient], iter(self._parameters(action.stage))
+        _, saved.weight_groups = stage_backward_input([saved.output], gradients, [saved.received], parameters)
         self._send_gradient(action, saved)
 
     def _backward_weight(self, action: Action) -> None:
@@ -198,17 +175,12 @@ class _Run:
         if saved.received is not None and saved.received.grad is not None:
             self._send(PipelineMessage(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
 
-    def _expect(self, action: Action) -> None:
-        """Posts the receive that an action needs."""
-        message = _needed(action, last_stage=self.pipeline.last_stage)
-        if message is None:
-            return
-        world = self.pipeline.world
-        shape = (*self.micros[action.micro].input_ids.shape, self.pipeline.width)
-        buffer = torch.empty(shape, dtype=self.pipeline.dtype, device=world.device)
+    def _receive(self, message: PipelineMessage) -> None:
+        """Posts the receive of what an action needs."""
+        shape = (*self.micros[message.micro].input_ids.shape, self.pipeline.width)
+        buffer = torch.empty(shape, dtype=self.pipeline.dtype, device=self.pipeline.world.device)
         source = self.pipeline.pipes.rank_of(message.stage)
-        group = self.pipeline.pipes.group(forward=message.forward, stage=message.stage)
-        self._arriving[message] = (buffer, dist.irecv(buffer, source, group=group, tag=self._tag(message)))
+        self._arriving[message] = (buffer, dist.irecv(buffer, source, **self._way(message)))
 
     def _take(self, message: PipelineMessage) -> torch.Tensor | None:
         """The received tensor; None where no other stage sends one."""
@@ -221,20 +193,10 @@ class _Run:
     def _send(self, message: PipelineMessage, tensor: torch.Tensor) -> None:
         to = self.pipeline.pipes.rank_of(message.stage + (1 if message.forward else -1))
         tensor = tensor.to(self.pipeline.dtype).contiguous()
-        group = self.pipeline.pipes.group(forward=message.forward, stage=message.stage)
-        self._leaving.append((tensor, dist.isend(tensor, to, group=group, tag=self._tag(message))))
+        self._leaving.append((tensor, dist.isend(tensor, to, **self._way(message))))
         self._leaving = [(held, work) for held, work in self._leaving if not work.is_completed()]
 
-    def _tag(self, message: PipelineMessage) -> int:
-        """A number of its own for each message of a step."""
-        place = message.micro * (self.pipeline.last_stage + 1) + message.stage
-        return 2 * place + (1 if message.forward else 0)
-
-
-def _needed(action: Action, *, last_stage: int) -> PipelineMessage | None:
-    """The message an action waits for, if any."""
-    if action.kind == "forward":
-        return None if action.stage == 0 else PipelineMessage(forward=True, stage=action.stage - 1, micro=action.micro)
-    if action.kind == "backward_weight" or action.stage == last_stage:
-        return None
-    return PipelineMessage(forward=False, stage=action.stage + 1, micro=action.micro)
+    def _way(self, message: PipelineMessage) -> dict[str, Any]:
+        """The group of a message, and a number of its own among all of a step."""
+        tag = 2 * (message.micro * (self._last_stage + 1) + message.stage) + message.forward
+        return {"group": self.pipeline.pipes.group(forward=message.forward, stage=message.stage), "tag": tag}

@@ -33,10 +33,8 @@ _PRODUCTS = {_aten.mm.default, _aten.addmm.default}
 
 def apply_recompute(blocks: Iterable[nn.Module], kind: Recompute) -> None:
     """Makes each block save only its inputs, or with `selective` also some products and attention."""
-    if kind == "none":
-        return
-    for block in blocks:
-        block.forward = partial(_RECOMPUTE[kind], block.forward)
+    for block in blocks if kind != "none" else ():
+        block.forward = partial(_full if kind == "full" else _selective, block.forward)
 
 
 def _full(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -65,6 +63,3 @@ def _is_saved(op: Any, args: tuple[Any, ...]) -> bool:
 def _narrows(right: torch.Tensor) -> bool:
     width, made = right.shape
     return bool(made <= width)
-
-
-_RECOMPUTE: dict[str, Callable[..., Any]] = {"full": _full, "selective": _selective}

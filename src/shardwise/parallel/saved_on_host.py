@@ -2,19 +2,19 @@
 `selective_offloaded`).
 
 It leaves the GPU on a stream of its own while the next block computes, and comes back while the backward of the block
-behind it computes, so that what two blocks saved is on the GPU at a time. Without a GPU the copy stays where it is: the
-arithmetic is the same, and nothing is gained.
+behind it computes, so that what two blocks saved is on the GPU at a time. Without a GPU only the arithmetic is tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 
 def keep_saved_on_host(blocks: Iterable[nn.Module], device: torch.device) -> None:
@@ -29,17 +29,10 @@ def _call(kept: SavedOnHost, is_first: bool, forward: Callable[..., Any], *args:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     hidden, *others = args
-    kept.begin(hidden, set(_pointers([*others, *kwargs.values()])), is_first=is_first)
+    shared = {one.data_ptr() for one in tree_leaves((others, kwargs)) if isinstance(one, torch.Tensor)}
+    kept.begin(hidden, shared, is_first=is_first)
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
         return forward(*args, **kwargs)
-
-
-def _pointers(values: Iterable[object]) -> Iterator[int]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value.data_ptr()
-        elif isinstance(value, tuple):
-            yield from _pointers(cast(tuple[object, ...], value))
 
 
 @dataclass(eq=False)
@@ -58,10 +51,8 @@ class SavedOnHost:
 
     def __init__(self, device: torch.device) -> None:
         self.pack, self.unpack = self._pack, self._unpack
-        self._device = device
-        on_gpu = device.type == "cuda"
-        self._out = torch.cuda.Stream(device) if on_gpu else None
-        self._back = torch.cuda.Stream(device) if on_gpu else None
+        self._device, on_gpu = device, device.type == "cuda"
+        self._out, self._back = (torch.cuda.Stream(device) if on_gpu else None for _ in range(2))
         self._now = _Saved(None)
         self._leaving: _Saved | None = None
         self._coming: _Saved | None = None
@@ -93,14 +84,19 @@ class SavedOnHost:
             host.copy_(tensor)
             return
         saved.here.append(tensor)
-        self._out.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._out):
-            host.copy_(tensor, non_blocking=True)
-            saved.moved = self._out.record_event()
+        self._move(saved, self._out, [(host, tensor)])
         if self._leaving is not None and self._leaving is not saved:
             self._wait(self._leaving)
             self._leaving.here = [None] * len(self._leaving.host)
         self._leaving = saved
+
+    def _move(self, saved: _Saved, stream: torch.cuda.Stream, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Starts copies (to, from) once the computation so far has read and written the memory of either."""
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for to, source in copies:
+                to.copy_(source, non_blocking=True)
+            saved.moved = stream.record_event()
 
     def _wait(self, saved: _Saved) -> None:
         """Makes what is computed next wait for the copies under way; the host does not."""
@@ -132,28 +128,19 @@ class SavedOnHost:
         """A tensor on the device, where it will be when what is computed next begins."""
         if self._back is None:
             return saved.host[index]
-        if self._leaving is saved:
-            self._leaving = None
-        if self._coming is saved:
-            self._coming = None
-        here = saved.here[index]
-        if here is None:
+        self._leaving = None if self._leaving is saved else self._leaving
+        self._coming = None if self._coming is saved else self._coming
+        if saved.here[index] is None:
             self._fetch(saved)
-            here = cast(torch.Tensor, saved.here[index])
         self._wait(saved)
-        saved.here[index] = None
-        return here
+        here, saved.here[index] = saved.here[index], None
+        return cast(torch.Tensor, here)
 
     def _fetch(self, saved: _Saved) -> None:
         """Starts the way back of what is not on the device."""
-        if self._back is None or all(here is not None for here in saved.here):
-            return
         missing = [index for index, here in enumerate(saved.here) if here is None]
-        for index in missing:
-            saved.here[index] = torch.empty_like(saved.host[index], device=self._device)
-        # Their memory may be that of tensors that the computation before still reads.
-        self._back.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._back):
+        if self._back is not None and missing:
             for index in missing:
-                cast(torch.Tensor, saved.here[index]).copy_(saved.host[index], non_blocking=True)
-            saved.moved = self._back.record_event()
+                saved.here[index] = torch.empty_like(saved.host[index], device=self._device)
+            copies = [(cast(torch.Tensor, saved.here[index]), saved.host[index]) for index in missing]
+            self._move(saved, self._back, copies)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,22 +14,28 @@ from torch.nn.parallel import DistributedDataParallel
 from shardwise.parallel.ddp import Buckets
 from shardwise.parallel.deferred_reduction import reduce_at_last
 from shardwise.parallel.gradients import Finish
-from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World
 from shardwise.spec.layout.execution import Execution
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeModel:
-    """One root module, called once for each micro-batch.
+class Inputs:
+    """One micro-batch on this rank's device, as the root module takes it: tensors [batch, length], `targets` of its
+    loss, where the `documents` of packed rows lie, and what is `real`, no padding, where that matters. The same on
+    every rank of one data-parallel share, but for context parallelism, which gives each its parts of the rows."""
 
-    Attributes:
-        module: the root; sharded, sliced or wrapped by DDP.
-        gradient_divisor: by which DDP or FSDP divide gradients; undone here.
-        execution: says what FSDP reduces at the last micro-batch alone.
-        begin: called before gradients accumulate.
-        finish: called after the last backward.
-    """
+    input_ids: torch.Tensor
+    position_ids: torch.Tensor
+    targets: Any = None
+    documents: Any = None
+    real: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeModel:
+    """One root module, sharded, sliced or wrapped by DDP, called once for each micro-batch. `gradient_divisor`: by
+    which DDP or FSDP divide gradients, undone here; `execution`: says what FSDP reduces at the last micro-batch alone;
+    `begin`: called before gradients accumulate; `finish`: after the last backward."""
 
     module: nn.Module
     world: World
@@ -56,8 +63,10 @@ class WholeModel:
         for index, inputs in enumerate(micros):
             last = index == len(micros) - 1
             reduce_at_last(self.module, self.execution, last=last)
-            with self._synchronise(last=last):
-                loss = self._call(inputs)
+            module: Any = self.module
+            waits = isinstance(module, DistributedDataParallel) and not last  # DDP reduces once, at the last one
+            with module.no_sync() if waits else nullcontext():
+                loss = self.module(**vars(inputs))
                 (loss * (scale * self.gradient_divisor)).backward()
             total += loss.detach()
         self.finish()
@@ -66,19 +75,4 @@ class WholeModel:
     @torch.no_grad()
     def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
         """The summed loss of each micro-batch, without gradients; zeros on ranks that compute or count none."""
-        return [self.world.counted(self._call(inputs)) for inputs in micros]
-
-    def _call(self, inputs: Inputs) -> torch.Tensor:
-        return self.module(
-            input_ids=inputs.input_ids,
-            position_ids=inputs.position_ids,
-            targets=inputs.targets,
-            documents=inputs.documents,
-            real=inputs.real,
-        )
-
-    def _synchronise(self, *, last: bool) -> AbstractContextManager[None]:
-        """DDP reduces once, at the last micro-batch."""
-        if isinstance(self.module, DistributedDataParallel) and not last:
-            return self.module.no_sync()  # pyright: ignore[reportReturnType]  # torch does not annotate it
-        return nullcontext()
+        return [self.world.counted(self.module(**vars(inputs))) for inputs in micros]

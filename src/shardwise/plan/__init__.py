@@ -1,7 +1,7 @@
 """The planner: pure functions from a job, a model and a cluster to forecasts and a choice. No I/O, no torch."""
 
 from shardwise.plan.answer import make_plan
-from shardwise.plan.explain import timeline_of_plan
+from shardwise.plan.explain import main_reason, timeline_of_plan
 from shardwise.plan.generation import plan_generation
 from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
 from shardwise.plan.run_forecast import forecast_seen
@@ -9,4 +9,4 @@ from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 
 __all__ = ["MOST_GPUS_OFFERED", "best_of_catalogue", "best_of_list", "find_unknown", "make_plan", "solve"]
-__all__ += ["forecast_seen", "plan_generation", "timeline_of_plan"]
+__all__ += ["forecast_seen", "main_reason", "plan_generation", "timeline_of_plan"]

@@ -33,16 +33,11 @@ def make_plan(
 ) -> Plan:
     """Forecasts the executions that a job leaves open and chooses for its goal. The same job gives the same plan.
 
-    Args:
-        num_rows: training rows, for the duration of the run; None where they are not known.
-        lengths: of the prepared data: memory is forecast for the longest sequences, time for the mean ones.
-
-    Returns:
-        The chosen candidate, the best of each other strategy, then of each strategy that does not fit the execution
-            that needs least memory. `rejected` has a sentence for each strategy that was not chosen.
-
-    Raises:
-        UnsupportedError: the job asks for what cannot be forecast or formed at all.
+    `num_rows`: training rows, for the duration of the run; None where they are not known.
+    `lengths`: of the prepared data: memory is forecast for the longest sequences, time for the mean
+    ones. `candidates` are the chosen one, the best of each other strategy, then of each that does
+    not fit what needs least memory; `rejected` has a sentence for each but the first. Raises
+    UnsupportedError: what cannot be forecast or formed at all.
     """
     return answer(ask(job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths))
 
@@ -76,21 +71,17 @@ def answer(question: Question) -> Plan:
 def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:
     taken = {one.execution.layout.strategy for one in fitting}
     lacking = [one for one in _lacking(search) if one.execution.layout.strategy not in taken]
-    slower = (_rejection(one) for one in fitting[1:])
-    best = fitting[0] if fitting else None
-    left_out = (one for one in _left_out(search) if one.strategy not in taken)
+    left_out = [one for one in _left_out(search) if one.strategy not in taken]
+    unfit = sorted([*map(_rejection, lacking), *left_out], key=lambda one: simplicity_of(one.strategy))
     return Plan(
         job=question.asked,
         hardware=hardware_json(question.cluster),
         model=model_json(question),
         candidates=(*fitting, *lacking),
         chosen=0 if fitting else None,
-        rejected=(
-            *slower,
-            *sorted([*map(_rejection, lacking), *left_out], key=lambda one: simplicity_of(one.strategy)),
-        ),
+        rejected=(*map(_rejection, fitting[1:]), *unfit),
         advice=advice,
-        disk=best and disk_of(question, best.execution),
+        disk=disk_of(question, fitting[0].execution) if fitting else None,
     )
 
 
@@ -131,13 +122,10 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         best=first if fastest.execution == first.execution else whose.candidate(fastest.execution),
         without=None if without is None else searches[0].candidate(without[1].execution),
     )
-    short = in_8_bits(question.job, question.model, first.execution)
-    asides = (left_wide(question.job, question.model), short, _read_off(question.model))
+    model, built = question.model, None
+    if model.built is not None:
+        built = (
+            f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"
+        )
+    asides = (left_wide(question.job, model), in_8_bits(question.job, model, first.execution), built)
     return (*reasons, *filter(None, asides))
-
-
-def _read_off(model: ModelShape) -> str | None:
-    """Where the shape comes from, if it is not the catalogue."""
-    if model.built is None:
-        return None
-    return f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"

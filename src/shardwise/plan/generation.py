@@ -21,16 +21,11 @@ _WIDE = {"float32": 4, "float64": 8}
 def plan_generation(
     job: Job, *, model: ModelShape, clusters: Sequence[Cluster], is_open: bool, dtype: str | None = None
 ) -> Generation:
-    """Counts what generating needs: weights as `train` leaves them (QLoRA's in 4 bits, adapters beside the base), each
-    once over all GPUs, with keys and values of the sequences that are answered at once.
-
-    Args:
-        clusters: the hardware, or, where it `is_open`, all that is on offer.
-        dtype: of weights, keys and values; None for the one that they are in after training.
-
-    Raises:
-        UnsupportedError: adapters that no forecast is made for, or more tokens than the model has positions.
-    """
+    """Counts what generating needs: weights as `train` leaves them (QLoRA's in 4 bits, adapters beside
+    the base), each once over all GPUs, with keys and values of the sequences answered at once.
+    `clusters`: the hardware, or, where it `is_open`, all that is on offer; `dtype`: of weights, keys
+    and values; None for that after training. Raises UnsupportedError: adapters that no forecast is
+    made for, or more tokens than the model has positions."""
     if dtype is None:
         kept = job.adapters is not None or job.train.save_dtype == "auto"
         dtype = model.storage_dtype if kept else job.train.save_dtype

@@ -9,7 +9,7 @@ from math import inf
 from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.search import Question, ask, best_alone, on_hardware
+from shardwise.plan.search import ask, best_alone, changed, on_hardware
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape
@@ -75,39 +75,25 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
             return fit.cluster.num_gpus, -(-fit.cluster.gpu.usable_bytes // _MEMORY_STEP), fit.usd, fit.seconds
 
 
-def _is_beaten(fit: _Fit, fits: Sequence[_Fit]) -> bool:
-    return any(other.usd < fit.usd and other.seconds < fit.seconds for other in fits)
-
-
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
     """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten in price and time
     by none."""
+    beaten = [any(other.usd < fit.usd and other.seconds < fit.seconds for other in fits) for fit in fits]
     found: dict[Goal, _Fit] = {}
     for goal in GOALS if fits else ():
-        most = min(_figure(goal, fit) for fit in fits)[0] * alike.get(goal, 1.0)
-        among = [
-            (fit.cluster.num_gpus, *_figure(goal, fit), n)
-            for n, fit in enumerate(fits)
-            if _figure(goal, fit)[0] <= most and (goal != "cheapest" or not _is_beaten(fit, fits))
-        ]
-        found[goal] = fits[int(min(among)[-1])]
+        figures = [_figure(goal, fit) for fit in fits]
+        most = min(figures)[0] * alike.get(goal, 1.0)
+        among = [n for n, one in enumerate(figures) if one[0] <= most and (goal != "cheapest" or not beaten[n])]
+        found[goal] = fits[min((fits[n].cluster.num_gpus, figures[n], n) for n in among)[-1]]
     return found
 
 
 def best_of_catalogue(
     job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], num_rows: int | None = None
 ) -> Plan:
-    """The plan on the best hardware for the job's goal, with what else was compared.
-
-    Args:
-        job: what is asked; its hardware is open.
-        model: its model's shape.
-        kinds: of each GPU the sizes it is offered in, the smallest first.
-        num_rows: training rows, where they were counted.
-
-    Raises:
-        UnsupportedError: the job asks for what cannot be forecast at all.
-    """
+    """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of each
+    GPU the sizes it is offered in, the smallest first. Raises UnsupportedError: the job cannot be
+    forecast at all."""
     comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows)
     usual = [[size for size in kind if size.num_gpus <= USUAL_GPUS] for kind in kinds]
     for group in ([size for kind in usual for size in kind[:1]], [size for kind in usual for size in kind[1:]]):
@@ -152,8 +138,9 @@ class _Comparison:
     def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster], *, num_rows: int | None) -> None:
         self.fits: list[_Fit] = []
         self._job, self._model, self._among, self._num_rows = job, model, among, num_rows
-        train = job.train.model_copy(update={"offload": "none"}) if job.train.offload == "auto" else job.train
-        job = job.model_copy(update={"goal": "fastest", "train": train})
+        # Offload only where it is stated, for there is other hardware; what one kind of GPU took is remembered.
+        job = changed(job, "train", offload="none") if job.train.offload == "auto" else job
+        job = job.model_copy(update={"goal": "fastest"})
         self._question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
@@ -161,11 +148,6 @@ class _Comparison:
         self._passed: dict[str, tuple[bool | None, str]] = {}
         if len(refused) < len(among):  # otherwise the plan itself says so
             self._passed = {name: (False, why) for name, why in refused.items()}
-
-    def _on(self, cluster: Cluster) -> Question:
-        """The job on all GPUs of some hardware; with offload only where it is stated, for there is other hardware.
-        What is computed for one kind of GPU is remembered for the next."""
-        return on_hardware(self._question, cluster)
 
     def try_if_needed(self, cluster: Cluster) -> None:
         """Looks for the best execution on some hardware, unless it surely does not fit or is hardly worth it."""
@@ -183,7 +165,7 @@ class _Comparison:
         if cluster.name in self._passed:
             return
         try:
-            found = best_alone(self._on(cluster))
+            found = best_alone(on_hardware(self._question, cluster))
         except UnsupportedError as error:
             self._passed[cluster.name] = False, str(error)
             return
@@ -191,7 +173,7 @@ class _Comparison:
             self.fits.append(_Fit(cluster=cluster, candidate=found))
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
-        rejected = answer(self._on(cluster)).rejected if explain else ()
+        rejected = answer(on_hardware(self._question, cluster)).rejected if explain else ()
         self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
 
     def may_fit(self, kind: Sequence[Cluster]) -> bool:
@@ -226,10 +208,9 @@ class _Comparison:
         ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
         aims: list[Goal] = [aim for aim in best if aim != "cheapest" or best[aim].usd < inf]
         rows = [
-            row(fit.cluster, fit.candidate, shown=fit in shown, best_for=tuple(aim for aim in aims if best[aim] is fit))
-            for fit in ranked
+            _row(one, shown=one in shown, best_for=tuple(aim for aim in aims if best[aim] is one)) for one in ranked
         ]
-        passed = [priced(size, *self._passed[size.name]) for size in self._among if size.name in self._passed]
+        passed = [_priced(size, *self._passed[size.name]) for size in self._among if size.name in self._passed]
         prices = cited(fit.cluster.gpu.name for fit in shown)
         offers = Offers(
             goal=goal,
@@ -238,7 +219,7 @@ class _Comparison:
             options=(*rows, *sorted(passed, key=lambda one: one.fits is not None)),
         )
         if ranked:
-            made = answer(self._on(ranked[0].cluster))
+            made = answer(on_hardware(self._question, ranked[0].cluster))
         else:
             largest = max(self._among, key=_memory)
             job = self._job.model_copy(update={"hardware": largest.name})
@@ -259,8 +240,9 @@ def _least_bytes(job: Job, model: ModelShape) -> float:
         return 0
     if job.method != "full":
         return model.num_parameters * (0.5 if job.method == "qlora" else 2)
-    size = 2 if job.train.precision == "bf16" else 4
-    return model.num_parameters * size * (4 if job.train.optimizer in ("auto", "adamw", "adamw_foreach") else 2)
+    rule = job.train.optimizer_rule
+    moments = rule.num_moments(momentum=False) if rule.elementwise else 0
+    return model.num_parameters * (2 if job.train.precision == "bf16" else 4) * (2 + moments)
 
 
 def _too_little(cluster: Cluster) -> str:
@@ -268,27 +250,25 @@ def _too_little(cluster: Cluster) -> str:
     return f"the job does not fit in the {format_gib(cluster.gpu.usable_bytes)} that {each}"
 
 
-def priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> Offer:
+def _priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> Offer:
     """A row with the prices of all GPUs and nothing else."""
     gpu, count, price = cluster.gpu, cluster.num_gpus, price_of(cluster.gpu.name)
-    typical = gpu.typical_usd_per_hour
     return Offer(
         hardware=cluster.name,
         num_gpus=count,
         fits=fits,
         capacity_bytes=gpu.usable_bytes,
         usd_per_hour=_times(gpu.usd_per_hour, count),
-        typical_usd_per_hour=None if typical is None else typical * count,
+        typical_usd_per_hour=gpu.typical_usd_per_hour and gpu.typical_usd_per_hour * count,
         price_providers=price.providers if price else 0,
         reason=reason,
     )
 
 
-def row(cluster: Cluster, candidate: Candidate, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
-    """A row with all figures: hardware, the best execution on it, whether it is shown, the goals it is best for."""
-    known, layout, time = priced(cluster, fits=True), candidate.execution.layout, candidate.time
-    hours = None if time.total_seconds is None else time.total_seconds / 3600
-    per_million = 1e6 / time.tokens_per_second / 3600
+def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
+    """A row with all figures of the best execution."""
+    known, layout, time = _priced(fit.cluster, fits=True), fit.candidate.execution.layout, fit.candidate.time
+    hours, per_million = time.total_seconds and time.total_seconds / 3600, 1e6 / time.tokens_per_second / 3600
     typical = known.typical_usd_per_hour
     return replace(
         known,
@@ -296,8 +276,8 @@ def row(cluster: Cluster, candidate: Candidate, *, shown: bool, best_for: tuple[
         best_for=best_for,
         strategy=layout.strategy,
         written=layout.written,
-        peak_bytes=candidate.memory.peak_bytes,
-        capacity_bytes=candidate.memory.capacity_bytes,
+        peak_bytes=fit.candidate.memory.peak_bytes,
+        capacity_bytes=fit.candidate.memory.capacity_bytes,
         step_seconds=time.step_seconds,
         total_seconds=time.total_seconds,
         usd=_times(known.usd_per_hour, hours),

@@ -14,7 +14,7 @@ from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.seen_memory import SeenMemory
+from shardwise.spec.plan.forecast import SeenMemory
 from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, SAVING
 
 #: Phases of the instants that belong to no forward or backward.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import Problem, UnsupportedError
-from shardwise.plan.search import Admits, Question, ask, every_layout, on_hardware
+from shardwise.plan.search import Admits, Question, ask, changed, every_layout, on_hardware
 from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -22,15 +21,9 @@ MOST_GPUS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """One key whose value is asked for.
-
-    Attributes:
-        values: all that are open, growing.
-        limit: why there is none beyond the last, as a sentence.
-        at: the question with a value.
-        admits: layouts that are considered at a value.
-        written: a value as people write it.
-    """
+    """One key whose value is asked for. `values`: all that are open, growing; `limit`: why there is
+    none beyond the last, as a sentence; `at`: the question with a value; `admits`: layouts that are
+    considered at it; `written`: it as people write it."""
 
     key: str
     asks: Extreme
@@ -48,34 +41,34 @@ def find_unknown(name: str, *, job: Job, model: ModelShape, cluster: Cluster, nu
     if make is None:
         near = difflib.get_close_matches(name.strip(), _NAMES, n=1, cutoff=0.6)
         known = f"did you mean {near[0]}?" if near else f"known are {', '.join(_SHORT)}"
-        raise UnsupportedError(Problem(where=f"--solve {name}", message=f"this is not solved for; {known}"))
+        raise _refused(name, f"this is not solved for; {known}")
 
-    def asked(changed: Job) -> Question:
-        return ask(changed, model=model, cluster=cluster, num_rows=num_rows)
+    def asked(other: Job) -> Question:
+        return ask(other, model=model, cluster=cluster, num_rows=num_rows)
 
     return make(job, asked)
 
 
 def _max_length(job: Job, asked: Callable[[Job], Question]) -> Unknown:
-    base = asked(_with(job, "data", max_length=1))
+    base = asked(changed(job, "data", max_length=1))
     most = base.model.max_position_embeddings
     return Unknown(
         key="data.max_length",
         asks="largest",
         values=_rounded(most),
         limit=f"the model was made for {most} positions",
-        at=lambda value: replace(base, job=_with(job, "data", max_length=value), length=value, mean_length=value),
+        at=lambda value: replace(base, job=changed(job, "data", max_length=value), length=value, mean_length=value),
     )
 
 
 def _micro_batch_size(job: Job, asked: Callable[[Job], Question]) -> Unknown:
-    base, batch = asked(_with(job, "train", micro_batch_size=1)), job.train.global_batch_size
+    base, batch = asked(changed(job, "train", micro_batch_size=1)), job.train.global_batch_size
     return Unknown(
         key="train.micro_batch_size",
         asks="largest",
         values=_rounded(batch),
         limit=f"train.global_batch_size is {batch}, and no rank has more than its share of it",
-        at=lambda value: replace(base, job=_with(job, "train", micro_batch_size=value)),
+        at=lambda value: replace(base, job=changed(job, "train", micro_batch_size=value)),
         admits=lambda value: lambda layout: value <= -(-batch // layout.data_world_size),
     )
 
@@ -83,8 +76,7 @@ def _micro_batch_size(job: Job, asked: Callable[[Job], Question]) -> Unknown:
 def _rank(job: Job, asked: Callable[[Job], Question]) -> Unknown:
     adapters = job.adapters
     if adapters is None:
-        message = "method is full, which has no adapters; write method: lora"
-        raise UnsupportedError(Problem(where="--solve lora.r", message=message))
+        raise _refused("lora.r", "method is full, which has no adapters; write method: lora")
 
     def with_rank(value: int) -> Job:
         return job.model_copy(update={"lora": adapters.model_copy(update={"r": value})})
@@ -110,8 +102,8 @@ def _gpus(job: Job, asked: Callable[[Job], Question]) -> Unknown:
     base = asked(job)
     cluster = base.cluster
     if cluster.gpu.kind == "cpu":
-        message = "CPU processes share one memory, so that more of them hold no more; name GPUs, such as H100-SXM"
-        raise UnsupportedError(Problem(where="--solve gpus", message=message))
+        why = "CPU processes share one memory, so that more of them hold no more; name GPUs, such as H100-SXM"
+        raise _refused("gpus", why)
     sizes = {size.num_gpus: size for size in every_size(cluster, most=MOST_GPUS)}
     return Unknown(
         key="gpus",
@@ -123,6 +115,10 @@ def _gpus(job: Job, asked: Callable[[Job], Question]) -> Unknown:
     )
 
 
+def _refused(name: str, message: str) -> UnsupportedError:
+    return UnsupportedError(Problem(where=f"--solve {name}", message=message))
+
+
 def _rounded(most: int) -> list[int]:
     """Numbers up to the most, as finely as a forecast of memory is sure: about two digits."""
     found, number = list[int](), 1
@@ -130,10 +126,6 @@ def _rounded(most: int) -> list[int]:
         found.append(number)
         number += max(1, 10 ** (len(str(number)) - 2) // 2)
     return [*found, most]
-
-
-def _with(job: Job, section: str, **values: Any) -> Job:
-    return job.model_copy(update={section: getattr(job, section).model_copy(update=values)})
 
 
 _UNKNOWNS: dict[str, Callable[[Job, Callable[[Job], Question]], Unknown]] = {

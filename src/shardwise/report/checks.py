@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 from shardwise.report.contents import Check
-from shardwise.report.fields import as_number, number, section, text, whole
+from shardwise.report.fields import number, numbers, section, text, whole
 from shardwise.report.sources import Sources
-from shardwise.report.starts import planned
+from shardwise.report.starts import Record, planned
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Candidate
 
 #: Recorded rates are rounded; a larger difference means another definition of a token or of a second.
-RATE_TOLERANCE = 0.005
-MFU_TOLERANCE = 0.01
-
+RATE_TOLERANCE, MFU_TOLERANCE = 0.005, 0.01
 
 Found = tuple[bool | None, str]
 
@@ -33,11 +31,11 @@ def run_checks(sources: Sources, candidate: Candidate | None) -> tuple[Check, ..
     return tuple(Check(name=name, passed=passed, detail=detail) for name, (passed, detail) in found.items())
 
 
-def _tokens(records: Sequence[dict[str, Any]]) -> Found:
+def _tokens(records: Sequence[Record]) -> Found:
     keys = ("tokens_per_second", "step_seconds", "tokens")
-    rows = [row for record in records if None not in (row := [as_number(record.get(key)) for key in keys])]
-    product = sum((rate or 0.0) * (seconds or 0.0) for rate, seconds, _ in rows)
-    counted = sum(tokens or 0.0 for *_, tokens in rows)
+    whole_rows = [record for record in records if all(number(record, key) is not None for key in keys)]
+    rates, seconds, tokens = (numbers(whole_rows, key) for key in keys)
+    product, counted = sum(map(operator.mul, rates, seconds)), sum(tokens)
     if not counted:
         return None, "no step has recorded tokens, seconds and a rate"
     off = (product - counted) / counted
@@ -54,13 +52,13 @@ def _mfu(sources: Sources) -> Found:
         return None, "the device's peak rate is not known, so MFU was not measured"
     source = text(sources.environment, "peak_flops_source") or "source not recorded"
     given = f"ranks × peak = {world} × {peak / 1e12:,.4g} TFLOP/s ({source})"
-    per_token = flops_per_token(sources)
+    per_token = _flops_per_token(sources)
     if per_token is None:
         return None, f"{given}; model FLOPs cannot be recomputed from these files"
     given += f"; {per_token / 1e9:,.4g} GFLOP per token"
     given += "; of the last start" if len(sources.starts) > 1 else ""
     records = [r for r in sources.metrics if last is None or r["step"] >= last.first_step]
-    pairs = [(as_number(record.get("mfu")), as_number(record.get("tokens_per_second"))) for record in records]
+    pairs = [(number(record, "mfu"), number(record, "tokens_per_second")) for record in records]
     ratios = [per_token * rate / (world * peak) / mfu for mfu, rate in pairs if mfu and rate]
     if not ratios:
         return None, f"{given}; no step has recorded its MFU"
@@ -68,10 +66,9 @@ def _mfu(sources: Sources) -> Found:
     return abs(off) <= MFU_TOLERANCE, f"{given}; recomputed against recorded {100 * off:+.2f} %"
 
 
-def flops_per_token(sources: Sources) -> float | None:
+def _flops_per_token(sources: Sources) -> float | None:
     """Model FLOPs of the mean training sequence, by `spec.model.flops`; None where a file is missing."""
-    tokens = number(section(sources.data, "train"), "num_tokens")
-    samples = number(section(sources.data, "train"), "num_samples")
+    tokens, samples = (number(section(sources.data, "train"), key) for key in ("num_tokens", "num_samples"))
     if sources.plan is None or sources.job is None or tokens is None or not samples:
         return None
     try:
@@ -81,7 +78,7 @@ def flops_per_token(sources: Sources) -> float | None:
         return None
 
 
-def _steps(records: Sequence[dict[str, Any]]) -> Found:
+def _steps(records: Sequence[Record]) -> Found:
     if not records:
         return None, "no step is recorded"
     first, last = records[0]["step"], records[-1]["step"]

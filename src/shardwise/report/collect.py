@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,52 +11,55 @@ from typing import Any
 
 from shardwise.errors import RunDirectoryError
 from shardwise.report.checks import run_checks
-from shardwise.report.compare import memory_comparisons, memory_report, time_comparisons, was_resumed
-from shardwise.report.contents import (
-    Curve,
-    DataCounts,
-    Example,
-    FileEntry,
-    Gap,
-    NamedSetting,
-    Report,
-    RunOutcome,
-    State,
-)
-from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
-from shardwise.report.gap import gap_notes
+from shardwise.report.compare import gap_notes, memory_comparisons, memory_report, time_comparisons, was_resumed
+from shardwise.report.contents import Curve, DataCounts, Example, FileEntry, Gap, NamedSetting, Report
+from shardwise.report.fields import items, number, numbers, section, sections, text, whole, wholes
 from shardwise.report.pages.run_page import report_html
-from shardwise.report.sources import LOST, Sources, read_sources
-from shardwise.report.starts import RanJob, noted, planned, taken
+from shardwise.report.sources import LOST, Sources, read_outcome, read_sources
+from shardwise.report.starts import Record, noted, planned, taken
 from shardwise.report.written import NOMINAL_TIMES
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
-from shardwise.spec.plan.seen_memory import SeenMemory
+from shardwise.spec.plan.forecast import SeenMemory
 from shardwise.spec.run import RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARACTERS = 4000
+MAX_POINTS = 600
+MAX_CHARACTERS = 200
 
 CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds")
 NOISY_CURVES = ("loss", "grad_norm")
 COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
+
+FILES = {
+    "job.yaml": "the job as written",
+    "resolved.yaml": "the job with every default",
+    "plan.json": "forecasts; the chosen one ran",
+    "environment.json": "versions and devices",
+    "data.json": "prepared data and its counts",
+    "metrics.jsonl": "one record per optimizer step",
+    "measured.json": "what each rank held and used",
+    "logs": "output and phases of the ranks",
+    "final": "the trained model or adapter",
+}
 
 
 def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
     """Reads a run directory, complete or not; what is missing is named in `Report.gaps`. `seen`: what is forecast for
     the rows that were seen while memory was measured. Raises RunDirectoryError: the folder does not exist or is not a
     run directory."""
-    sources = read_sources(run)
-    plan, job = sources.plan, sources.job
+    sources = _without_others_memory(read_sources(run))
+    plan, job, records = sources.plan, sources.job, sources.metrics
     candidate = plan.best if plan else None
-    ran = planned(plan)
-    sources = _without_others_memory(sources, ran)
-    steps = taken(sources.metrics, sources.starts, ran)
+    steps = taken(records, sources.starts, planned(plan))
     memory = memory_report(sources, candidate, steps, seen=seen if sources.measured else None)
     asked, model = (plan.job, plan.model) if plan else (None, None)
     hardware = (text(plan.hardware, "name") if plan else None) or (job.hardware if job else None)
+    tokens, trained = wholes(records, "tokens"), wholes(records, "trained_tokens")
+    scales, skipped = numbers(records, "loss_scale"), sum(record.get("skipped_step") is True for record in records)
     return Report(
         name=run.root.resolve().name,
         outcome=read_outcome(sources),
@@ -67,27 +69,24 @@ def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
         hardware=hardware or text(sources.environment, "device"),
         num_parameters=whole(model, "num_parameters"),
         num_trainable_parameters=whole(model, "num_trainable_parameters"),
-        execution=execution_settings(candidate.execution) if candidate else (),
-        job=(*job_settings(job), *_lengths(sources)) if job else (),
-        dtypes=scalars(section(sources.measured, "dtypes")),
-        environment=scalars(sources.environment),
-        tokens=_sum(sources.metrics, "tokens"),
-        trained_tokens=_sum(sources.metrics, "trained_tokens"),
+        execution=_execution_settings(candidate.execution) if candidate else (),
+        job=(*_job_settings(job), *_lengths(sources)) if job else (),
+        dtypes=_scalars(section(sources.measured, "dtypes")),
+        environment=_scalars(sources.environment),
+        tokens=sum(tokens) if tokens else None,
+        trained_tokens=sum(trained) if trained else None,
         memory=memory,
         comparisons=(*memory_comparisons(memory), *time_comparisons(sources, candidate, steps)),
-        curves={
-            **{key: curve(sources.metrics, key) for key in CURVES},
-            **{f"{key}_smoothed": curve(sources.metrics, key, smoothed=True) for key in NOISY_CURVES},
-        },
-        data=_data_counts(sources.data),
+        curves={one.name: one for one in _curves(records)},
+        data=tuple(_data_counts(sources.data)),
         examples=tuple(_examples(sources.data)),
         checks=run_checks(sources, candidate),
         gaps=sources.gaps,
         files=_files(run),
         resumed=was_resumed(sources),
-        notes=(*_notes(sources), *gap_notes(memory, candidate), *_skips(sources)),
-        skipped_steps=len(_skipped(sources)) if _scales(sources) else None,
-        loss_scale=next(reversed(_scales(sources)), None),
+        notes=(*_notes(sources), *gap_notes(memory, candidate), *_skip_notes(scales, skipped)),
+        skipped_steps=skipped if scales else None,
+        loss_scale=scales[-1] if scales else None,
         rows=DataFacts.read(sources.data),
     )
 
@@ -102,27 +101,17 @@ def _notes(sources: Sources) -> Iterable[str]:
         yield f"memory is forecast for rows of {padded:,} tokens: the longest has {longest:,}; max_length is {limit:,}"
 
 
-def _scales(sources: Sources) -> list[float]:
-    return [scale for record in sources.metrics if (scale := as_number(record.get("loss_scale"))) is not None]
-
-
-def _skipped(sources: Sources) -> list[int]:
-    return [record["step"] for record in sources.metrics if record.get("skipped_step") is True]
-
-
-def _skips(sources: Sources) -> Iterable[str]:
-    """What float16 left out."""
-    if scales := _scales(sources):
-        skipped = len(_skipped(sources))
+def _skip_notes(scales: list[float], skipped: int) -> Iterable[str]:
+    if scales:  # of float16
         many = f"{skipped:,} of {len(scales):,} steps were skipped, and count" if skipped else "none was skipped"
         yield f"steps whose gradients overflow float16: {many}; the loss scale of the last step is {scales[-1]:,.10g}"
 
 
-def _without_others_memory(sources: Sources, plan: RanJob) -> Sources:
+def _without_others_memory(sources: Sources) -> Sources:
     """Drops measured.json where an earlier start with other settings wrote it."""
     ran = noted(sources.measured)
     unknown = ran.execution is None and bool(sources.starts)
-    if sources.measured is None or (ran.may_be(plan) and not unknown):
+    if sources.measured is None or (ran.may_be(planned(sources.plan)) and not unknown):
         return sources
     how = " and ".join(filter(None, [text(ran.execution, "strategy"), ran.hardware and f"on {ran.hardware}"]))
     reason = f"is of an earlier start with other settings{f' ({how})' if how else ''}; {LOST['measured.json']}"
@@ -139,21 +128,12 @@ def write_report(report: Report, run: RunDirectory) -> None:
         raise RunDirectoryError(message) from None
 
 
-def _sum(records: list[dict[str, Any]], key: str) -> int | None:
-    counts = [count for record in records if (count := as_whole(record.get(key))) is not None]
-    return sum(counts) if counts else None
-
-
-def _data_counts(data: dict[str, Any] | None) -> tuple[DataCounts, ...]:
-    found: list[DataCounts] = []
+def _data_counts(data: dict[str, Any] | None) -> Iterable[DataCounts]:
     for split in ("train", "eval"):
-        counted = section(data, split)
-        if counted is None:
-            continue
-        counts = {key: value for key in COUNTS if (value := whole(counted, key)) is not None}
-        paths = tuple(path for source in sections(counted, "sources") if (path := text(source, "path")))
-        found.append(DataCounts(split=split, counts=counts, sources=paths))
-    return tuple(found)
+        if (counted := section(data, split)) is not None:
+            counts = {key: value for key in COUNTS if (value := whole(counted, key)) is not None}
+            paths = tuple(path for source in sections(counted, "sources") if (path := text(source, "path")))
+            yield DataCounts(split=split, counts=counts, sources=paths)
 
 
 def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
@@ -170,19 +150,6 @@ def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
         yield Example(where=text(entry, "where") or "", pieces=tuple(shown), cut=left < 0)
 
 
-FILES = {
-    "job.yaml": "the job as written",
-    "resolved.yaml": "the job with every default",
-    "plan.json": "forecasts; the chosen one ran",
-    "environment.json": "versions and devices",
-    "data.json": "prepared data and its counts",
-    "metrics.jsonl": "one record per optimizer step",
-    "measured.json": "what each rank held and used",
-    "logs": "output and phases of the ranks",
-    "final": "the trained model or adapter",
-}
-
-
 def _files(run: RunDirectory) -> tuple[FileEntry, ...]:
     named = [(run.root / name, what) for name, what in FILES.items()]
     saved = [(folder, f"checkpoint of step {step}") for step, folder in run.checkpoints()]
@@ -194,53 +161,46 @@ def _files(run: RunDirectory) -> tuple[FileEntry, ...]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or of all regular files in a folder; links are not followed."""
-    inside = path.rglob("*") if path.is_dir() else (path,)
-    return sum(_bytes_of_file(file) for file in inside)
+    """Bytes of a file or of all regular files in a folder; links are not followed, and what is deleted meanwhile has
+    none."""
+    total = 0
+    for file in path.rglob("*") if path.is_dir() else (path,):
+        try:
+            status = file.lstat()
+        except OSError:
+            continue
+        total += status.st_size if S_ISREG(status.st_mode) else 0
+    return total
 
-
-def _bytes_of_file(path: Path) -> int:
-    """0 for what is not a regular file, or was deleted meanwhile."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return 0
-    return status.st_size if S_ISREG(status.st_mode) else 0
-
-
-MAX_POINTS = 600
 
 Point = tuple[int, float]
 
 
-def curve(records: Sequence[dict[str, Any]], key: str, *, smoothed: bool = False) -> Curve:
-    """The metric `key` of those records that have it as a finite number; or its running mean over a fiftieth of the
-    run, computed before downsampling."""
-    points = [(record["step"], value) for record in records if (value := as_number(record.get(key))) is not None]
-    name, drawn = (f"{key}_smoothed", smooth(points)) if smoothed else (key, points)
-    return Curve(name=name, points=thin(drawn), num_recorded=len(points))
+def _curves(records: Sequence[Record]) -> Iterable[Curve]:
+    """Each metric of those records that have it as a finite number; running means are taken before downsampling."""
+    points = {
+        key: [(one["step"], value) for one in records if (value := number(one, key)) is not None] for key in CURVES
+    }
+    points |= {f"{key}_smoothed": _smooth(points[key]) for key in NOISY_CURVES}
+    return [Curve(name=name, points=thin(found), num_recorded=len(found)) for name, found in points.items()]
 
 
 def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:
     """At most `limit` points: first, last, and the lowest and highest of equal spans, so that spikes are kept."""
     if len(points) <= limit:
         return tuple(points)
-    inner = points[1:-1]
-    num_spans = (limit - 2) // 2
-    bounds = [len(inner) * i // num_spans for i in range(num_spans + 1)]
+    inner, num_spans = points[1:-1], (limit - 2) // 2
     kept: list[Point] = [points[0]]
-    for start, end in pairwise(bounds):
+    for start, end in pairwise(len(inner) * index // num_spans for index in range(num_spans + 1)):
         span = inner[start:end]
-        extremes = {min(span, key=lambda point: point[1]), max(span, key=lambda point: point[1])}
-        kept.extend(sorted(extremes))
+        kept += sorted({min(span, key=lambda point: point[1]), max(span, key=lambda point: point[1])})
     return (*kept, points[-1])
 
 
-def smooth(points: Sequence[Point]) -> list[Point]:
+def _smooth(points: Sequence[Point]) -> list[Point]:
     """Exponential running mean over a fiftieth of the series, at least 5 points, with Adam's bias correction."""
     decay = 1 - 2 / (max(5, len(points) / 50) + 1)
-    result: list[Point] = []
-    mean, weight = 0.0, 0.0
+    result, mean, weight = list[Point](), 0.0, 0.0
     for step, value in points:
         mean = decay * mean + (1 - decay) * value
         weight = decay * weight + (1 - decay)
@@ -248,29 +208,23 @@ def smooth(points: Sequence[Point]) -> list[Point]:
     return result
 
 
-MAX_CHARACTERS = 200
-
-
-def execution_settings(execution: Execution) -> tuple[NamedSetting, ...]:
-    """The chosen execution."""
+def _execution_settings(execution: Execution) -> tuple[NamedSetting, ...]:
     layout = execution.layout
     axes = [f"{axis} {getattr(layout, axis)}" for axis in AXES if getattr(layout, axis) > 1]
     own = {key: value for key, value in execution.to_json().items() if key not in ("strategy", "layout")}
     named = {"strategy": layout.strategy, "layout": " × ".join(axes) or "one process", "processes": layout.world_size}
-    return _settings({**named, **own}.items())
+    return _settings({**named, **own})
 
 
-def job_settings(job: Job) -> tuple[NamedSetting, ...]:
-    """The job."""
+def _job_settings(job: Job) -> tuple[NamedSetting, ...]:
     train, adapters = job.train, job.adapters
+    epochs = f"{train.num_train_epochs:g} epoch" + ("" if train.num_train_epochs == 1 else "s")
     facts: dict[str, Any] = {
         "method": job.method,
         "data": ", ".join(source.path for source in job.data.path) or "none",
         "max length": f"{job.data.max_length} tokens" + (", packed" if job.data.packing else ""),
         "global batch": f"{train.global_batch_size} sequences per step",
-        "length": f"{train.max_steps} steps"
-        if train.max_steps
-        else f"{train.num_train_epochs:g} epoch" + ("" if train.num_train_epochs == 1 else "s"),
+        "length": f"{train.max_steps} steps" if train.max_steps else epochs,
         "learning rate": f"{train.learning_rate:g}, {train.lr_scheduler_type}",
         "gradient clipping": f"{train.max_grad_norm:g}" if train.max_grad_norm else "none",
         "weight decay": f"{train.weight_decay:g}",
@@ -280,7 +234,7 @@ def job_settings(job: Job) -> tuple[NamedSetting, ...]:
         targets = adapters.target_modules
         facts["LoRA"] = f"r {adapters.r}, alpha {adapters.lora_alpha:g}, dropout {adapters.lora_dropout:g}"
         facts["LoRA on"] = targets if isinstance(targets, str) else ", ".join(targets)
-    return _settings(facts.items())
+    return _settings(facts)
 
 
 def _lengths(sources: Sources) -> tuple[NamedSetting, ...]:
@@ -288,62 +242,20 @@ def _lengths(sources: Sources) -> tuple[NamedSetting, ...]:
     begun = [(whole(event, "total_steps"), whole(event, "first_step")) for event in sources.events]
     totals = [(total, first) for total, first in begun if total is not None and first is not None]
     changed = [(total, first) for (before, _), (total, first) in pairwise(totals) if total != before]
-    if not changed:
-        return ()
-    parts = [f"of {totals[0][0]} steps", *(f"of {total} steps from step {first} on" for total, first in changed)]
-    return _settings([("learning rate schedule", ", ".join(parts))])
+    parts = [f"of {total} steps from step {first} on" for total, first in changed]
+    return _settings({"learning rate schedule": ", ".join([f"of {totals[0][0]} steps", *parts])} if changed else {})
 
 
-def scalars(data: dict[str, Any] | None) -> tuple[NamedSetting, ...]:
+def _scalars(data: dict[str, Any] | None) -> tuple[NamedSetting, ...]:
     """The strings and numbers of an object; nested values are left out."""
-    return _settings((key, value) for key, value in (data or {}).items() if isinstance(value, (str, int, float)))
+    return _settings({key: value for key, value in (data or {}).items() if isinstance(value, (str, int, float))})
 
 
-def _settings(facts: Iterable[tuple[str, Any]]) -> tuple[NamedSetting, ...]:
+def _settings(facts: dict[str, Any]) -> tuple[NamedSetting, ...]:
     found: list[NamedSetting] = []
-    for name, value in facts:
+    for name, value in facts.items():
         plain = ("no", "yes")[value] if isinstance(value, bool) else str(value)
         written = f"{value:g}" if isinstance(value, float) else plain
         short = written if len(written) <= MAX_CHARACTERS else written[:MAX_CHARACTERS] + "…"
         found.append(NamedSetting(name=name.replace("_", " "), value=short))
     return tuple(found)
-
-
-def read_outcome(sources: Sources) -> RunOutcome:
-    """The outcome of the last start."""
-    step = sources.metrics[-1]["step"] if sources.metrics else 0
-    totals = [total for event in sources.events if (total := whole(event, "total_steps")) is not None]
-    failure = _failure_of_last_attempt(sources)
-    at = whole(sources.outcome, "step")
-    written = None if at is not None and at < step else sources.outcome  # a resumed run has recorded later steps
-    states: dict[str | None, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
-    return RunOutcome(
-        state="failed" if failure else states.get(text(written, "outcome"), "unfinished"),
-        step=step,
-        total_steps=totals[-1] if totals else None,
-        phase=text(sources.events[-1], "phase") if sources.events else None,
-        signal=_signal_name(written),
-        failure=_failure_sentence(failure) if failure else None,
-    )
-
-
-def _signal_name(written: dict[str, Any] | None) -> str | None:
-    number = whole(written, "signal")
-    try:
-        return signal.Signals(number).name if number else None
-    except ValueError:
-        return str(number)
-
-
-def _failure_of_last_attempt(sources: Sources) -> dict[str, Any] | None:
-    """The earliest failure since the last start."""
-    starts = [number(event, "time") or 0.0 for event in sources.events if text(event, "phase") == "loading"]
-    last_start = max(starts, default=0.0)
-    return next((failure for failure in sources.failures if (number(failure, "time") or 0.0) >= last_start), None)
-
-
-def _failure_sentence(failure: dict[str, Any]) -> str:
-    where = ", ".join(f"{key} {failure[key]}" for key in ("rank", "phase") if failure.get(key) is not None)
-    at = f" ({failure['file']}:{failure.get('line', '?')})" if failure.get("file") else ""
-    what = ": ".join(str(failure[key]) for key in ("error", "message") if failure.get(key))
-    return f"{where or 'a rank'}: {what or 'no cause was recorded'}{at}"

@@ -1,28 +1,28 @@
-"""Forecast beside measurement: memory part by part, time, throughput and utilisation."""
+"""Forecast beside measurement: memory part by part, time, throughput and utilisation, and what explains a gap."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
 from shardwise.report.contents import COMMON_PARTS, OTHER_PARTS, OUTSIDE_PART, Comparison, MemoryReport, RankReport
-from shardwise.report.fields import as_number, as_whole, items, number, section, sections, text, whole
+from shardwise.report.fields import as_number, as_whole, items, number, numbers, section, sections, text, whole
 from shardwise.report.sources import Sources
 from shardwise.report.starts import Record, Taken
 from shardwise.report.written import Unit
-from shardwise.spec.plan.forecast import Candidate, RankMemory
-from shardwise.spec.plan.seen_memory import SeenMemory
+from shardwise.spec.plan.forecast import Candidate, RankMemory, SeenMemory
 from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, PHASES, SAVING
-from shardwise.units import format_seconds
+from shardwise.units import format_bytes, format_seconds
+
+#: A smaller gap between the forecast peak and the measured one, in percent, is not explained.
+NOTICEABLE_PERCENT = 5.0
 
 PART_NOTES = {
     "weights": "read from live tensors",
     "optimizer": "read from live tensors",
     "other": "gradients, activations, logits, communication, temporary: the rest of the peak",
 }
-
 
 #: `spec.run.PHASES`, as a table names them.
 PHASE_NAMES = {
@@ -47,10 +47,11 @@ def memory_report(
     is what is forecast for the rows of those that were measured."""
     forecast = candidate.memory if candidate else None
     by_rank = {rank: memory for memory in (forecast.ranks if forecast else ()) for rank in memory.ranks}
-    measured, busy = _measured_ranks(sources, steps.records), utilization_by_rank(steps.steady)
-    phases = _measured_phases(sources)
+    entries = {rank: one for one in sections(sources.measured, "ranks") if (rank := whole(one, "rank")) is not None}
+    measured = entries or _peaks_by_rank(steps.records())
+    busy = _utilization_by_rank(steps.steady)
     ranks = tuple(
-        _seeing(_rank_report(rank, by_rank.get(rank), measured.get(rank), busy.get(rank)), seen, phases.get(rank))
+        _rank_report(rank, by_rank.get(rank), measured.get(rank, {}), seen, busy.get(rank))
         for rank in sorted(by_rank.keys() | measured.keys())
     )
     peaks = [(rank.measured_peak_bytes or 0, rank.forecast_peak_bytes or 0, -rank.rank) for rank in ranks]
@@ -66,56 +67,47 @@ def memory_report(
     )
 
 
-def _seeing(rank: RankReport, seen: SeenMemory | None, phases: dict[str, int] | None) -> RankReport:
-    """With the peaks of its phases, and what is forecast for the rows that were seen."""
-    forecast, peaks = ({}, {}) if seen is None else (seen.phases, seen.peaks)
-    of = rank.rank
-    full = replace(
-        rank, forecast_seen_bytes=peaks.get(of), forecast_phases=forecast.get(of), measured_phases=phases or None
-    )
-    return replace(full, ratios=_ratios(full))
-
-
-def _ratios(rank: RankReport) -> dict[str, float]:
-    """Forecast over measured, where both are known and something was measured."""
-    peak = rank.measured_peak_bytes
-    parts = common_parts(rank.forecast_parts) if rank.forecast_parts else {}
-    forecast = {"peak": rank.forecast_peak_bytes, "peak_seen": rank.forecast_seen_bytes, **parts}
-    measured = {"peak": peak, "peak_seen": peak, **(rank.measured_parts or {}), **(rank.measured_phases or {})}
-    forecast |= rank.forecast_phases or {}
-    return {
-        name: round(size / found, 4)
-        for name, size in forecast.items()
-        if size is not None and (found := measured.get(name))
-    }
-
-
-def _measured_phases(sources: Sources) -> dict[int, dict[str, int]]:
-    """Measured peaks by rank and phase."""
-    found: dict[int, dict[str, int]] = {}
-    for entry in sections(sources.measured, "ranks"):
-        rank, phases = whole(entry, "rank"), section(entry, "phases") or {}
-        if rank is not None:
-            found[rank] = {phase: size for phase in PHASES if (size := whole(phases, phase)) is not None}
-    return found
-
-
 def _rank_report(
-    rank: int, forecast: RankMemory | None, measured: dict[str, int] | None, busy: float | None
+    rank: int, forecast: RankMemory | None, measured: dict[str, Any], seen: SeenMemory | None, busy: float | None
 ) -> RankReport:
-    outside = forecast.parts.get(OUTSIDE_PART, 0) if forecast else 0
-    parts = {name: measured[name] for name in COMMON_PARTS if name in measured} if measured else None
+    """`measured`: an entry of measured.json, or the peak alone; `seen` as for `memory_report`."""
+    parts = {name: size for name in COMMON_PARTS if (size := whole(measured, name)) is not None}
+    phases = section(measured, "phases")
+    found_phases = {phase: size for phase in PHASES if (size := whole(phases, phase)) is not None}
+    forecast_phases = None if seen is None else seen.phases.get(rank)
+    peak, peak_seen = whole(measured, "peak_memory_bytes"), None if seen is None else seen.peaks.get(rank)
+    forecast_peak = forecast.peak_bytes - forecast.parts.get(OUTSIDE_PART, 0) if forecast else None
+    ours = {"peak": forecast_peak, "peak_seen": peak_seen, **(common_parts(forecast.parts) if forecast else {})}
+    theirs = {"peak": peak, "peak_seen": peak, **parts, **found_phases}
     return RankReport(
         rank=rank,
         forecast_parts=forecast.parts if forecast else None,
         measured_parts=parts or None,
-        forecast_peak_bytes=forecast.peak_bytes - outside if forecast else None,
-        measured_peak_bytes=measured.get("peak_memory_bytes") if measured else None,
+        forecast_peak_bytes=forecast_peak,
+        measured_peak_bytes=peak,
         gpu_utilization=busy,
+        forecast_seen_bytes=peak_seen,
+        forecast_phases=forecast_phases,
+        measured_phases=found_phases or None,
+        ratios={
+            name: round(size / found, 4)
+            for name, size in {**ours, **(forecast_phases or {})}.items()
+            if size is not None and (found := theirs.get(name))
+        },
     )
 
 
-def utilization_by_rank(records: Sequence[Record]) -> dict[int, float]:
+def _peaks_by_rank(records: Sequence[Record]) -> dict[int, dict[str, Any]]:
+    """The highest peaks in metrics.jsonl."""
+    peaks: dict[int, int] = {}
+    for record in records:
+        for rank, peak in enumerate(items(record, "peak_memory_bytes")):
+            if (size := as_whole(peak)) is not None:
+                peaks[rank] = max(size, peaks.get(rank, 0))
+    return {rank: {"peak_memory_bytes": peak} for rank, peak in peaks.items()}
+
+
+def _utilization_by_rank(records: Sequence[Record]) -> dict[int, float]:
     """Share of the steps' time by rank, where it was measured."""
     shares: dict[int, list[tuple[Record, object]]] = {}
     for record in records:
@@ -125,91 +117,42 @@ def utilization_by_rank(records: Sequence[Record]) -> dict[int, float]:
     return {rank: share for rank, share in means.items() if share is not None}
 
 
-def _measured_ranks(sources: Sources, records: Sequence[Record]) -> dict[int, dict[str, int]]:
-    """Measured bytes by rank: measured.json, else the highest peaks in metrics.jsonl."""
-    found: dict[int, dict[str, int]] = {}
-    for entry in sections(sources.measured, "ranks"):
-        rank = whole(entry, "rank")
-        if rank is not None:
-            found[rank] = {key: value for key in entry if (value := whole(entry, key)) is not None}
-    if found:
-        return found
-    peaks: dict[int, int] = {}
-    for record in records:
-        for rank, peak in enumerate(items(record, "peak_memory_bytes")):
-            if (size := as_whole(peak)) is not None:
-                peaks[rank] = max(size, peaks.get(rank, 0))
-    return {rank: {"peak_memory_bytes": peak} for rank, peak in peaks.items()}
-
-
 def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
-    """Peak and parts of the worst rank."""
-    worst = memory.worst
-    all_parts = (worst.forecast_parts if worst else None) or {}
-    forecast = common_parts(all_parts) if all_parts else {}
-    measured = (worst.measured_parts if worst else None) or {}
-    peak = Comparison(
-        what="peak memory",
-        unit="bytes",
-        forecast=worst.forecast_peak_bytes if worst else None,
-        measured=worst.measured_peak_bytes if worst else None,
-        note=f"rank {worst.rank}, inside the allocator" if worst else "",
+    """Peak and parts of the worst rank; the peak of the rows seen, where that is forecast as something else; and the
+    peaks of the phases that were measured."""
+    worst = memory.worst or RankReport(rank=0)
+    forecast, measured = worst.forecast_parts or {}, worst.measured_parts or {}
+    common = common_parts(forecast) if forecast else {}
+    phases, peak = worst.forecast_phases or {}, worst.measured_peak_bytes
+    inside = f"rank {worst.rank}, inside the allocator" if memory.worst else ""
+    rows: list[tuple[str, int | None, int | None, str]] = [("peak memory", worst.forecast_peak_bytes, peak, inside)]
+    if worst.forecast_seen_bytes not in (None, worst.forecast_peak_bytes):
+        while_measured = f"for {memory.rows_seen}, the longest while it was measured"
+        rows.append(("peak of rows seen", worst.forecast_seen_bytes, peak, while_measured))
+    rows += [(name, common.get(name), measured.get(name), note) for name, note in PART_NOTES.items()]
+    uncounted = "outside the allocator, which does not count it"
+    rows.append((OUTSIDE_PART, forecast.get(OUTSIDE_PART), None, uncounted))
+    at_once = "the most at one instant of it, forecast for the rows seen"
+    measured_phases = (worst.measured_phases or {}).items()
+    rows += [(PHASE_NAMES[phase], phases.get(phase), size, at_once) for phase, size in measured_phases]
+    return tuple(
+        Comparison(what=what, unit="bytes", forecast=ours, measured=theirs, note=note)
+        for what, ours, theirs, note in rows
     )
-    parts = [
-        Comparison(what=name, unit="bytes", forecast=forecast.get(name), measured=measured.get(name), note=note)
-        for name, note in PART_NOTES.items()
-    ]
-    context = Comparison(
-        what=OUTSIDE_PART,
-        unit="bytes",
-        forecast=all_parts.get(OUTSIDE_PART),
-        measured=None,
-        note="outside the allocator, which does not count it",
-    )
-    return (peak, *_of_rows_seen(memory, worst), *parts, context, *_phases(worst))
-
-
-def _of_rows_seen(memory: MemoryReport, worst: RankReport | None) -> Iterable[Comparison]:
-    """The peak, where what is forecast for the rows that were seen is something else."""
-    if worst is None or worst.forecast_seen_bytes in (None, worst.forecast_peak_bytes):
-        return
-    yield Comparison(
-        what="peak of rows seen",
-        unit="bytes",
-        forecast=worst.forecast_seen_bytes,
-        measured=worst.measured_peak_bytes,
-        note=f"for {memory.rows_seen}, the longest while it was measured",
-    )
-
-
-def _phases(worst: RankReport | None) -> Iterable[Comparison]:
-    """Peaks of the phases that were measured."""
-    forecast = (worst.forecast_phases if worst else None) or {}
-    for phase, size in ((worst.measured_phases if worst else None) or {}).items():
-        yield Comparison(
-            what=PHASE_NAMES[phase],
-            unit="bytes",
-            forecast=forecast.get(phase),
-            measured=size,
-            note="the most at one instant of it, forecast for the rows seen",
-        )
 
 
 def time_comparisons(sources: Sources, candidate: Candidate | None, steps: Taken) -> tuple[Comparison, ...]:
     """Step time, throughput, utilisation and total time; arguments as for `memory_report`."""
     steady, forecast = steps.steady, candidate.time if candidate else None
     busy = share_of_time((record, record.get("gpu_utilization")) for record in steady)
+    medians = {key: median(found) if (found := numbers(steady, key)) else None for key in ("step_seconds", "mfu")}
+    of_those = "tokens of those steps ÷ their seconds"
+    any_kernel = "share of those steps' time in which any kernel runs"
     rows: tuple[tuple[str, Unit, str, float | None, str], ...] = (
-        ("step time", "seconds", "step_seconds", _median(steady, "step_seconds"), steps.covers),
-        (
-            "throughput",
-            "tokens_per_second",
-            "tokens_per_second",
-            _rate(steady),
-            "tokens of those steps ÷ their seconds",
-        ),
-        ("MFU", "share", "mfu", _median(steady, "mfu"), "model FLOPs; see the formula below"),
-        ("GPU utilisation", "share", "gpu_utilization", busy, "share of those steps' time in which any kernel runs"),
+        ("step time", "seconds", "step_seconds", medians["step_seconds"], steps.covers),
+        ("throughput", "tokens_per_second", "tokens_per_second", _rate(steady), of_those),
+        ("MFU", "share", "mfu", medians["mfu"], "model FLOPs; see the formula below"),
+        ("GPU utilisation", "share", "gpu_utilization", busy, any_kernel),
     )
     compared = [
         Comparison(what=what, unit=unit, forecast=getattr(forecast, key, None), measured=measured, note=note)
@@ -220,7 +163,7 @@ def time_comparisons(sources: Sources, candidate: Candidate | None, steps: Taken
 
 def _total_time(sources: Sources, forecast: float | None, *, alike: bool) -> Comparison:
     """The whole run, where it finished with one layout; the steps of all starts where it was resumed."""
-    in_steps, last_start = sum(_values(sources.metrics, "step_seconds")), number(sources.measured, "train_seconds")
+    in_steps, last_start = sum(numbers(sources.metrics, "step_seconds")), number(sources.measured, "train_seconds")
     written, measured = format_seconds(in_steps), None
     if text(sources.outcome, "outcome") != "finished":
         note = f"not finished; {written} in recorded steps" if in_steps else "not finished"
@@ -240,26 +183,59 @@ def was_resumed(sources: Sources) -> bool:
     return any((whole(event, "first_step") or 1) > 1 for event in sources.events)
 
 
-def _values(records: Sequence[Record], key: str) -> list[float]:
-    return [value for record in records if (value := as_number(record.get(key))) is not None]
-
-
-def _median(records: Sequence[Record], key: str) -> float | None:
-    values = _values(records, key)
-    return median(values) if values else None
-
-
 def share_of_time(shares: Iterable[tuple[Record, object]]) -> float | None:
     """The mean of (record of a step, a share of its time), weighted by the steps' seconds; None where unknown."""
-    known = [(as_number(record.get("step_seconds")), as_number(share)) for record, share in shares]
-    pairs = [(seconds, share) for seconds, share in known if seconds is not None and share is not None]
-    total = sum(seconds for seconds, _ in pairs)
-    return sum(seconds * share for seconds, share in pairs) / total if total > 0 else None
+    known = [(number(record, "step_seconds"), as_number(share)) for record, share in shares]
+    return _ratio((seconds * share, seconds) for seconds, share in known if seconds is not None and share is not None)
 
 
-def _rate(records: Sequence[dict[str, Any]]) -> float | None:
+def _rate(records: Sequence[Record]) -> float | None:
     """Tokens per second over the records that have both."""
-    pairs = [(as_number(record.get("tokens")), as_number(record.get("step_seconds"))) for record in records]
-    known = [(tokens, seconds) for tokens, seconds in pairs if tokens is not None and seconds is not None]
-    total = sum(seconds for _, seconds in known)
-    return sum(tokens for tokens, _ in known) / total if total > 0 else None
+    known = [(number(record, "tokens"), number(record, "step_seconds")) for record in records]
+    return _ratio((tokens, seconds) for tokens, seconds in known if tokens is not None and seconds is not None)
+
+
+def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
+    """The sum of the first over that of the second."""
+    known = [*pairs]
+    total = sum(second for _, second in known)
+    return sum(first for first, _ in known) / total if total > 0 else None
+
+
+def gap_notes(memory: MemoryReport, candidate: Candidate | None) -> Iterator[str]:
+    """The sentence, where the peak of the worst rank is more than `NOTICEABLE_PERCENT` off."""
+    worst = memory.worst
+    if worst is None or candidate is None:
+        return
+    peak = _off(worst.forecast_peak_bytes, worst.measured_peak_bytes)
+    if peak.error_percent is None or abs(peak.error_percent) <= NOTICEABLE_PERCENT:
+        return
+    seen = _off(worst.forecast_seen_bytes, worst.measured_peak_bytes)
+    off, causes = peak, list[str]()
+    if seen.forecast not in (None, peak.forecast):
+        off = seen
+        causes.append(
+            f"for {memory.rows_seen}, the longest while it was measured, "
+            f"{format_bytes(worst.forecast_seen_bytes or 0)} are forecast ({seen.error_written})"
+        )
+    if off.error_percent is not None and abs(off.error_percent) > NOTICEABLE_PERCENT:
+        missing = (off.measured or 0) - (off.forecast or 0)
+        causes += _rest(worst, candidate, missing=missing)
+        if missing > 0 and memory.kind == "cpu_allocation_events" and len(memory.ranks) > 1:
+            unseen = "a tensor that gloo's thread is the last to let go of is not seen to be freed"
+            causes.append(f"{unseen}: on a busy machine more is measured than was held")
+    yield f"the forecast peak is {peak.error_written} off: {'; '.join(causes)}"
+
+
+def _rest(worst: RankReport, candidate: Candidate, *, missing: float) -> Iterator[str]:
+    """Where it is that the peak differs, and what of the execution is known to be forecast less surely."""
+    forecast, measured = common_parts(worst.forecast_parts or {}), worst.measured_parts or {}
+    held = sum(measured.get(part, 0) - forecast[part] for part in ("weights", "optimizer"))
+    where = "weights and optimizer states" if abs(held) > abs(missing) / 2 else "what comes and goes in a step"
+    yield f"{format_bytes(round(abs(missing)))} {'more' if missing > 0 else 'less'} were measured, in {where}"
+    if candidate.execution.compile:
+        yield "blocks are compiled, and what a compiler keeps is not counted operator by operator"
+
+
+def _off(forecast: int | None, measured: int | None) -> Comparison:
+    return Comparison(what="", unit="bytes", forecast=forecast, measured=measured)

@@ -20,21 +20,18 @@ Side = Literal["forecast", "measured"]
 #: Parts of memory that both the forecast and the measurement have, in the order they are drawn. The trainer reads
 #: weights and optimizer states from live tensors; the rest of its peak, gradients included, is `other`.
 COMMON_PARTS = ("weights", "optimizer", "other")
-
 OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary")
 
 #: Memory outside the allocator, such as the CUDA context; the allocator does not count it.
 OUTSIDE_PART = "context"
-
 #: Types that are known from the configuration only; all others are read from live tensors.
 CONFIGURED_TYPES = ("compute", "reduction")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How the run ended. `state`: `unfinished` if no outcome was written: the run is still going on or was killed;
-    `running` where a process is known to hold it; `failure`: first cause: rank, phase, error, message, file and line,
-    in one sentence."""
+    """How the run ended. `state`: `unfinished` if no outcome was written: it still runs or was killed; `running` where
+    a process is known to hold it; `failure`: first cause: rank, phase, error, message, file and line, as a sentence."""
 
     state: State
     step: int
@@ -47,20 +44,15 @@ class RunOutcome:
     def sentence(self) -> str:
         """The state, the last step, and the cause."""
         steps = f"step {self.step:,}" + (f" of {self.total_steps:,}" if self.total_steps else "")
-        match self.state:
-            case "finished":
-                sentence = f"Finished at {steps}."
-            case "stopped":
-                by = f" by signal {self.signal}" if self.signal else ""
-                sentence = f"Stopped at {steps}{by}. Running the job again resumes it."
-            case "failed":
-                sentence = f"Failed after {steps}: {self.failure or 'no cause was recorded'}"
-            case "running":
-                sentence = f"Running: {steps}" + (f", phase {self.phase}." if self.phase else ".")
-            case "unfinished":
-                phase = f", last phase {self.phase}" if self.phase else ""
-                sentence = f"Still running, or killed: {steps}{phase}."
-        return one_line(sentence)
+        by = f" by signal {self.signal}" if self.signal else ""
+        sentences: dict[State, str] = {
+            "finished": f"Finished at {steps}.",
+            "stopped": f"Stopped at {steps}{by}. Running the job again resumes it.",
+            "failed": f"Failed after {steps}: {self.failure or 'no cause was recorded'}",
+            "running": f"Running: {steps}" + (f", phase {self.phase}." if self.phase else "."),
+            "unfinished": f"Still running, or killed: {steps}" + (f", last phase {self.phase}." if self.phase else "."),
+        }
+        return one_line(sentences[self.state])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +87,10 @@ class Comparison:
         """The error as text."""
         return write_error(self.error_percent)
 
+    def to_json(self) -> dict[str, Any]:
+        """With the error."""
+        return {**asdict(self), "error_percent": self.error_percent}
+
     def written(self, side: Side, *, missing: str = MISSING) -> str:
         """The forecast or the measured value with its unit."""
         value = self.forecast if side == "forecast" else self.measured
@@ -103,23 +99,16 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """Memory of one rank.
-
-    Attributes:
-        forecast_parts: bytes at the forecast peak by `spec.plan.forecast.PARTS`, where the plan has the rank.
-        measured_parts: bytes by the names of `COMMON_PARTS`, as far as they were measured.
-        forecast_peak_bytes: without the context, like `measured_peak_bytes`.
-        forecast_seen_bytes: the same for the rows that were seen while it was measured.
-        forecast_phases, measured_phases: peaks by `spec.run.PHASES`, forecast for the rows that were seen.
-        ratios: forecast ÷ measured of `peak`, `peak_seen`, parts and phases, where both are known.
-        gpu_utilization: share of the time of the steps after the warm-up.
-    """
+    """Memory of one rank. `..._parts`: bytes at the peak, forecast by `spec.plan.forecast.PARTS`, measured by
+    `COMMON_PARTS`; `..._peak_bytes`: without the context; `forecast_seen_bytes`: for the rows that were seen while it
+    was measured; `..._phases`: peaks by `spec.run.PHASES`, forecast for those rows; `ratios`: forecast ÷ measured of
+    `peak`, `peak_seen`, parts and phases; `gpu_utilization`: share of the time of the steps after the warm-up."""
 
     rank: int
-    forecast_parts: dict[str, int] | None
-    measured_parts: dict[str, int] | None
-    forecast_peak_bytes: int | None
-    measured_peak_bytes: int | None
+    forecast_parts: dict[str, int] | None = None
+    measured_parts: dict[str, int] | None = None
+    forecast_peak_bytes: int | None = None
+    measured_peak_bytes: int | None = None
     gpu_utilization: float | None = None
     forecast_seen_bytes: int | None = None
     forecast_phases: dict[str, int] | None = None
@@ -131,17 +120,15 @@ class RankReport:
         """`87.1 % busy, 21.0 MiB (forecast 20.4 MiB)`."""
         busy = None if self.gpu_utilization is None else f"{write_value(self.gpu_utilization, 'share')} busy"
         peak = None if self.measured_peak_bytes is None else format_bytes(self.measured_peak_bytes)
-        known = ", ".join(fact for fact in (busy, peak) if fact) or "not measured"
-        forecast = self.forecast_peak_bytes
-        return known if forecast is None else f"{known} (forecast {format_bytes(forecast)})"
+        forecast = "" if self.forecast_peak_bytes is None else f" (forecast {format_bytes(self.forecast_peak_bytes)})"
+        return (", ".join(filter(None, (busy, peak))) or "not measured") + forecast
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReport:
-    """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None;
-    `peak_low_bytes`, `peak_high_bytes`: the forecast's interval, context included; `peak_instant`: when the forecast
-    peak is reached, such as `backward of layer 31`; `rows_seen`: the longest that were seen while the peaks were
-    measured, in words."""
+    """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None; `peak_...`:
+    the forecast's interval, context included, and when its peak is reached, such as `backward of layer 31`;
+    `rows_seen`: the longest that were seen while the peaks were measured, in words."""
 
     kind: str | None
     capacity_bytes: int | None
@@ -223,16 +210,11 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Forecast beside measurement, for one run directory.
-
-    Attributes:
-        dtypes: read from live tensors, except `CONFIGURED_TYPES`.
-        tokens, trained_tokens: of all recorded steps, without padding; trained tokens count in the loss.
-        comparisons: memory of the worst rank, part by part; then time.
-        notes: what to know when forecast and measurement are compared, and of the run.
-        skipped_steps, loss_scale: of float16: how many recorded steps were left out, and the scale of the last.
-        rows: what was counted of the data before training.
-    """
+    """Forecast beside measurement, for one run directory. `dtypes`: of live tensors, except
+    `CONFIGURED_TYPES`; `tokens`, `trained_tokens`: of all recorded steps, without padding;
+    `comparisons`: memory of the worst rank, part by part, then time; `notes`: what to know when
+    both are compared, and of the run; `skipped_steps`, `loss_scale`: of float16: recorded steps
+    that were left out, and the scale of the last; `rows`: what was counted of the data."""
 
     name: str
     outcome: RunOutcome
@@ -270,19 +252,17 @@ class Report:
     def headline(self) -> str:
         """`llama-3.1-8b, lora, fsdp on 4x RTX-6000-Ada`."""
         ran = f"{self.strategy or 'unknown strategy'} on {self.hardware or 'unknown hardware'}"
-        return one_line(", ".join([self.model or "unknown model", *([self.method] if self.method else []), ran]))
+        return one_line(", ".join(filter(None, (self.model or "unknown model", self.method, ran))))
 
     @property
     def model_size(self) -> str:
         """`8.03B parameters, 42M trained (0.52 %)`."""
         total, trained = self.num_parameters, self.num_trainable_parameters
-        if total is None:
-            return "size not known"
-        size = f"{format_count(total)} parameters"
+        size = "size not known" if total is None else f"{format_count(total)} parameters"
         return f"{size}, {format_count(trained)} trained ({100 * trained / total:.3g} %)" if trained and total else size
 
     def to_json(self) -> dict[str, Any]:
         """The content of report.json; keys are added, never renamed."""
         plain = asdict(self)
-        plain["comparisons"] = [{**asdict(row), "error_percent": row.error_percent} for row in self.comparisons]
+        plain["comparisons"] = [row.to_json() for row in self.comparisons]
         return {"version": VERSION, **plain}

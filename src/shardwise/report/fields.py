@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 LARGEST = 1e18
@@ -9,22 +10,21 @@ LARGEST = 1e18
 
 def as_number(value: object) -> float | None:
     """A finite number of at most `LARGEST`, or None."""
-    if isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST and value is not True and value is not False:
-        return float(value)
-    return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if -LARGEST <= value <= LARGEST else None
 
 
 def as_whole(value: object) -> int | None:
     """A non-negative integer, or None."""
-    if isinstance(value, int) and 0 <= value <= LARGEST and value is not True and value is not False:
-        return value
-    return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= LARGEST else None
 
 
 def _value(data: object, key: str) -> Any:
     """A key's value; None where there is no such key, or `data` is not an object."""
-    found: Any = data
-    return found.get(key) if isinstance(data, dict) else None
+    return cast(dict[str, Any], data).get(key) if isinstance(data, dict) else None
 
 
 def number(data: object, key: str) -> float | None:
@@ -32,9 +32,19 @@ def number(data: object, key: str) -> float | None:
     return as_number(_value(data, key))
 
 
+def numbers(records: Iterable[object], key: str) -> list[float]:
+    """The finite numbers of those records that have the key."""
+    return [value for record in records if (value := number(record, key)) is not None]
+
+
 def whole(data: object, key: str) -> int | None:
     """The non-negative integer of a key, or None."""
     return as_whole(_value(data, key))
+
+
+def wholes(records: Iterable[object], key: str) -> list[int]:
+    """The non-negative integers of those records that have the key."""
+    return [value for record in records if (value := whole(record, key)) is not None]
 
 
 def text(data: object, key: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from shardwise.report.fields import as_number, number, text
+from shardwise.report.fields import number, text
 
 VERSION = 1
 
@@ -24,8 +24,7 @@ FIGURES: dict[str, Literal["exact", "close"]] = {
 #: Figures that not every step has; both runs have them, or neither.
 OCCASIONAL = frozenset({"eval_loss"})
 
-WEIGHTS = "weights"
-STEP = "step"
+WEIGHTS, STEP = "weights", "step"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +34,8 @@ class LayoutDifference:
     comparison with another optimizer says."""
 
     layout: str
-    step: int | None
     figure: str
+    step: int | None = None
     reference: float | None = None
     found: float | None = None
     detail: str = ""
@@ -48,35 +47,30 @@ class LayoutDifference:
         if self.figure == "run":
             return f"{self.layout} did not train: {self.detail}"
         at = "after the last step" if self.step is None else f"at step {self.step}"
-        found, reference = _value(self.found), _value(self.reference)
+        found, reference = map(_all_digits, (self.found, self.reference))
         what = f": {self.detail}" if self.detail else f" is {found}, on one process {reference}"
         return f"{self.layout} differs {at}: {self.figure}{what}" + (f"; {self.note}" if self.note else "")
 
 
-def _value(value: float | None) -> str:
-    """All digits."""
+def _all_digits(value: float | None) -> str:
     return "not recorded" if value is None else repr(int(value) if value.is_integer() else value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """One layout compared with the reference.
-
-    Attributes:
-        loss, grad_norm: the largest relative difference of a step; None where no step was compared.
-        weights: the result of `shardwise.train.saving.difference`; None without final weights.
-        plain: the same comparison with SGD, made where AdamW's runs differ.
-        damped: the same comparison with a large `adam_epsilon`, made where SGD's runs agree.
-    """
+    """One layout compared with the reference. `loss`, `grad_norm`: the largest relative difference
+    of a step; `weights`: the result of `shardwise.programs.difference`; `plain`: the same
+    comparison with SGD, made where AdamW's runs differ; `damped`: that with a large
+    `adam_epsilon`, made where SGD's runs agree."""
 
     layout: str
     processes: int
     run: str
-    num_steps: int
-    loss: float | None
-    grad_norm: float | None
-    weights: dict[str, Any] | None
-    first: LayoutDifference | None
+    num_steps: int = 0
+    loss: float | None = None
+    grad_norm: float | None = None
+    weights: dict[str, Any] | None = None
+    first: LayoutDifference | None = None
     plain: Agreement | None = None
     damped: Agreement | None = None
 
@@ -99,9 +93,8 @@ class Parity:
         """The earliest difference of all layouts."""
 
         def when(difference: LayoutDifference) -> float:
-            if difference.figure == "run":
-                return -1.0
-            return float("inf") if difference.step is None else float(difference.step)
+            at_the_end = -1.0 if difference.figure == "run" else float("inf")
+            return at_the_end if difference.step is None else difference.step
 
         return min((layout.first for layout in self.layouts if layout.first is not None), key=when, default=None)
 
@@ -126,11 +119,12 @@ class Parity:
         if not self.moved:
             return "and unchanged weights: the learning rate is 0 in every step (all are warm-up); use more steps"
         names = ", ".join(layout.layout for layout in self.layouts if layout.plain is not None)
-        rounded = (
-            f", of {names} within adamw's own rounding: where a gradient is almost 0, adamw makes whole steps of "
-            "rounding; with a larger adam_epsilon, and with sgd, the weights agree"
+        if not names:
+            return "the same final weights"
+        return (
+            f"the same final weights, of {names} within adamw's own rounding: where a gradient is almost 0, adamw "
+            "makes whole steps of rounding; with a larger adam_epsilon, and with sgd, the weights agree"
         )
-        return "the same final weights" + (rounded if names else "")
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON; keys are added, never renamed."""
@@ -158,27 +152,18 @@ def agreement(
     pairs = [(step, ours.get(step), theirs.get(step)) for step in sorted(ours.keys() | theirs.keys())]
     shared = [(one, other) for _, one, other in pairs if one is not None and other is not None]
     first = _first_of_steps(layout, pairs, tolerance=tolerance) or _of_weights(layout, weights)
-    return Agreement(
-        layout=layout,
-        processes=processes,
-        run=run,
-        num_steps=len(shared),
-        loss=_largest(shared, "loss"),
-        grad_norm=_largest(shared, "grad_norm"),
-        weights=weights,
-        first=first,
-    )
+    loss, grad_norm = (_largest(shared, figure) for figure in ("loss", "grad_norm"))
+    compared = Agreement(layout=layout, processes=processes, run=run, weights=weights, first=first)
+    return replace(compared, num_steps=len(shared), loss=loss, grad_norm=grad_norm)
 
 
 def failed(layout: str, *, processes: int, run: str, reason: str) -> Agreement:
     """A layout whose run failed."""
-    first = LayoutDifference(layout=layout, step=None, figure="run", detail=reason)
-    return Agreement(
-        layout=layout, processes=processes, run=run, num_steps=0, loss=None, grad_norm=None, weights=None, first=first
-    )
+    first = LayoutDifference(layout=layout, figure="run", detail=reason)
+    return Agreement(layout=layout, processes=processes, run=run, first=first)
 
 
-def relative(reference: float, found: float) -> float:
+def _relative(reference: float, found: float) -> float:
     """|found - reference| / |reference|; 1 where only the reference is 0."""
     return abs(found - reference) / (abs(reference) or abs(found) or 1.0)
 
@@ -188,7 +173,7 @@ _Pair = tuple[int, dict[str, Any] | None, dict[str, Any] | None]
 
 def _first_of_steps(layout: str, pairs: Sequence[_Pair], *, tolerance: float) -> LayoutDifference | None:
     if not pairs:
-        return LayoutDifference(layout=layout, step=None, figure=STEP, detail="no step is recorded")
+        return LayoutDifference(layout=layout, figure=STEP, detail="no step is recorded")
     for step, one, other in pairs:
         if one is None or other is None:
             who = "one process" if other is None else layout
@@ -205,31 +190,24 @@ def _first_of_steps(layout: str, pairs: Sequence[_Pair], *, tolerance: float) ->
 def _agree(figure: str, reference: float | None, found: float | None, *, tolerance: float) -> bool:
     if reference is None or found is None:
         return figure in OCCASIONAL and reference is found
-    return reference == found if FIGURES[figure] == "exact" else relative(reference, found) <= tolerance
+    return reference == found if FIGURES[figure] == "exact" else _relative(reference, found) <= tolerance
 
 
 def _of_weights(layout: str, weights: dict[str, Any] | None) -> LayoutDifference | None:
     if weights is None:
-        return LayoutDifference(
-            layout=layout, step=None, figure=WEIGHTS, detail="there are no final weights to compare"
-        )
-    name = text(weights, "first")
-    if name is None:
-        return None
-    return LayoutDifference(layout=layout, step=None, figure=WEIGHTS, detail=f"{name} {text(weights, 'reason')}")
+        return LayoutDifference(layout=layout, figure=WEIGHTS, detail="there are no final weights to compare")
+    detail = f"{weights['first']} {text(weights, 'reason')}"
+    return LayoutDifference(layout=layout, figure=WEIGHTS, detail=detail) if text(weights, "first") else None
 
 
 def _largest(shared: Sequence[tuple[dict[str, Any], dict[str, Any]]], figure: str) -> float | None:
-    both = [(as_number(one.get(figure)), as_number(other.get(figure))) for one, other in shared]
-    found = [relative(one, other) for one, other in both if one is not None and other is not None]
-    return max(found, default=None)
+    both = [(number(one, figure), number(other, figure)) for one, other in shared]
+    return max((_relative(one, other) for one, other in both if one is not None and other is not None), default=None)
 
 
 _SAME_WITH_SGD = "with sgd all of it is the same"
-
-_ROUNDING = (
-    "with sgd and with adamw damped all of it is the same: adamw amplifies rounding where a gradient is almost 0"
-)
+_SAME_DAMPED = "with sgd and with adamw damped all of it is the same"
+_ROUNDING = f"{_SAME_DAMPED}: adamw amplifies rounding where a gradient is almost 0"
 
 
 def may_be_rounding(found: Agreement) -> bool:
@@ -242,14 +220,13 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
     AdamW's steps can make (`most`), count as equal; losses and norms do not."""
     if found.first is None:
         return found
+    absolute, note = number(found.weights, "absolute"), _SAME_WITH_SGD
     if plain.first is not None:
         note = f"with sgd {_without_name(plain.first)}"
-        return replace(found, plain=plain, first=replace(found.first, note=note))
-    absolute = None if found.weights is None else number(found.weights, "absolute")
-    if found.first.figure == WEIGHTS and absolute is not None and absolute <= most:
+    elif absolute is not None and absolute > most:
+        note += ", and adamw's steps of rounding cannot add up to this"
+    elif absolute is not None and found.first.figure == WEIGHTS:
         return replace(found, plain=plain, first=None)
-    far = absolute is not None and absolute > most
-    note = f"{_SAME_WITH_SGD}, and adamw's steps of rounding cannot add up to this" if far else _SAME_WITH_SGD
     return replace(found, plain=plain, first=replace(found.first, note=note))
 
 
@@ -258,10 +235,11 @@ def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Ag
     not amplify rounding. An error in AdamW's own work still differs there."""
     if found.first is None:
         return seen
-    if damped.first is None:
-        rounded = seen.first is not None and seen.first.note == _SAME_WITH_SGD
-        return replace(seen, damped=damped, first=replace(found.first, note=_ROUNDING) if rounded else seen.first)
-    note = f"{_SAME_WITH_SGD}, with adamw damped {_without_name(damped.first)}"
+    note = _ROUNDING
+    if damped.first is not None:
+        note = f"{_SAME_WITH_SGD}, with adamw damped {_without_name(damped.first)}"
+    elif seen.first is None or seen.first.note != _SAME_WITH_SGD:
+        return replace(seen, damped=damped)
     return replace(seen, damped=damped, first=replace(found.first, note=note))
 
 

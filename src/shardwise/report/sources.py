@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwise.errors import InputError, RunDirectoryError
-from shardwise.report.contents import Gap
-from shardwise.report.fields import number, text, whole
+from shardwise.report.contents import Gap, RunOutcome, State
+from shardwise.report.fields import number, text, whole, wholes
 from shardwise.report.starts import Start, starts_of
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
@@ -26,6 +27,18 @@ SIGNS = ("plan.json", "resolved.yaml", "metrics.jsonl")
 
 #: Files of a changed or copied result are hashed up to this size, so that a report stays fast.
 HASHED_AFTER_COPY = 2 * GIB
+
+#: What the report lacks without a file.
+LOST = {
+    "plan.json": "there is no forecast to compare with",
+    "resolved.yaml": "the job's settings are not shown",
+    "metrics.jsonl": "no optimizer step is recorded",
+    "measured.json": "memory by part and total time were not measured; a start that takes a step writes it at its end",
+    "data.json": "rows and tokens were not counted",
+    "environment.json": "versions and devices are not known",
+}
+
+ENDINGS: dict[str | None, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,50 +66,37 @@ def read_sources(run: RunDirectory) -> Sources:
     """Reads all files. Raises RunDirectoryError: the folder does not exist or is not a run directory."""
     _refuse_other_folders(run)
     gaps: list[Gap] = []
-    metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run))
-    events = _attempt(gaps, run.events, lambda: list(read_lines(run.events)))
+    metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run)) or []
+    events = _attempt(gaps, run.events, lambda: list(read_lines(run.events))) or []
     starts = _starts(gaps, run)
     if not run.logs.is_dir():
         lost = "how the run ended, its phases and what its ranks wrote are not known"
         gaps.append(Gap(file=f"{run.logs.name}/", reason=f"is missing; {lost}"))
     failures = [read for path in sorted(run.logs.glob("rank_*.failure.json")) if (read := _json([], path))]
     outcome = _json([], run.outcome)
-    if text(outcome, "outcome") == "finished":
-        gaps += _damages(run)
+    if text(outcome, "outcome") == "finished" and (fault := _fault(run)):
+        gaps.append(Gap(file=f"{run.final.name}/", reason=fault))
     return Sources(
         plan=_attempt(gaps, run.plan, lambda: read_plan(run.plan)),
         job=_attempt(gaps, run.resolved, lambda: read_job(run.resolved)),
-        metrics=metrics or [],
+        metrics=metrics,
         measured=_json(gaps, run.measured),
         data=_json(gaps, run.data),
         environment=_json(gaps, run.environment),
         outcome=outcome,
-        events=events or [],
+        events=events,
         starts=starts,
         failures=sorted(failures, key=lambda record: number(record, "time") or 0.0),
         gaps=tuple(gaps),
     )
 
 
-LOST = {
-    "plan.json": "there is no forecast to compare with",
-    "resolved.yaml": "the job's settings are not shown",
-    "metrics.jsonl": "no optimizer step is recorded",
-    "measured.json": "memory by part and total time were not measured; a start that takes a step writes it at its end",
-    "data.json": "rows and tokens were not counted",
-    "environment.json": "versions and devices are not known",
-}
-
-
-def _damages(run: RunDirectory) -> list[Gap]:
+def _fault(run: RunDirectory) -> str | None:
     """What is wrong with the result of a finished run."""
     if not run.final.is_dir():
-        fault = "is missing; the run had finished, and its result was there"
-    elif (found := result_fault(run.final, most_bytes=HASHED_AFTER_COPY)) is not None:
-        fault = f"{found}; the run had finished, and its result is damaged"
-    else:
-        return []
-    return [Gap(file=f"{run.final.name}/", reason=fault)]
+        return "is missing; the run had finished, and its result was there"
+    found = result_fault(run.final, most_bytes=HASHED_AFTER_COPY)
+    return found and f"{found}; the run had finished, and its result is damaged"
 
 
 def _refuse_other_folders(run: RunDirectory) -> None:
@@ -110,13 +110,14 @@ def _refuse_other_folders(run: RunDirectory) -> None:
         )
 
 
-def _attempt(gaps: list[Gap], path: Path, read: Callable[[], T]) -> T | None:
+def _attempt(gaps: list[Gap], path: Path, read: Callable[[], T | None]) -> T | None:
     """The file's content; where it cannot be read, None and a gap."""
-    lost = LOST.get(path.name)
+    lost, reason = LOST.get(path.name), "is missing"
     try:
         if path.is_file():
-            return read()
-        reason = "is missing"
+            if (found := read()) is not None:
+                return found
+            reason = "is damaged: it is not the text its writer writes"
     except InputError as error:
         reason = str(error)
     except OSError as error:
@@ -129,13 +130,7 @@ def _attempt(gaps: list[Gap], path: Path, read: Callable[[], T]) -> T | None:
 
 
 def _json(gaps: list[Gap], path: Path) -> dict[str, Any] | None:
-    def read() -> dict[str, Any]:
-        data = read_json(path)
-        if data is None:
-            raise ValueError(path.name)
-        return data
-
-    return _attempt(gaps, path, read)
+    return _attempt(gaps, path, lambda: read_json(path))
 
 
 def _records(gaps: list[Gap], run: RunDirectory) -> list[dict[str, Any]]:
@@ -143,11 +138,12 @@ def _records(gaps: list[Gap], run: RunDirectory) -> list[dict[str, Any]]:
     records = [record for record in read_lines(run.metrics) if whole(record, "step") is not None]
     with run.metrics.open("rb") as file:
         lines = [line for line in file if line.strip()]
-    num_lines, unread = len(lines), len(lines) - len(records)
-    if unread:
+    if unread := len(lines) - len(records):
         lost = "the figures of their steps are not shown" if records else LOST[run.metrics.name]
         cut = "" if lines[-1].endswith(b"\n") else " (the last is cut off)"
-        gaps.append(Gap(file=run.metrics.name, reason=f"{unread} of its {num_lines} lines cannot be read{cut}; {lost}"))
+        gaps.append(
+            Gap(file=run.metrics.name, reason=f"{unread} of its {len(lines)} lines cannot be read{cut}; {lost}")
+        )
     steps = {record["step"]: record for record in records}
     return [steps[step] for step in sorted(steps)]
 
@@ -163,3 +159,41 @@ def _starts(gaps: list[Gap], run: RunDirectory) -> tuple[Start, ...]:
         gaps.append(Gap(file=f"logs/{run.starts.name}", reason=f"cannot be read whole; {lost}"))
         return ()
     return starts
+
+
+def read_outcome(sources: Sources) -> RunOutcome:
+    """The outcome of the last start."""
+    step = sources.metrics[-1]["step"] if sources.metrics else 0
+    totals = wholes(sources.events, "total_steps")
+    failure = _failure_of_last_attempt(sources)
+    at = whole(sources.outcome, "step")
+    written = None if at is not None and at < step else sources.outcome  # a resumed run has recorded later steps
+    return RunOutcome(
+        state="failed" if failure else ENDINGS.get(text(written, "outcome"), "unfinished"),
+        step=step,
+        total_steps=totals[-1] if totals else None,
+        phase=text(sources.events[-1], "phase") if sources.events else None,
+        signal=_signal_name(whole(written, "signal")),
+        failure=_failure_sentence(failure) if failure else None,
+    )
+
+
+def _signal_name(number: int | None) -> str | None:
+    try:
+        return signal.Signals(number).name if number else None
+    except ValueError:
+        return str(number)
+
+
+def _failure_of_last_attempt(sources: Sources) -> dict[str, Any] | None:
+    """The earliest failure since the last start."""
+    starts = [number(event, "time") or 0.0 for event in sources.events if text(event, "phase") == "loading"]
+    last_start = max(starts, default=0.0)
+    return next((failure for failure in sources.failures if (number(failure, "time") or 0.0) >= last_start), None)
+
+
+def _failure_sentence(failure: dict[str, Any]) -> str:
+    where = ", ".join(f"{key} {failure[key]}" for key in ("rank", "phase") if failure.get(key) is not None)
+    at = f" ({failure['file']}:{failure.get('line', '?')})" if failure.get("file") else ""
+    what = ": ".join(str(failure[key]) for key in ("error", "message") if failure.get(key))
+    return f"{where or 'a rank'}: {what or 'no cause was recorded'}{at}"

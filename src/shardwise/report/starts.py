@@ -35,11 +35,9 @@ def noted(data: dict[str, Any] | None) -> RanJob:
 
 def planned(plan: Plan | None) -> RanJob:
     """What a plan chose."""
-    best = None if plan is None else plan.best
-    return RanJob(
-        execution=None if best is None else best.execution.to_json(),
-        hardware=None if plan is None else text(plan.hardware, "name"),
-    )
+    if plan is None:
+        return RanJob(execution=None, hardware=None)
+    return RanJob(execution=plan.best and plan.best.execution.to_json(), hardware=text(plan.hardware, "name"))
 
 
 def _agree(one: Any, other: Any) -> bool:
@@ -61,16 +59,12 @@ class Start:
 
 def starts_of(lines: Iterable[dict[str, Any]]) -> tuple[Start, ...]:
     """The lines that have a first step, in order."""
-    return tuple(
-        Start(
-            first_step=first,
-            ran=noted(line),
-            world_size=whole(line, "world_size"),
-            peak_flops=number(line, "peak_flops"),
-        )
-        for line in lines
-        if (first := whole(line, "first_step")) is not None
-    )
+    found: list[Start] = []
+    for line in lines:
+        if (first := whole(line, "first_step")) is not None:
+            world, peak = whole(line, "world_size"), number(line, "peak_flops")
+            found.append(Start(first_step=first, ran=noted(line), world_size=world, peak_flops=peak))
+    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +74,14 @@ class Taken:
     spans: tuple[tuple[Record, ...], ...]
     all_steps: bool
 
-    @property
-    def records(self) -> list[Record]:
-        """All of them, in order."""
-        return [record for span in self.spans for record in span]
+    def records(self, *, after: int = 0) -> list[Record]:
+        """In order, without the first `after` ones of each start."""
+        return [record for span in self.spans for record in span[after:]]
 
     @property
     def steady(self) -> list[Record]:
         """Those after the warm-up of their start; all of them where there are no others."""
-        return self._warmed_up or self.records
-
-    @property
-    def _warmed_up(self) -> list[Record]:
-        return [record for span in self.spans for record in span[WARM_UP_STEPS:]]
+        return self.records(after=WARM_UP_STEPS) or self.records()
 
     @property
     def covers(self) -> str:
@@ -104,7 +93,8 @@ class Taken:
         first, last = steady[0]["step"], steady[-1]["step"]
         if len(steady) == last - first + 1:
             return f"median of steps {first:,} to {last:,}{where}"
-        how = "after the warm-up of each start" if self._warmed_up else "which are all warm-up"
+        is_warm = self.records(after=WARM_UP_STEPS)
+        how = "after the warm-up of each start" if is_warm else "which are all warm-up"
         return f"median of {len(steady):,} steps{where} from {first:,} to {last:,}, {how}"
 
 

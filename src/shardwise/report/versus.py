@@ -26,7 +26,7 @@ class Turns:
 
 
 #: What overlaps the stages' work.
-INSTEAD: dict[str, str] = {
+INSTEAD = {
     "schedule": "pp overlaps several micro-batches; ddp and fsdp keep every GPU busy all the time",
     "micro-batch": "its step has one micro-batch: a smaller train.micro_batch_size makes several, which overlap",
 }
@@ -101,17 +101,13 @@ class Versus:
     @property
     def sentence(self) -> str:
         """Which is the fastest, by what ratio, and what failed."""
+        said = "no layout has measured the time of a step"
+        if timed := [(one.layout, one.step_seconds) for one in self.contenders if one.step_seconds]:
+            (fastest, seconds), *others = timed
+            ratios = [f"{slower / seconds:.2f} times as fast as {name}" for name, slower in others]
+            said = ", ".join([f"{fastest} is the fastest: {write_seconds(seconds)} per step", *ratios])
         failed = ", ".join(one.layout for one in self.failed)
-        return f"{self._fastest}; {failed} failed" if failed else self._fastest
-
-    @property
-    def _fastest(self) -> str:
-        timed = [(one.layout, one.step_seconds) for one in self.contenders if one.step_seconds]
-        if not timed:
-            return "no layout has measured the time of a step"
-        (fastest, seconds), others = timed[0], timed[1:]
-        ratios = [f"{slower / seconds:.2f} times as fast as {name}" for name, slower in others]
-        return ", ".join([f"{fastest} is the fastest: {write_seconds(seconds)} per step", *ratios])
+        return f"{said}; {failed} failed" if failed else said
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -123,57 +119,48 @@ class Versus:
             if one.turns is not None
         ]
         if any(one.num_steps <= WARM_UP_STEPS for one in self.contenders):
-            said.append(
-                f"runs of {WARM_UP_STEPS} steps or fewer count their first steps, which are slow; "
-                f"--steps {WARM_UP_STEPS + 10} says more"
-            )
-        resumed = [one.layout for one in self.contenders if one.resumed]
-        if resumed:
-            said.append(
-                f"{', '.join(resumed)}: stopped and resumed; its total time is that of its steps, without loading"
-            )
-        if self.nominal:
-            said.append(NOMINAL_TIMES)
-        return tuple(said)
+            slow = f"runs of {WARM_UP_STEPS} steps or fewer count their first steps, which are slow"
+            said.append(f"{slow}; --steps {WARM_UP_STEPS + 10} says more")
+        if resumed := ", ".join(one.layout for one in self.contenders if one.resumed):
+            said.append(f"{resumed}: stopped and resumed; its total time is that of its steps, without loading")
+        return (*said, *([NOMINAL_TIMES] if self.nominal else []))
 
     def to_json(self) -> dict[str, Any]:
         """The content of compare.json; keys are added, never renamed."""
         plain = asdict(self)
         for entry, one in zip(plain["contenders"], self.contenders, strict=True):
-            entry["figures"] = {
-                figure.what: {**asdict(figure), "error_percent": figure.error_percent} for figure in one.figures
-            }
+            entry["figures"] = {figure.what: figure.to_json() for figure in one.figures}
         plain["unable"] = [{"layout": layout, "reason": reason} for layout, reason in self.unable]
         return {"version": VERSION, "sentence": self.sentence, "notes": list(self.notes), **plain}
 
 
-def turns_of(execution: Execution) -> Turns | None:
+def _turns_of(execution: Execution | None) -> Turns | None:
     """Whether only one stage of an execution works at a time, and why."""
-    layout = execution.layout
-    if layout.pp == 1:
+    if execution is None or execution.layout.pp == 1:
         return None
-    if layout.schedule == "sequential":
-        return Turns(stages=layout.pp, because="schedule")
-    return Turns(stages=layout.pp, because="micro-batch") if execution.gradient_accumulation_steps == 1 else None
+    if execution.layout.schedule == "sequential":
+        return Turns(stages=execution.layout.pp, because="schedule")
+    alone = execution.gradient_accumulation_steps == 1
+    return Turns(stages=execution.layout.pp, because="micro-batch") if alone else None
 
 
 def contender(
     layout: str, *, processes: int, run: RunDirectory, report: Report, execution: Execution | None = None
 ) -> Contender:
     """One finished run, from its report; `execution` where it is known."""
-    by_name = {row.what: row for row in report.comparisons}
+    figures = [report.comparison(name) for name in COLUMNS]
     return Contender(
         layout=layout,
         processes=processes,
         strategy=report.strategy,
         run=str(run.root),
         num_steps=report.outcome.step,
-        figures=tuple(by_name[name] for name in COLUMNS),
+        figures=tuple(figure for figure in figures if figure is not None),
         ranks=report.memory.ranks,
         resumed=report.resumed,
         final_loss=report.curves["loss"].last,
         final_eval_loss=report.curves["eval_loss"].last,
-        turns=None if execution is None else turns_of(execution),
+        turns=_turns_of(execution),
     )
 
 

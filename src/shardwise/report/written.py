@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from shardwise.units import format_bytes, format_seconds, printable
@@ -22,13 +21,15 @@ def one_line(text: str) -> str:
 
 def write_value(value: float, unit: Unit) -> str:
     """A figure with its unit."""
-    writers: dict[Unit, Callable[[float], str]] = {
-        "bytes": format_bytes,
-        "seconds": write_seconds,
-        "tokens_per_second": lambda rate: f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s",
-        "share": lambda share: f"{100 * share:.1f} %" if share == 0 or abs(share) >= 0.01 else f"{100 * share:.2g} %",
-    }
-    return writers[unit](value)
+    match unit:
+        case "bytes":
+            return format_bytes(value)
+        case "seconds":
+            return write_seconds(value)
+        case "tokens_per_second":
+            return f"{value:,.0f} tokens/s" if value >= 100 else f"{value:.3g} tokens/s"
+        case "share":
+            return f"{100 * value:.1f} %" if value == 0 or abs(value) >= 0.01 else f"{100 * value:.2g} %"
 
 
 def write_seconds(seconds: float) -> str:

@@ -65,7 +65,7 @@ class RowLengths(_Open):
         so_far = list(accumulate(counts[length] for length in ordered))
 
         def at(share: float) -> int:
-            return next(length for length, seen in zip(ordered, so_far, strict=True) if seen >= share * rows)
+            return ordered[bisect_left(so_far, share * rows)]
 
         return cls(
             num_rows=rows,
@@ -90,18 +90,16 @@ class RowLengths(_Open):
 def _bins(counts: Mapping[int, int], *, max_length: int) -> list[list[int]]:
     """Powers of two, in as many parts as leave few bins, and an end at `max_length`."""
     powers = [2**exponent for exponent in range(max(counts).bit_length() + 1)]
-    finest = [
-        _between({0, max_length, *(power + power * part // parts for power in powers for part in range(parts))}, counts)
-        for parts in (8, 4, 2, 1)
-    ]
-    return next((bins for bins in finest if len(bins) <= MOST_BINS), finest[-1])
-
-
-def _between(edges: set[int], counts: Mapping[int, int]) -> list[list[int]]:
-    ends, rows = sorted(edges), Counter[int]()
-    for length, number in counts.items():
-        rows[bisect_left(ends, max(1, length))] += number
-    return [[ends[index - 1] + 1, ends[index], rows[index]] for index in range(min(rows), max(rows) + 1)]
+    bins: list[list[int]] = []
+    for parts in (8, 4, 2, 1):
+        ends = sorted({0, max_length, *(power + power * part // parts for power in powers for part in range(parts))})
+        rows = Counter[int]()
+        for length, number in counts.items():
+            rows[bisect_left(ends, max(1, length))] += number
+        bins = [[ends[index - 1] + 1, ends[index], rows[index]] for index in range(min(rows), max(rows) + 1)]
+        if len(bins) <= MOST_BINS:
+            break
+    return bins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +121,8 @@ class SourceFacts(_Open):
         """What was done with its rows, and what of it is not read, as sentences."""
         yield from filter(None, [self.note])
         yield from (f"{rows:,} rows: {note}" for note, rows in sorted(self.notes.items()))
-        for what, names in (("columns", self.ignored_columns), ("keys of messages", self.ignored_keys)):
-            if names:
-                yield f"{what} that are not read: {', '.join(names)}"
+        unread = {"columns": self.ignored_columns, "keys of messages": self.ignored_keys}
+        yield from (f"{what} that are not read: {', '.join(names)}" for what, names in unread.items() if names)
         if self.num_ignored_files:
             yield f"other files, which are not read: {self.num_ignored_files}"
 
@@ -174,6 +171,14 @@ class EndFacts(_Open):
     unmarked: int = 0
     cause: str | None = None
 
+    @property
+    def sentence(self) -> str:
+        """All of it, in words."""
+        parts = [f"{token.text} ({token.count:,} answers)" for token in self.tokens]
+        if self.unmarked:
+            parts.append(f"no special token ({self.unmarked:,} answers)")
+        return self.cause or ", ".join(parts) or "no trained answer"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowShown(_Open):
@@ -210,41 +215,31 @@ class DataFacts(_Open):
         except (TypeError, ValueError):
             return None
 
-    @property
-    def sources(self) -> tuple[SourceFacts, ...]:
-        """Of both parts; where a share of the rows to train on is set aside, each once."""
-        own = [] if self.eval is None else [one for one in self.eval.sources if one not in self.train.sources]
-        return (*self.train.sources, *own)
-
     def lines(self) -> Iterator[tuple[str, str]]:
         """(name, sentence) of all but lengths one by one and examples; a name is empty where it is the last one's."""
-        for index, source in enumerate(self.train.sources):
+        part, known = self.train, self.lengths
+        for index, source in enumerate(part.sources):
             written = f" ({source.format})" if source.format else ""
             weight = "" if source.weight == 1 else f", weight {source.weight:g}"
             yield "" if index else "rows", f"{source.num_rows:,} of {source.path}{written}{weight}"
-        yield from self._tokens()
-        if self.lengths is not None:
-            known = self.lengths
+        if part.num_tokens is not None and part.num_samples is not None:
+            how, trained = "packed sequences" if self.packing else "sequences", part.num_trained_tokens
+            shown = "" if trained is None else f"; trained: {_of(trained, part.num_tokens)}"
+            yield "tokens", f"{part.num_tokens:,} in {part.num_samples:,} {how}{shown}"
+        if known is not None:
             spread = f"median {known.median:,}, P95 {known.p95:,}, longest {known.longest:,} tokens"
             yield "lengths", f"{spread}; mean {known.mean:,.0f}"
             yield "max_length", self.over(known)
         if self.template_from is not None:
             yield "template", _TEMPLATES.get(self.template_from, f"{self.template_from} (data.chat_template)")
         if self.ends is not None:
-            yield "ends in", _ends(self.ends)
+            yield "ends in", self.ends.sentence
         if self.eval is not None and self.eval.num_rows is not None:
             yield "evaluation", f"{self.eval.num_rows:,} rows, {self.eval.num_tokens or 0:,} tokens"
-        yield from self._notes()
-
-    def _tokens(self) -> Iterator[tuple[str, str]]:
-        part = self.train
-        if part.num_tokens is None or part.num_samples is None:
-            return
-        how = "packed sequences" if self.packing else "sequences"
-        trained = (
-            "" if part.num_trained_tokens is None else f"; trained: {_of(part.num_trained_tokens, part.num_tokens)}"
-        )
-        yield "tokens", f"{part.num_tokens:,} in {part.num_samples:,} {how}{trained}"
+        own = [] if self.eval is None else [one for one in self.eval.sources if one not in part.sources]
+        said = [(source.path, sentence) for source in (*part.sources, *own) for sentence in source.said()]
+        for index, (path, sentence) in enumerate(said):
+            yield "" if index else "notes", f"{path}: {sentence}" if len(part.sources) + len(own) > 1 else sentence
 
     def over(self, known: RowLengths) -> str:
         """How many rows are longer than `max_length`, and what is done with them."""
@@ -260,11 +255,6 @@ class DataFacts(_Open):
         lost = self.train.num_dropped
         without = f", and {lost:,} of them dropped: what is left has nothing trained" if lost else ""
         return f"{head} and are cut to it (over_long: truncate){without}"
-
-    def _notes(self) -> Iterator[tuple[str, str]]:
-        said = [(source.path, sentence) for source in self.sources for sentence in source.said()]
-        for index, (path, sentence) in enumerate(said):
-            yield "" if index else "notes", f"{path}: {sentence}" if len(self.sources) > 1 else sentence
 
 
 _TEMPLATES = {
@@ -285,10 +275,3 @@ def _percent(some: int, whole: int) -> str:
     if share in (0, 100) or 1 <= share < 99:
         return f"{share:.0f} %"
     return f"{max(0.1, math.floor(10 * share) / 10):.1f} %"
-
-
-def _ends(ends: EndFacts) -> str:
-    parts = [f"{token.text} ({token.count:,} answers)" for token in ends.tokens]
-    if ends.unmarked:
-        parts.append(f"no special token ({ends.unmarked:,} answers)")
-    return ends.cause or ", ".join(parts) or "no trained answer"

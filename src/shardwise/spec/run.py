@@ -41,6 +41,12 @@ LAUNCH = "SHARDWISE_LAUNCH"
 CONSOLE = "SHARDWISE_CONSOLE"
 
 
+def cache_root() -> Path:
+    """Where what can be made again is kept between runs: `SHARDWISE_CACHE`, else `~/.cache/shardwise`."""
+    stated = os.environ.get("SHARDWISE_CACHE")
+    return Path(stated) if stated else Path.home() / ".cache" / "shardwise"
+
+
 class _File:
     """A file or folder inside the run directory."""
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -24,15 +21,13 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import read_places
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
-from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, revision_of
 from shardwise.train.guards.checks import read_back_states
-from shardwise.train.guards.devices import read_back_places
-from shardwise.train.guards.dtypes import LiveTypes
+from shardwise.train.guards.read_back import LiveTypes, read_back_places
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.measuring.memory import MemoryMeter
 from shardwise.train.measuring.metrics import Metrics
-from shardwise.train.measuring.trackers import Trackers, open_trackers
+from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
 from shardwise.train.saving.checkpoint import Checkpoints
@@ -75,36 +70,55 @@ def build(
 ) -> Build:
     """Composes a run. `peak_flops` is the dense peak of one device, for MFU; None where it is not known. `fill` gives
     parameters their values."""
-    prepared = _prepared(run)
-    torch.manual_seed(job.train.seed + world.stream)
-    if job.train.full_determinism:
+    prepared, spec = read_json(run.data), job.train
+    if prepared is None:  # what data preparation wrote
+        raise RunDirectoryError(f"{run.data} is missing; start the run with `shardwise train`, which prepares the data")
+    torch.manual_seed(spec.seed + world.stream)
+    if spec.full_determinism:
         torch.use_deterministic_algorithms(True)
     journal.enter("loading")
     context = Context(world.mesh["cp"]) if world.layout.cp > 1 else None
     if context is not None:
         context.register()
-    with _naming_the_model(run):
+    try:
         revision = revision_of(run, job.model)
         said = {"chat_template": prepared.get("chat_template"), "ends": learned_ends(prepared)}
         model = build_model(job, execution, world=world, revision=revision, fill=fill, **said)
+    except ModelError:
+        with read_places(run).blaming("model"):  # the job's line of it
+            raise
     data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
     if trial_rows is not None:
         data = data.longest_alone(trial_rows)
     state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
-    batches = _batches(job, _batcher(data, execution, world=world, padding_id=prepared["padding_id"]))
+
+    def batcher(rows: PreparedData) -> Batcher:
+        return Batcher(
+            data=rows,
+            micro_batch_size=execution.micro_batch_size,
+            data_rank=world.data_rank,
+            data_world_size=world.layout.data_world_size,
+            padding_id=prepared["padding_id"],
+            length_multiple=world.layout.sequence_multiple,
+        )
+
+    batches = Batches(
+        batcher(data),
+        global_batch_size=spec.global_batch_size,
+        seed=spec.seed,
+        shuffle=job.data.shuffle,
+        num_epochs=spec.num_train_epochs,
+        max_steps=spec.max_steps,
+    )
     steps = _stepped(model, execution, world=world)
-    optimizer = build_optimizer(steps.parameters, train=job.train, name=execution.optimizer, wholes=steps.wholes())
+    optimizer = build_optimizer(steps.parameters, train=spec, name=execution.optimizer, wholes=steps.wholes())
     steps.follow(optimizer)
     read_back_states(optimizer, world, steps)
     read_back_places(optimizer, model.parameters, steps, execution=execution, device=world.device)
     types = LiveTypes(optimizer, model.parameters, steps, execution=execution)
-    meter = MemoryMeter(
-        world.device,
-        parameters=[p for _, p in model.parameters],
-        optimizer=optimizer,
-        buckets=model.spread.kept_gradients,
-    )
+    weights = [p for _, p in model.parameters]
+    meter = MemoryMeter(world.device, parameters=weights, optimizer=optimizer, buckets=model.spread.kept_gradients)
     scale = LossScale.of(execution.precision)
     checkpoints = Checkpoints(
         run=run,
@@ -116,37 +130,35 @@ def build(
         scale=scale,
         ownership=model.ownership,
         identity=identity_of(job, model=model.content, data=prepared["fingerprint"]),
-        seed=job.train.seed,
-        keep=job.train.save_total_limit,
+        seed=spec.seed,
+        keep=spec.save_total_limit,
     )
+    mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
     metrics = Metrics(
         run=run,
         world=world,
         journal=journal,
         meter=meter,
-        trackers=_trackers(run, job, world=world, journal=journal),
-        flops_per_token=_flops_per_token(job, prepared, shape=model.shape),
+        trackers=Trackers(spec.report_to if world.is_first else (), job, run, complain=journal.warn),
+        flops_per_token=model_flops_per_token(model.shape, length=mean_length, lora=job.adapters),
         peak_flops=peak_flops,
         total_steps=batches.total_steps,
-        logging_steps=job.train.logging_steps,
+        logging_steps=spec.logging_steps,
     )
+    casts = execution.keeps_casts
     return Build(
         job=job,
         execution=execution,
         world=world,
         model=model,
         step=GradientAccumulator(
-            spread=model.spread,
-            world=world,
-            keeps_casts=execution.keeps_casts,
-            scale=scale,
-            balance=model.balance,
+            spread=model.spread, world=world, keeps_casts=casts, scale=scale, balance=model.balance
         ),
         batches=batches,
-        evaluation=_evaluation(execution, prepared, world=world),
+        evaluation=None if prepared["eval"] is None else EvalBatches(batcher(open_prepared(prepared["eval"]))),
         data=data,
         optimizer=optimizer,
-        schedule=build_schedule(optimizer, train=job.train, total_steps=batches.total_steps),
+        schedule=build_schedule(optimizer, train=spec, total_steps=batches.total_steps),
         checkpoints=checkpoints,
         metrics=metrics,
         meter=meter,
@@ -163,59 +175,3 @@ def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Step
     if execution.optimizer_on_host and not execution.parameters_on_host:
         detours.append(HostCopies(detours[-1], world.device))
     return Stepped(detours=tuple(detours))
-
-
-def _prepared(run: RunDirectory) -> dict[str, Any]:
-    """What data preparation wrote."""
-    prepared = read_json(run.data)
-    if prepared is None:
-        raise RunDirectoryError(f"{run.data} is missing; start the run with `shardwise train`, which prepares the data")
-    return prepared
-
-
-def _batcher(data: PreparedData, execution: Execution, *, world: World, padding_id: int) -> Batcher:
-    return Batcher(
-        data=data,
-        micro_batch_size=execution.micro_batch_size,
-        data_rank=world.data_rank,
-        data_world_size=world.layout.data_world_size,
-        padding_id=padding_id,
-        length_multiple=world.layout.sequence_multiple,
-    )
-
-
-def _batches(job: Job, batcher: Batcher) -> Batches:
-    return Batches(
-        batcher,
-        global_batch_size=job.train.global_batch_size,
-        seed=job.train.seed,
-        shuffle=job.data.shuffle,
-        num_epochs=job.train.num_train_epochs,
-        max_steps=job.train.max_steps,
-    )
-
-
-def _evaluation(execution: Execution, prepared: dict[str, Any], *, world: World) -> EvalBatches | None:
-    if prepared["eval"] is None:
-        return None
-    data = open_prepared(prepared["eval"])
-    return EvalBatches(_batcher(data, execution, world=world, padding_id=prepared["padding_id"]))
-
-
-def _flops_per_token(job: Job, prepared: dict[str, Any], *, shape: ModelShape) -> float:
-    mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
-    return model_flops_per_token(shape, length=mean_length, lora=job.adapters)
-
-
-@contextmanager
-def _naming_the_model(run: RunDirectory) -> Generator[None]:
-    """Adds the job's line of `model` to errors in the model's files."""
-    try:
-        yield
-    except ModelError:
-        with read_places(run).blaming("model"):
-            raise
-
-
-def _trackers(run: RunDirectory, job: Job, *, world: World, journal: Journal) -> Trackers:
-    return open_trackers(job, run, complain=journal.warn) if world.is_first else Trackers({}, complain=journal.warn)

@@ -20,7 +20,7 @@ from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.spec.plan.generation import USABLE, cache_elements
 from shardwise.spec.run import RunDirectory
-from shardwise.train.result import base_of, find_base, listed, run_program, stop_ids
+from shardwise.train.result import base_of, find_base, listed, stop_ids
 from shardwise.units import format_gib
 
 Messages = list[dict[str, str]]
@@ -55,11 +55,11 @@ class Chat:
     ) -> None:
         from transformers import AutoTokenizer
 
-        has_adapter = part != "merged" and (run.final / "adapter_config.json").is_file()
         self._most, self._seed = max_new_tokens, seed
         self._drawn: dict[str, Any] = {"do_sample": temperature > 0, "temperature": temperature or None}
         self._drawn |= {} if top_p is None else {"top_p": top_p}
         self.opening: Messages = [] if system is None else [{"role": "system", "content": system}]
+        has_adapter = part != "merged" and (run.final / "adapter_config.json").is_file()
         self._adapter = run.final if has_adapter and part == "trained" else None
         self._folder, self._quantisation = run.merged if part == "merged" else run.final, None
         if has_adapter:
@@ -84,10 +84,9 @@ class Chat:
         """The prompt as token ids and mask [1, length], and how many tokens the answer may have. Raises
         DoesNotFitError: memory, or the model's positions, hold fewer than were asked for; InputError: the chat template
         refuses the conversation, or leaves its system message out."""
-        if self._tokenizer.chat_template is None:  # the text is continued
-            found = self._tokenizer("\n".join(one["content"] for one in messages), return_tensors="pt")
-        else:
-            found = self._tokenizer(self._rendered(messages), add_special_tokens=False, return_tensors="pt")
+        templated = self._tokenizer.chat_template is not None  # otherwise the text is continued
+        text = self._rendered(messages) if templated else "\n".join(one["content"] for one in messages)
+        found = self._tokenizer(text, add_special_tokens=not templated, return_tensors="pt")
         length = found["input_ids"].shape[1]
         new = min(self._most, self._positions - length)
         fits = max(0, int(USABLE * self.free - self.weights) // self.token)
@@ -173,14 +172,14 @@ def _turn(one: Chat, history: Messages, line: str, *, as_json: bool) -> Messages
     asked = [*history, {"role": "user", "content": line}]
     answer = one.answer(asked, aloud=not as_json) if line else None
     if as_json:
-        _print_json(line, answer)
+        _print_json(line, **(vars(answer) if answer else {"text": "", "tokens": 0, "stopped": None}))
     return [*asked, {"role": "assistant", "content": answer.text}] if answer else one.opening
 
 
-def _print_json(line: str | None, answer: Reply | None, **also: str) -> None:
+def _print_json(
+    line: str | None, *, text: str | None, tokens: int = 0, stopped: str | None = None, **also: str
+) -> None:
     """A line for each question, asked or not, so that a program can count them."""
-    skipped = ("" if line == "" else None, 0, None)
-    text, tokens, stopped = skipped if answer is None else (answer.text, answer.tokens, answer.stopped)
     print(json.dumps({"prompt": line, "answer": text, "tokens": tokens, "stopped": stopped, **also}), flush=True)
 
 
@@ -197,13 +196,13 @@ def _converse(one: Chat, *, as_json: bool) -> int:
         except KeyboardInterrupt:
             if not talks:
                 raise
-            print(file=sys.stderr)
-            print("stopped; this turn is left out of the conversation, Ctrl-D ends the session", file=sys.stderr)
+            said = "stopped; this turn is left out of the conversation, Ctrl-D ends the session"
+            print(f"\n{said}", file=sys.stderr)
         except ShardwiseError as error:
             code = error.exit_code
             print(f"error: {error}", file=sys.stderr, flush=True)
             if as_json:
-                _print_json(line, None, error=str(error))
+                _print_json(line, text=None, error=str(error))
 
 
 def chat(run_dir: str, part: str, prompt: str | None, *, as_json: bool = False, **options: Any) -> None:
@@ -223,7 +222,3 @@ def chat(run_dir: str, part: str, prompt: str | None, *, as_json: bool = False, 
         sys.exit(_converse(one, as_json=as_json))
     except BrokenPipeError:  # the reader has enough; Python flushes the rest at exit, which must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    run_program(chat)

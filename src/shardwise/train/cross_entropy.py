@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -37,14 +37,9 @@ Vocabulary = Whole | Rows
 
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
-    """The positions that a loss is summed over.
-
-    Attributes:
-        labels: int64 [n], a token or `IGNORED`.
-        positions: int64 [n], indices of hidden states; None where they are taken in order.
-        size: of a chunk; the last may be smaller.
-        compiled: softmax and its gradient are one kernel of torch's compiler, where all tokens are on one rank.
-    """
+    """The positions that a loss is summed over. `labels`: int64 [n], a token or `IGNORED`; `positions`: int64 [n],
+    indices of hidden states, None where they are taken in order; `size`: of a chunk, the last may be smaller;
+    `compiled`: softmax and its gradient are one kernel of torch's compiler, where all tokens are on one rank."""
 
     labels: torch.Tensor
     positions: torch.Tensor | None
@@ -65,12 +60,10 @@ def linear_loss(
     bias: torch.Tensor | None,
     vocabulary: Vocabulary,
 ) -> torch.Tensor:
-    """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width].
-
-    Products are in autocast's type where that is on, in the weight's elsewhere; softmax is in float32.
-    """
+    """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width]. Products are in
+    autocast's type where that is on, in the weight's elsewhere; softmax is in float32."""
     head = _Linear(trained=[weight.requires_grad, bias is not None and bias.requires_grad])
-    return _sum(head, chunks, vocabulary, hidden, weight, bias)
+    return cast(Any, _Loss).apply(head, chunks, vocabulary, torch.is_grad_enabled(), hidden, weight, bias)
 
 
 def any_loss(
@@ -81,11 +74,8 @@ def any_loss(
     parameters: Sequence[torch.Tensor],
 ) -> torch.Tensor:
     """The same of any function that makes logits [n, tokens] of hidden states, and trains these parameters."""
-    return _sum(_Any(logits, learns=torch.is_grad_enabled()), chunks, Whole(), hidden, *parameters)
-
-
-def _sum(head: _Linear | _Any, chunks: Chunks, vocabulary: Vocabulary, *tensors: torch.Tensor | None) -> torch.Tensor:
-    return cast(Any, _Loss).apply(head, chunks, vocabulary, torch.is_grad_enabled(), *tensors)
+    learns = torch.is_grad_enabled()
+    return cast(Any, _Loss).apply(_Any(logits, learns=learns), chunks, Whole(), learns, hidden, *parameters)
 
 
 class _Linear:
@@ -107,10 +97,6 @@ class _Linear:
         return F.linear(hidden, self._weight, self._bias)
 
     def backward(self, hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        self._learn(hidden, gradient)
-        return gradient @ self._weight
-
-    def _learn(self, hidden: torch.Tensor, gradient: torch.Tensor) -> None:
         weight, bias = self.gradients
         if self._trains_weight:
             turned = gradient.T
@@ -118,6 +104,7 @@ class _Linear:
         if self._trains_bias:
             bias = _added(bias, gradient.sum(0, dtype=torch.float32))
         self.gradients = [weight, bias]
+        return gradient @ self._weight
 
 
 class _Any:
@@ -152,25 +139,20 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        head: _Linear | _Any,
-        chunks: Chunks,
-        vocabulary: Vocabulary,
-        learns: bool,
-        *tensors: Any,
+        ctx: Any, head: _Linear | _Any, chunks: Chunks, vocabulary: Vocabulary, learns: bool, *tensors: Any
     ) -> torch.Tensor:
         hidden, loss = tensors[0], tensors[0].new_zeros((), dtype=torch.float32)
         compute, of_hidden = head.begin(*tensors), None
         if learns and hidden.requires_grad:
             empty = torch.empty if chunks.positions is None else torch.zeros
             of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
+        losses = partial(_losses, vocabulary=vocabulary)
+        if chunks.compiled and isinstance(vocabulary, Whole):
+            losses = _compiled(compiled.BACKEND)
         for here, labels in chunks:
             given = hidden[here].to(compute)
             logits = head.logits(given)
-            if chunks.compiled and isinstance(vocabulary, Whole):
-                loss += _compiled(compiled.BACKEND)(logits, labels, learns=learns).sum()
-            else:
-                loss += _losses(logits, labels, vocabulary, learns=learns).sum()
+            loss += losses(logits, labels, learns=learns).sum()
             if learns:
                 gradient = head.backward(given, logits)
                 if of_hidden is not None:
@@ -197,7 +179,7 @@ def _scaled(made: torch.Tensor | None, like: torch.Tensor, scale: torch.Tensor) 
     return made.to(like.dtype, copy=True).mul_(scale)
 
 
-def _losses(logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary, *, learns: bool) -> torch.Tensor:
+def _losses(logits: torch.Tensor, labels: torch.Tensor, *, vocabulary: Vocabulary, learns: bool) -> torch.Tensor:
     """The loss of each position, in float32; logits [n, tokens] become their gradients in place (`learns`), that is
     softmax less one at the label, or 0 where the position is ignored."""
     counts = (labels != IGNORED).float()

@@ -9,7 +9,7 @@ import torch
 
 from shardwise.catalog.devices import holders_of
 from shardwise.errors import HardwareError, said
-from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import format_gib
 
@@ -44,42 +44,26 @@ def check_memory(planned: Cluster, forecast: MemoryForecast, device: torch.devic
     if device.type != "cuda":
         return
     torch.cuda.set_device(device)
-    properties = torch.cuda.get_device_properties(device)
+    capacity, needed = forecast.capacity_bytes, forecast.peak_bytes
+    if needed > capacity:  # it is tried, or was, whatever is forecast
+        needed = round(_ENOUGH_MEMORY * capacity)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         free, total = torch.cuda.mem_get_info(device)
-        message = memory_refusal(planned.gpu, forecast, total=total, free=free)
-        if message is None or time.monotonic() >= deadline:
+        left, is_smaller = free + planned.gpu.context_bytes, total < _ENOUGH_MEMORY * capacity
+        if not is_smaller and left >= needed:
+            return
+        if is_smaller or time.monotonic() >= deadline:
             break
         time.sleep(0.2)
-    if message:
-        held = f"; held by {holders(device)}" if total >= _ENOUGH_MEMORY * forecast.capacity_bytes else ""
-        raise HardwareError(f"{properties.name} (cuda:{device.index}) {message}{held}")
-
-
-def memory_refusal(gpu: Gpu, forecast: MemoryForecast, *, total: int, free: int) -> str | None:
-    """Why a GPU is not one that a plan can be trained on; None where it is.
-
-    Args:
-        gpu: as planned.
-        forecast: of the rank that needs most.
-        total: bytes that torch sees.
-        free: of these, with this process's context already taken.
-    """
-    if total < _ENOUGH_MEMORY * forecast.capacity_bytes:
-        return (
-            f"has {format_gib(total)}, and the plan counts on {format_gib(forecast.capacity_bytes)}; plan again on "
-            "this machine, with hardware left out"
-        )
-    left, needed = free + gpu.context_bytes, forecast.peak_bytes
-    if needed > forecast.capacity_bytes:  # it is tried, or was, whatever is forecast
-        needed = round(_ENOUGH_MEMORY * forecast.capacity_bytes)
-    if left < needed:
-        return (
-            f"has {format_gib(left)} of {format_gib(total)} free, and the plan needs {format_gib(needed)} "
-            "at its peak; free the memory, or start again: what is free then is planned for"
-        )
-    return None
+    name = f"{torch.cuda.get_device_properties(device).name} (cuda:{device.index})"
+    if is_smaller:
+        counts = f"has {format_gib(total)}, and the plan counts on {format_gib(capacity)}"
+        raise HardwareError(f"{name} {counts}; plan again on this machine, with hardware left out")
+    raise HardwareError(
+        f"{name} has {format_gib(left)} of {format_gib(total)} free, and the plan needs {format_gib(needed)} at its "
+        f"peak; free the memory, or start again: what is free then is planned for; held by {holders(device)}"
+    )
 
 
 def holders(device: torch.device) -> str:

@@ -28,12 +28,8 @@ from shardwise.train.precision import Dtypes, cast_activations
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What a micro-batch trains.
-
-    Attributes:
-        positions: int64 [n], indices into the flattened [batch * length]; None for all, in order.
-        tokens: int64 [n], the token that each of them is to predict, or -100 where it is not trained.
-    """
+    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened [batch * length], None for all, in
+    order; `tokens`: int64 [n], the token that each of them is to predict, or -100 where it is not trained."""
 
     positions: torch.Tensor | None
     tokens: torch.Tensor
@@ -46,25 +42,12 @@ class Targets:
         positions = (flat != IGNORED).nonzero().squeeze(1)
         if chosen_positions(len(positions), of=len(flat)) == len(flat):
             return cls(positions=None, tokens=to_device(flat, device))
-        return cls(
-            positions=to_device(positions, device),
-            tokens=to_device(flat[positions], device),
-        )
+        return cls(positions=to_device(positions, device), tokens=to_device(flat[positions], device))
 
 
 class LossModule(nn.Module):
-    """A causal language model that returns its summed token loss in float32, a scalar.
-
-    Args:
-        chunk: positions whose logits are made at once.
-        plain: logits are the head's output, with no cap or scale behind it.
-        compiled: the softmax of a chunk and its gradient are one kernel of torch's compiler.
-        first_block: index of the first block of this stage.
-        makes_loss: the head is here; otherwise hidden states are returned.
-
-    Attributes:
-        head_loss: None where the head is not here.
-    """
+    """A causal language model that returns its summed token loss in float32, a scalar; without `makes_loss` hidden
+    states, and `head_loss` is None. `first_block`: index of the stage's first block; the rest as in `HeadLoss`."""
 
     def __init__(
         self,
@@ -100,38 +83,33 @@ class LossModule(nn.Module):
         Args:
             position_ids: [batch, length]; they restart at 0 where a packed document begins, which also separates
                 documents in attention.
-            input_ids: [batch, length]; None where `hidden` is given.
-            hidden: [batch, length, width], from the stage before.
+            input_ids, hidden: [batch, length], or [batch, length, width] from the stage before.
             targets: trained positions and their tokens.
             documents: where packed documents lie, for a kernel that is told.
             real: [batch, length], what is no padding, for routers that are balanced.
         """
+        model = cast(Any, self.model)
         inputs: dict[str, Any] = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
-        inputs["position_ids"] = position_ids
         if documents is not None and self._told_documents:
             inputs |= documents.words
         if real is not None:
             inputs["real"] = real
+        if getattr(model.config, "output_router_logits", False):
+            inputs["output_router_logits"] = False  # nobody reads them here
+        backbone = getattr(model, model.base_model_prefix)
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
-            made = self._hidden(inputs)
+            made = backbone(**inputs, position_ids=position_ids, use_cache=False).last_hidden_state
             if targets is None or self.head_loss is None:
                 return made
             return self.head_loss(made.flatten(0, 1), targets.positions, targets.tokens)
 
-    def _hidden(self, inputs: dict[str, Any]) -> torch.Tensor:
-        model = cast(Any, self.model)
-        if getattr(model.config, "output_router_logits", False):
-            inputs["output_router_logits"] = False  # nobody reads them here
-        return getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
-
 
 class HeadLoss(nn.Module):
     """The head and its summed loss. One call a micro-batch, however often it calls the head: FSDP gathers the head's
-    weight for this module, and reduces its gradient when the backward of this module is done.
-
-    Attributes:
-        takes_slices: the head may be sliced over its tokens (`Vocabulary`), and its logits stay where they are made.
-    """
+    weight for this module, and reduces its gradient when the backward of this module is done. `chunk`: positions whose
+    logits are made at once; `plain`: logits are the head's output, with no cap or scale behind it; `compiled`: the
+    softmax of a chunk and its gradient are one kernel of torch's compiler. `takes_slices`: the head may be sliced over
+    its tokens (`Vocabulary`), and its logits stay where they are made."""
 
     def __init__(self, anatomy: Anatomy, *, chunk: int, plain: bool, compiled: bool = False) -> None:
         super().__init__()
@@ -141,9 +119,8 @@ class HeadLoss(nn.Module):
         adapted = any(is_adapter(f".{name}") for name, _ in self.head.named_parameters())
         linear = [module for module in self.head.modules() if type(module) is nn.Linear]
         self.takes_slices = plain and bool(linear) and not adapted
-        if self.takes_slices:
-            for module in linear:
-                vars(module)["forward"] = partial(_linear_forward, module)
+        for module in linear if self.takes_slices else ():
+            vars(module)["forward"] = partial(_linear_forward, module)
 
     def forward(self, hidden: torch.Tensor, positions: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
         """Of hidden states [batch * length, width], `Targets.positions` of them and `Targets.tokens`."""
@@ -166,13 +143,9 @@ def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None
 def _behind_backbone(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which the
     backbone returns what it is given."""
+    from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
+
     rest: Any = copy.copy(model)
-    rest._modules = {**model._modules, rest.base_model_prefix: _Returns()}
+    rest._modules = {name: module for name, module in model._modules.items() if name != rest.base_model_prefix}
+    vars(rest)[rest.base_model_prefix] = lambda *, inputs_embeds, **_: Output(last_hidden_state=inputs_embeds)
     return lambda hidden: rest(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits.squeeze(0)
-
-
-class _Returns(nn.Module):
-    def forward(self, *, inputs_embeds: torch.Tensor, **_: Any) -> Any:
-        from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
-
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=cast(Any, inputs_embeds))

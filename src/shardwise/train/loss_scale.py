@@ -17,12 +17,8 @@ FIRST_SCALE, GROWTH, BACKOFF, GROWTH_STEPS = 65536.0, 2.0, 0.5, 2000
 
 @dataclass(kw_only=True)
 class LossScale:
-    """By what the loss of the next step is multiplied.
-
-    Attributes:
-        value: 1 where nothing is scaled, which `is_fixed`.
-        good_steps: steps in a row that were not skipped, since the scale last changed.
-    """
+    """By what the loss of the next step is multiplied: `value`, 1 where nothing is scaled, which `is_fixed`.
+    `good_steps`: steps in a row that were not skipped, since the scale last changed."""
 
     value: float = 1.0
     good_steps: int = 0

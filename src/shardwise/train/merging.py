@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from shardwise.models.nf4 import quantised_and_back, quantised_layers
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, naming_a_folder
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.precision import type_name
-from shardwise.train.result import base_of, run_program
+from shardwise.train.result import base_of
 from shardwise.train.saving.atomic import commit, removed_on_error
 from shardwise.train.saving.card import model_card, remove_traces
 from shardwise.train.saving.export import QUANTISATION
@@ -43,7 +42,11 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_
     stored, rows, kind = read_config(base).dtype or torch.float32, *_rows(run)
     saved = getattr(torch, dtype) if dtype else stored
     elements = sum(p.numel() for p in build_on_meta(read_config(base), attn_implementation="eager").parameters())
-    _refuse_full_disk(end, elements * saved.itemsize)
+    if (needed := elements * saved.itemsize) > (free := free_disk(end)):
+        raise InputError(
+            f"{end}: the merged model takes {format_bytes(needed)}, and its disk has {format_bytes(free)} left; free "
+            "some, name a folder on another disk by --output, or a smaller type by --dtype"
+        )
     loaded = torch.float32 if 4 * elements < 0.9 * available_memory() else stored
     onto = computed if dequantised else None
     trained = None if onto is computed else _logits(_adapted(base, run, loaded, quantised=computed), rows)
@@ -67,15 +70,18 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_
     before = ((read_json(end / MANIFEST) or {}).get("merged") or {}).get("dtype")
     folder = end.with_name(f".{end.name}.unfinished")
     shutil.rmtree(folder, ignore_errors=True)  # of a merge that was killed
-    with removed_on_error(folder), _said_where_full(end):
-        _save(_cast(model, saved), run, folder)
-        del model
-        written = _logits(_load(folder, loaded), rows)
-        _agree(_apart(rounded, written), rounded, dtype=loaded, of="what was to be written")
-        answer["difference"] = _apart(expected, written)
-        said = {"merged": answer, **_described(run, folder, dtype=answer["dtype"])}
-        kept = write_manifest(folder, end, records={}, said=said)
-        commit(folder, end)
+    try:
+        with removed_on_error(folder):
+            _save(_cast(model, saved), run, folder)
+            del model
+            written = _logits(_load(folder, loaded), rows)
+            _agree(_apart(rounded, written), rounded, dtype=loaded, of="what was to be written")
+            answer["difference"] = _apart(expected, written)
+            said = {"merged": answer, **_described(run, folder, dtype=answer["dtype"])}
+            kept = write_manifest(folder, end, records={}, said=said)
+            commit(folder, end)
+    except (OSError, SafetensorError) as error:  # as a library says that a folder cannot be written
+        raise WorkerFailedError(f"{end} cannot be written: {error}; what was there before is as it was") from None
     places = {"folder": target, "base": str(base.resolve())}
     print(json.dumps({**places, **answer, "dtype_before": before, "kept": kept, "stops": said["stops"]}))
 
@@ -87,24 +93,6 @@ def _described(run: RunDirectory, folder: Path, *, dtype: str) -> dict[str, Any]
     (folder / CARD).write_text(model_card(run, base=name, is_local=is_local, merged=dtype), encoding="utf-8")
     adapter = read_json(run.final / MANIFEST) or {}
     return {"adapter": adapter, "stops": adapter.get("stops", []), **({"base": Path(name).name} if is_local else {})}
-
-
-def _refuse_full_disk(end: Path, needed: int) -> None:
-    """Raises InputError: the disk has not so many bytes left."""
-    if needed > (free := free_disk(end)):
-        raise InputError(
-            f"{end}: the merged model takes {format_bytes(needed)}, and its disk has {format_bytes(free)} left; free "
-            "some, name a folder on another disk by --output, or a smaller type by --dtype"
-        )
-
-
-@contextmanager
-def _said_where_full(end: Path) -> Iterator[None]:
-    """Raises WorkerFailedError in the place of what a library says of a folder that cannot be written."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise WorkerFailedError(f"{end} cannot be written: {error}; what was there before is as it was") from None
 
 
 def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: torch.dtype | None) -> Any:
@@ -156,7 +144,7 @@ def _rows(run: RunDirectory) -> tuple[list[torch.Tensor], str]:
         prepared = open_prepared(data["eval"] or data["train"])
     except (DataError, KeyError):
         return [torch.arange(TOKENS).unsqueeze(0)], "made-up"
-    samples = [prepared.sample(index)[0][:TOKENS] for index in range(min(ROWS, len(prepared)))]
+    samples = (prepared.sample(index)[0][:TOKENS] for index in range(min(ROWS, len(prepared))))
     return [torch.from_numpy(ids).unsqueeze(0) for ids in samples], "evaluation" if data["eval"] else "training"
 
 
@@ -188,25 +176,20 @@ def _agree(
     *,
     dtype: torch.dtype,
     of: str = "base and adapter",
-    again: Callable[[], float | None] = lambda: None,
+    again: Callable[[], float | None] | None = None,
 ) -> float | None:
     """Whether logits are `apart` by no more than rounding in `dtype` makes of the largest. Where float32 rounds more,
     as beside large updates, it is looked `again` in float64: that figure, or None. Raises WorkerFailedError."""
-    largest = max(1.0, float(expected.abs().max()))
-    if apart <= (1e-5 if dtype == torch.float32 else 0.1) * largest:  # not so for NaN
+    largest, in_float32 = max(1.0, float(expected.abs().max())), dtype == torch.float32
+    if apart <= (1e-5 if in_float32 else 0.1) * largest:  # not so for NaN
         return None
-    double = again() if dtype == torch.float32 else None
+    double = again() if again is not None and in_float32 else None
     if double is not None and double <= 1e-5 * largest:
         return double
-    unseen = dtype == torch.float32 and of == "base and adapter" and double is None
-    if unseen and apart <= 1e-3 * largest:  # memory is too small to look again
+    if again is not None and in_float32 and double is None and apart <= 1e-3 * largest:  # memory is too small for it
         return None
     wide = "" if double is None else f" (in float64 by {double:.1e})"
     raise WorkerFailedError(
         f"logits of the merged model differ by up to {apart:.1e}{wide} from those of {of}, of which the largest is "
         f"{float(expected.abs().max()):.1f}; nothing was kept. Please report this with the run's resolved.yaml"
     )
-
-
-if __name__ == "__main__":
-    run_program(merge)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,16 +30,14 @@ from shardwise.parallel.context import NAME as CONTEXT
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.tensor.slicing import Parts
-from shardwise.spec.adapters.saved_names import saved_refusal
-from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
 from shardwise.spec.support.trained import execution_refusals
-from shardwise.train.guards.same_model import agree_on_model
+from shardwise.train.guards.checks import agree_on_model
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES, Dtypes
 from shardwise.train.saving.card import base_name
@@ -47,20 +46,12 @@ from shardwise.train.saving.export import Result
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A parallelized model.
-
-    Attributes:
-        shape: of the whole model.
-        drops: dropout is allowed in training.
-        ownership: which parameters this rank owns.
-        elements: of each weight of the whole model, adapters included, by name.
-        content: hash of config.json and of each file of weights, by its name.
-        balance: the loss of its routers, or None.
-    """
+    """A parallelized model. `shape`: of the whole model; `drops`: dropout is allowed in training; `ownership`: which
+    parameters this rank owns; `elements`: of each weight of the whole model, adapters included, by name; `content`:
+    hash of config.json and of each file of weights, by its name; `balance`: the loss of its routers, or None."""
 
     shape: ModelShape
     spread: Spread
-    types: Dtypes
     drops: bool
     result: Result
     ownership: Ownership
@@ -75,18 +66,18 @@ class TrainedModel:
 
     @property
     def trained(self) -> list[tuple[str, nn.Parameter]]:
-        """Trained parameters, by name."""
+        """Those that are trained."""
         return [(name, parameter) for name, parameter in self.parameters if parameter.requires_grad]
 
     @cached_property
     def trainable(self) -> list[nn.Parameter]:
-        """Trained parameters."""
+        """Those that are trained, without names."""
         return [parameter for _, parameter in self.trained]
 
     @cached_property
     def counted(self) -> list[nn.Parameter]:
-        """Trained parameters that this rank owns."""
-        return [p for name, p in self.parameters if p.requires_grad and self.ownership.counts(name, p)]
+        """Those that are trained and that this rank owns."""
+        return [p for name, p in self.trained if self.ownership.counts(name, p)]
 
     def set_training(self, training: bool) -> None:
         """Switches dropout on, where it is allowed, or off."""
@@ -104,18 +95,10 @@ def build_model(
     revision: str | None = None,
     fill: Materialise = materialise,
 ) -> TrainedModel:
-    """Loads, adapts and parallelizes the model of a job.
-
-    Args:
-        ends: as in `Result`.
-        revision: of a model on the hub; None for its newest.
-        fill: gives parameters their values.
-
-    Raises:
-        UnsupportedError: this job cannot be trained under this execution; nothing has been loaded then.
-        ModelError: the model folder cannot be used.
-        GuardError: ranks have different ones.
-    """
+    """Loads, adapts and parallelizes the model of a job. `ends`: as in `Result`; `revision`: of a model on the hub,
+    None for its newest; `fill` gives parameters their values. Raises UnsupportedError: this job cannot be trained under
+    this execution, and nothing has been loaded; ModelError: the model folder cannot be used; GuardError: ranks have
+    different ones."""
     shape = shape_of(job.model, revision=revision)
     reasons = execution_refusals(job, execution, model=shape)
     if job.adapters is not None:
@@ -123,19 +106,18 @@ def build_model(
         reasons += [reason for reason in refused if reason is not None]
     if reasons:
         raise UnsupportedError("; ".join(reasons))
-    types = TYPES[execution.precision]
     source, (named, is_local) = find_model_folder(job.model, revision=revision), base_name(job.model)
     weights = Weights(source)
     content = folder_content(source, weights=weights.files)
     agree_on_model(world, content)
-    config = read_config(source)
-    saved_dtype = _saved_dtype(job, config, types=types)  # now: building sets the configuration's type to the built one
+    config, drops = read_config(source), not job.train.disable_dropout
+    saved_dtype = _saved_dtype(job, config, execution)  # now: building sets the configuration's type to the built one
     parts = cut_parts(
         partial(_adapted, job, execution, config=config, source=source),
         execution,
         world=world,
         shape=shape,
-        drops=not job.train.disable_dropout,
+        drops=drops,
         balance=Balance.of(config, device=world.device) if shape.has_experts else None,
     )
     keys = Keys(parts[0].model, weights.names)
@@ -163,15 +145,9 @@ def build_model(
         ends=ends,
         local_base=named if is_local else None,
     )
+    content = {name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)}
     return spread_parts(
-        parts,
-        execution,
-        world=world,
-        shape=shape,
-        drops=not job.train.disable_dropout,
-        fill=fill_part,
-        result=result,
-        content={name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)},
+        parts, execution, world=world, shape=shape, drops=drops, fill=fill_part, result=result, content=content
     )
 
 
@@ -193,22 +169,19 @@ def spread_parts(
         for part in parts:
             fill(part)
 
-    types = TYPES[execution.precision]
     spread = parallelize(
         [part.stage for part in parts],
         execution=execution,
         world=world,
-        compute_dtype=types.compute,
+        compute_dtype=TYPES[execution.precision].compute,
         materialise=materialise_parts,
     )
-    copies = frozenset(name for part in parts for name in part.copies)
     return TrainedModel(
         shape=shape,
         spread=spread,
-        types=types,
         drops=drops,
         result=replace(result, parameters=[named for part in parts for named in part.model.named_parameters()]),
-        ownership=Ownership(world=world, copies=copies),
+        ownership=Ownership(world=world, copies=frozenset(name for part in parts for name in part.copies)),
         elements=parts[0].elements,
         content=content,
         balance=parts[0].balance,
@@ -218,7 +191,7 @@ def spread_parts(
 @dataclass(frozen=True, kw_only=True)
 class ModelPart:
     """The model, or one stage of it, on the meta device; `elsewhere` are weights of other stages, `copies` weights they
-    own; `balance` is the loss of routers, or None."""
+    own; the rest as in `TrainedModel`."""
 
     model: nn.Module
     adapters: Any
@@ -228,12 +201,6 @@ class ModelPart:
     elsewhere: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
     balance: Balance | None = None
-
-
-def _places(shape: ModelShape, layout: Layout, *, pp: int) -> list[StagePlace]:
-    """The stages at a coordinate of the pipeline axis."""
-    blocks = stage_blocks(shape, num_stages=layout.num_stages)
-    return [StagePlace(index=index, count=layout.num_stages, blocks=blocks[index]) for index in layout.stages_of(pp)]
 
 
 def cut_parts(
@@ -247,7 +214,9 @@ def cut_parts(
 ) -> list[ModelPart]:
     """The parts of this rank, parameters on the meta device. `make`: the whole model anew, and the PEFT model around it
     or None; `drops`: dropout is allowed in training; `balance`: of routers, or None."""
-    places = _places(shape, execution.layout, pp=world.layout.coordinates(world.rank).pp)
+    layout = execution.layout
+    blocks, here = stage_blocks(shape, num_stages=layout.num_stages), world.layout.coordinates(world.rank)
+    places = [StagePlace(index=n, count=layout.num_stages, blocks=blocks[n]) for n in layout.stages_of(here.pp)]
     return [_part(*make(), execution, place=place, shape=shape, drops=drops, balance=balance) for place in places]
 
 
@@ -280,8 +249,9 @@ def _part(
     )
     root.train(drops)
     route(model, compute=types.compute, balance=balance)
+    blocks = [anatomy.blocks[index] for index in place.blocks]
     if balance is not None:
-        mark_real((anatomy.blocks[index] for index in place.blocks), balance)
+        mark_real(blocks, balance)
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return ModelPart(
         model=model,
@@ -290,11 +260,11 @@ def _part(
         stage=Stage(
             index=place.index,
             root=root,
-            blocks=[anatomy.blocks[index] for index in place.blocks],
+            blocks=blocks,
             width=anatomy.backbone.config.hidden_size,  # pyright: ignore
             **_outside(anatomy, root, place),
-            experts=[experts for index in place.blocks for _, experts in mixtures(anatomy.blocks[index])],
-            parts=_slicing(anatomy, place, root=root) if execution.layout.tp > 1 else None,
+            experts=[experts for block in blocks for _, experts in mixtures(block)],
+            parts=_slicing(anatomy, place, root=root, blocks=blocks) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
         elements=elements,
@@ -308,14 +278,11 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
     """What a stage calls before its blocks and behind them, where these share no weight."""
     if _shared_ends(anatomy):
         return {}
-    try:
+    norm: list[nn.Module] = []
+    with suppress(UnsupportedError):  # transformers does not say where it is
         norm = [anatomy.backbone.get_submodule(outer_modules(anatomy)[1])]
-    except UnsupportedError:  # transformers does not say where it is
-        norm = []
-    return {
-        "before": [anatomy.embedding] if place.is_first else [],
-        "behind": [*norm, root.head_loss] if root.head_loss is not None else [],
-    }
+    behind = [] if root.head_loss is None else [*norm, root.head_loss]
+    return {"before": [anatomy.embedding] if place.is_first else [], "behind": behind}
 
 
 def _shared_ends(anatomy: Anatomy) -> set[int]:
@@ -325,15 +292,13 @@ def _shared_ends(anatomy: Anatomy) -> set[int]:
 
 def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
     """The whole model on the meta device, and the PEFT model around it (None for full fine-tuning)."""
-    model = build_on_meta(copy.deepcopy(config), attn_implementation=attention_of(execution))
-    if job.adapters is None:
-        return model, None
-    adapted = add_adapters(
-        model, job.adapters, base_model=base_name(job.model)[0], revision=hub_revision(job.model, folder=source)
-    )
-    if job.method == "qlora":
-        quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
-    join_where_alone(model, execution)
+    model, adapted = build_on_meta(copy.deepcopy(config), attn_implementation=attention_of(execution)), None
+    if job.adapters is not None:
+        base, revision = base_name(job.model)[0], hub_revision(job.model, folder=source)
+        adapted = add_adapters(model, job.adapters, base_model=base, revision=revision)
+        if job.method == "qlora":
+            quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
+        join_where_alone(model, execution)
     return model, adapted
 
 
@@ -351,14 +316,13 @@ def attention_of(execution: Execution) -> str:
     return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 
-def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule) -> Parts:
+def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule, blocks: list[nn.Module]) -> Parts:
     """The parts of a stage that tensor parallelism slices."""
-    _, norm = outer_modules(anatomy)
     return Parts(
         plan=tensor_plan(anatomy.model.config),
         embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
-        blocks=[anatomy.blocks[index] for index in place.blocks],
-        norm=anatomy.backbone.get_submodule(norm),
+        blocks=blocks,
+        norm=anatomy.backbone.get_submodule(outer_modules(anatomy)[1]),
         head=anatomy.head if place.is_last else None,
         compares=root.head_loss is not None and root.head_loss.takes_slices,
         drops=root.training and drops_out(anatomy.model),
@@ -371,11 +335,11 @@ def _set_types(model: nn.Module, types: Dtypes) -> None:
         parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
 
 
-def _saved_dtype(job: Job, config: Any, *, types: Dtypes) -> torch.dtype:
+def _saved_dtype(job: Job, config: Any, execution: Execution) -> torch.dtype:
     """As the job says; by default a model's source dtype, and of an adapter the trained one."""
     if job.train.save_dtype != "auto":
         return getattr(torch, job.train.save_dtype)
     if job.adapters is not None:
-        return types.trainable
+        return TYPES[execution.precision].trainable
     dtype = getattr(config, "dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else torch.float32

@@ -29,11 +29,8 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """AdamW (fused, `foreach` or in 8 bits), Adafactor or SGD over the trainable parameters, of which a pipeline stage
     may have none. Weight decay is applied to matrices only: not to norms and biases, as in Transformers, and not to
-    DoRA's magnitudes, which Transformers decays.
-
-    Args:
-        wholes: for each parameter a tensor with the shape and placement of what it is part of; None: they are whole.
-    """
+    DoRA's magnitudes, which Transformers decays. `wholes`: for each parameter a tensor with the shape and placement of
+    what it is part of; None: they are whole."""
     trainable = [p for p in parameters if p.requires_grad]
     wholes = {p: p for p in trainable} if wholes is None else wholes
     groups = [
@@ -41,16 +38,16 @@ def build_optimizer(
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]] or groups[:1]
+    rate: dict[str, Any] = {"lr": train.learning_rate}
     if name == "sgd":
-        return torch.optim.SGD(groups, lr=train.learning_rate, momentum=train.momentum)
-    betas = (train.adam_beta1, train.adam_beta2)
+        return torch.optim.SGD(groups, **rate, momentum=train.momentum)
     if name == "adafactor":
-        return Adafactor(groups, lr=train.learning_rate, placed=wholes)
+        return Adafactor(groups, **rate, placed=wholes)
+    adam: dict[str, Any] = {**rate, "betas": (train.adam_beta1, train.adam_beta2), "eps": train.adam_epsilon}
     if name == "adamw_8bit":
-        options = {"lr": train.learning_rate, "betas": betas, "eps": train.adam_epsilon}
-        return build_adamw_8bit(groups, placed=wholes, **options)
-    walk = {"foreach": True} if name == "adamw_foreach" else {"fused": True}
-    return torch.optim.AdamW(groups, lr=train.learning_rate, betas=betas, eps=train.adam_epsilon, **walk)
+        return build_adamw_8bit(groups, placed=wholes, **adam)
+    adam |= {"foreach": True} if name == "adamw_foreach" else {"fused": True}
+    return torch.optim.AdamW(groups, **adam)
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, *, train: TrainSpec, total_steps: int) -> LRScheduler:
@@ -68,24 +65,20 @@ def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
     return any(rate.lr_lambdas[0](step) for step in range(total_steps))
 
 
-@torch.no_grad()
 def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> torch.Tensor:
-    """The norm of all ranks' gradients, a float64 scalar on this rank's device.
-
-    Squares are summed in float32 within a tensor (on a CPU, within rows of it) and in float64 beyond.
-
-    Args:
-        counted: trained parameters that this rank owns.
-        device: of this rank; gradients may lie elsewhere.
-    """
+    """The norm of all ranks' gradients, a float64 scalar on this rank's `device`; they may lie elsewhere. `counted`:
+    trained parameters that this rank owns."""
     return norm_of([local_part(p.grad) for p in counted if p.grad is not None], device=device)
 
 
+@torch.no_grad()
 def norm_of(gradients: list[torch.Tensor], *, device: torch.device) -> torch.Tensor:
-    """As `gradient_norm`, of local parts that this rank owns."""
+    """As `gradient_norm`, of local parts that this rank owns. Squares are summed in float32 within a tensor (on a CPU,
+    within rows of it) and in float64 beyond."""
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for norms in (_norms_on_gpu, _norms_on_cpu):
-        found = norms(gradients)
+    on_gpu = [gradient for gradient in gradients if gradient.device.type != "cpu"]
+    on_cpu = [gradient for gradient in gradients if gradient.device.type == "cpu"]
+    for found in (_whole_norms(on_gpu), [norms for gradient in on_cpu for norms in _norms_of_rows(gradient)]):
         if found:
             total += torch.cat([one.reshape(-1) for one in found]).double().square().sum().to(device)
     if dist.is_initialized():
@@ -93,22 +86,17 @@ def norm_of(gradients: list[torch.Tensor], *, device: torch.device) -> torch.Ten
     return total.sqrt()
 
 
-def _norms_on_gpu(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    there = [gradient for gradient in gradients if gradient.device.type != "cpu"]
-    return list(torch._foreach_norm(there, 2, dtype=torch.float32)) if there else []  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
+def _whole_norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    return list(torch._foreach_norm(gradients, 2, dtype=torch.float32)) if gradients else []  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
 
 
-def _norms_on_cpu(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    there = (gradient.reshape(-1) for gradient in gradients if gradient.device.type == "cpu")
-    return [torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32) for flat in there for rows in _rows(flat)]
-
-
-def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _norms_of_rows(gradient: torch.Tensor) -> list[torch.Tensor]:
+    flat = gradient.reshape(-1)
     whole = flat.numel() // _ROW * _ROW
-    return flat[:whole].view(-1, _ROW), flat[whole:].view(1, -1)
+    rows = (flat[:whole].view(-1, _ROW), flat[whole:].view(1, -1))
+    return [torch.linalg.vector_norm(each, dim=1, dtype=torch.float32) for each in rows]
 
 
 def learning_rate(optimizer: torch.optim.Optimizer) -> float:
     """The rate the next step uses."""
-    group: dict[str, Any] = optimizer.param_groups[0]
-    return float(group["lr"])
+    return float(optimizer.param_groups[0]["lr"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,14 +46,10 @@ class OutOfMemoryError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Memory of a rank's device where it was out of memory; bytes.
-
-    Attributes:
-        used: the most that was in use at one instant: allocated on a GPU, resident of a CPU process.
-        reserved: the most that PyTorch's allocator held; None of a CPU process, which has none.
-        asked: what was asked for then; None where the error does not say.
-        held: weights and optimizer states; None where the model was not built yet.
-    """
+    """Memory of a rank's device where it was out of memory; bytes. `used`: the most that was in use at one instant,
+    allocated on a GPU, resident of a CPU process; `reserved`: the most that PyTorch's allocator held, None of a CPU
+    process, which has none; `asked`: what was asked for then, None where the error does not say; `held`: None where the
+    model was not built yet."""
 
     used: int
     reserved: int | None
@@ -61,6 +58,11 @@ class Measured:
     by_others: int
     who: str = ""
     held: Held | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Of a GPU, not of a process."""
+        return self.reserved is not None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -89,38 +91,29 @@ def explained(
 
 
 def _measure(error: BaseException, *, holding: Callable[[], Held] | None) -> Measured:
-    match = _ASKED.search(str(error))
+    match, device = _ASKED.search(str(error)), own_device()
     asked = int(float(match[1]) * _UNITS[match[2].lower()]) if match else None
     held = None if holding is None else holding()
-    device = own_device()
     if device.type == "cpu":
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
-        total = system_memory()
+        used, reserved, total, who = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB, None, system_memory(), ""
         mine = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
         others = max(0, total - available_memory() - mine)
-        return Measured(used=resident, reserved=None, asked=asked, total=total, by_others=others, held=held)
-    free, total = torch.cuda.mem_get_info(device)
-    others = max(0, total - free - torch.cuda.memory_reserved(device) - _OUTSIDE_BYTES)
-    return Measured(
-        used=torch.cuda.max_memory_allocated(device),
-        reserved=torch.cuda.max_memory_reserved(device),
-        asked=asked,
-        total=total,
-        by_others=others,
-        who=holders(device) if others else "",
-        held=held,
-    )
+    else:
+        free, total = torch.cuda.mem_get_info(device)
+        used, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+        others = max(0, total - free - torch.cuda.memory_reserved(device) - _OUTSIDE_BYTES)
+        who = holders(device) if others else ""
+    return Measured(used=used, reserved=reserved, asked=asked, total=total, by_others=others, who=who, held=held)
 
 
 def sentence(job: Job, planned: Candidate, *, rank: int, measured: Measured) -> str:
     """What a rank out of memory reports."""
     memory = planned.memory
     mine = next((one for one in memory.ranks if rank in one.ranks), memory.ranks[0])
-    kind, used, whole = "GPU", f"{format_gib(measured.used)} allocated", "a GPU"
-    if measured.reserved is None:
-        kind, used, whole = "process", f"{format_gib(measured.used)} resident", "a machine"
-    else:
-        used += f" and {format_gib(measured.reserved)} reserved"
+    kind, whole, used = "process", "a machine", f"{format_gib(measured.used)} resident"
+    if measured.reserved is not None:
+        kind, whole = "GPU", "a GPU"
+        used = f"{format_gib(measured.used)} allocated and {format_gib(measured.reserved)} reserved"
     asked = "" if measured.asked is None else f" when {format_gib(measured.asked)} more were asked for"
     who = f" ({measured.who})" if measured.who else ""
     return (
@@ -133,23 +126,20 @@ def sentence(job: Job, planned: Candidate, *, rank: int, measured: Measured) -> 
 
 def _larger(planned: RankMemory, measured: Measured, *, capacity: int) -> str:
     """Which part is more than was planned."""
-    on_gpu, held = measured.reserved is not None, measured.held
-    found: list[tuple[int, str]] = []
-    if on_gpu:  # what is left of the GPU beside others is less than the plan counted on
+    held, found = measured.held, list[tuple[int, str]]()
+    if measured.on_gpu:  # what is left of the GPU beside others is less than the plan counted on
         lacking = capacity - (measured.total - measured.by_others)
         more = f"others hold {format_gib(lacking)} more than when it was planned"
         found.append((lacking, f"{more}, and the same command plans around them"))
     if held is not None:
         weights, optimizer = planned.parts.get("weights", 0), planned.parts.get("optimizer", 0)
-        rest = planned.peak_bytes - weights - optimizer - planned.parts.get("context", 0)
         parts = [("weights", held.weights, weights), ("optimizer states", held.optimizer, optimizer)]
-        if on_gpu:  # a process holds libraries too, of which the plan knows nothing
+        if measured.on_gpu:  # a process holds libraries too, of which the plan knows nothing
+            rest = planned.peak_bytes - weights - optimizer - planned.parts.get("context", 0)
             passing = measured.used + (measured.asked or 0) - held.weights - held.optimizer
             parts.append(("gradients, activations and what passes", passing, rest))
-        found += [
-            (is_now - was, f"larger than planned: {name}, {format_gib(is_now)} for {format_gib(was)}")
-            for name, is_now, was in parts
-        ]
+        for name, now, then in parts:
+            found.append((now - then, f"larger than planned: {name}, {format_gib(now)} for {format_gib(then)}"))
     excess, text = max(found, default=(0, ""))
     if excess > _NOTICEABLE * planned.peak_bytes:
         return text
@@ -157,42 +147,35 @@ def _larger(planned: RankMemory, measured: Measured, *, capacity: int) -> str:
 
 
 def _next(job: Job, execution: Execution, measured: Measured) -> str:
-    """The first of the settings that need less memory and are trained, as a line to paste."""
-    on_gpu = measured.reserved is not None
-    smaller = next((one for one in _smaller(execution, on_gpu=on_gpu) if not execution_refusals(job, one)), None)
+    """The first of the settings that need less memory and are trained, as a line to paste; with what was chosen and
+    saves memory already, which a new plan might take back."""
+    ways = (replace(execution, **change) for change in _smaller(execution, on_gpu=measured.on_gpu))
+    smaller = next((one for one in ways if not execution_refusals(job, one)), None)
     if smaller is None:
-        return "next: " + ("more GPUs, or larger ones" if on_gpu else "fewer processes, or a machine with more memory")
-    return "next: " + " ".join(f"--set {setting}" for setting in _settings(job, execution, smaller))
+        fewer = "more GPUs, or larger ones" if measured.on_gpu else "fewer processes, or a machine with more memory"
+        return f"next: {fewer}"
+    layout = smaller.layout
+    chosen = {
+        "train.micro_batch_size": (smaller.micro_batch_size, True),
+        "train.gradient_checkpointing": (smaller.gradient_checkpointing, smaller.gradient_checkpointing != "none"),
+        "train.loss": (smaller.loss, smaller.loss != execution.loss),
+        "train.offload": (smaller.offload, smaller.offload != "none"),
+        "layout": (layout.strategy, layout != execution.layout or (job.layout == "auto" and layout.world_size > 1)),
+    }
+    return "next: " + " ".join(f"--set {key}={value}" for key, (value, is_said) in chosen.items() if is_said)
 
 
-def _settings(job: Job, before: Execution, after: Execution) -> Iterator[str]:
-    """What makes an execution: what it changes, and what was chosen and saves memory already, which a new plan might
-    take back."""
-    yield f"train.micro_batch_size={after.micro_batch_size}"
-    if after.gradient_checkpointing != "none":
-        yield f"train.gradient_checkpointing={after.gradient_checkpointing}"
-    if after.loss != before.loss:
-        yield f"train.loss={after.loss}"
-    if after.offload != "none":
-        yield f"train.offload={after.offload}"
-    if after.layout != before.layout or (job.layout == "auto" and after.layout.world_size > 1):
-        yield f"layout={after.layout.strategy}"
-
-
-def _smaller(execution: Execution, *, on_gpu: bool) -> Iterator[Execution]:
-    """Executions that need less memory; the cheapest in time first."""
+def _smaller(execution: Execution, *, on_gpu: bool) -> list[dict[str, Any]]:
+    """Changes of an execution by which it needs less memory; the cheapest in time first."""
     layout, micro = execution.layout, execution.micro_batch_size
-    if micro > 1:
-        yield replace(execution, micro_batch_size=micro // 2)
-    if execution.recompute != "full" and not execution.saves_on_host:
-        yield replace(execution, gradient_checkpointing="full")
-    if execution.loss == "full":
-        yield replace(execution, loss="chunked")
-    if on_gpu and execution.gradient_checkpointing != "offloaded":
-        yield replace(execution, gradient_checkpointing="offloaded")
-    if on_gpu and execution.offload == "none":
-        yield replace(execution, offload="optimizer")
-    if on_gpu and not execution.parameters_on_host:
-        yield replace(execution, offload="parameters")
-    if layout.world_size > 1 and layout.weight_shards == layout.pp == layout.tp == 1:
-        yield replace(execution, layout=Layout(dp_shard=layout.world_size))
+    replicates = layout.world_size > 1 and layout.weight_shards == layout.pp == layout.tp == 1
+    ways: list[tuple[bool, dict[str, Any]]] = [
+        (micro > 1, {"micro_batch_size": micro // 2}),
+        (execution.recompute != "full" and not execution.saves_on_host, {"gradient_checkpointing": "full"}),
+        (execution.loss == "full", {"loss": "chunked"}),
+        (on_gpu and execution.gradient_checkpointing != "offloaded", {"gradient_checkpointing": "offloaded"}),
+        (on_gpu and execution.offload == "none", {"offload": "optimizer"}),
+        (on_gpu and not execution.parameters_on_host, {"offload": "parameters"}),
+        (replicates, {"layout": Layout(dp_shard=layout.world_size)}),
+    ]
+    return [change for helps, change in ways if helps]

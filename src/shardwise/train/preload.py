@@ -28,5 +28,5 @@ def preload_libraries(run: RunDirectory) -> None:
 
 def leave_out_bitsandbytes(job: Job) -> None:
     """Makes it as good as not installed where nothing is quantised: PEFT imports it wherever it is, in seconds."""
-    if job.method != "qlora" and job.train.optimizer != "adamw_8bit":
+    if job.method != "qlora" and not job.train.optimizer_rule.in_8_bits:
         cast(dict[str, Any], sys.modules).setdefault("bitsandbytes", None)

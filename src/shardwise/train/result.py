@@ -43,12 +43,13 @@ def find_base(run: RunDirectory, named: str | None = None) -> Path:
     places = [above / Path(name).expanduser() for name in ([named] if named else [asked, said]) for above in seen]
     # What was trained on has known files: the first folder that has them, whoever else is called so.
     folders = [place.parent if place.is_file() else place for place in dict.fromkeys(places)]
-    found = [(folder, _changed(folder, recorded)) for folder in folders if (folder / "config.json").is_file()]
-    if not found:
+    folders = [folder for folder in folders if (folder / "config.json").is_file()]
+    if not folders and named:
+        folders = [find_model_folder(named)]
+    elif not folders:
         revision = adapter.get(BASE_KEYS[1]) or revision_of(run, said)
-        is_folder = said == manifest.get("base")
-        folder = find_model_folder(named) if named else _from_hub(run, said, revision=revision, is_folder=is_folder)
-        found = [(folder, _changed(folder, recorded))]
+        folders = [_from_hub(run, said, revision=revision, is_folder=said == manifest.get("base"))]
+    found = [(folder, _changed(folder, recorded)) for folder in folders]
     folder, changed = next((one for one in found if one[1] is None), found[0])
     if changed is None:
         return folder

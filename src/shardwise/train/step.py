@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -14,8 +14,8 @@ from shardwise.data.micro_batches import Documents, GlobalBatch, MicroBatch
 from shardwise.models.routing import Balance
 from shardwise.parallel.apply import Spread
 from shardwise.parallel.context import own_parts
-from shardwise.parallel.interface import Inputs
 from shardwise.parallel.mesh import World, to_device
+from shardwise.parallel.single_stage import Inputs
 from shardwise.train.loss import Targets
 from shardwise.train.loss_scale import LossScale
 
@@ -70,40 +70,34 @@ class GradientAccumulator:
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
         """The id of the first sample of this rank whose own loss is not finite. Every rank runs a forward for each of
         its samples, because forwards may gather weights."""
-        rows = [row for micro in batch.micro_batches for row in _rows(micro)]
-        samples = [row.sample_ids[0] for row in rows]
+        rows = [_row(micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids))]
         losses = self.spread.losses(self._inputs(rows))
-        bad = (s for s, loss in zip(samples, losses, strict=True) if not math.isfinite(loss.item()) and s >= 0)
-        return next(bad, None)
+        found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]
+        return next((sample for sample in found if sample >= 0), None)
 
     def _inputs(self, micros: Iterable[MicroBatch]) -> list[Inputs]:
-        device = self.world.device
+        layout, device = self.world.layout, self.world.device
+        at = layout.coordinates(self.world.rank).cp
+
+        def own(rows: torch.Tensor) -> torch.Tensor:
+            """This rank's parts of whole rows [batch, length], whose labels are shifted already."""
+            return own_parts(rows, degree=layout.cp, index=at)
+
         return [
             Inputs(
-                input_ids=to_device(self._own(micro.input_ids), device),
-                position_ids=to_device(self._own(micro.position_ids), device),
-                targets=Targets.of(self._own(micro.labels), device=device),
-                real=None if self.balance is None else to_device(self._own(micro.real), device),
+                input_ids=to_device(own(micro.input_ids), device),
+                position_ids=to_device(own(micro.position_ids), device),
+                targets=Targets.of(own(micro.labels), device=device),
+                real=None if self.balance is None else to_device(own(micro.real), device),
                 documents=micro.documents and replace(micro.documents, ends=to_device(micro.documents.ends, device)),
             )
             for micro in micros
         ]
 
-    def _own(self, rows: torch.Tensor) -> torch.Tensor:
-        """This rank's parts of whole rows [batch, length], whose labels are shifted already."""
-        layout = self.world.layout
-        return own_parts(rows, degree=layout.cp, index=layout.coordinates(self.world.rank).cp)
 
-
-def _rows(micro: MicroBatch) -> Iterator[MicroBatch]:
-    """Each sequence as a micro-batch of its own."""
-    for row, sample in enumerate(micro.sample_ids):
-        here = slice(row, row + 1)
-        yield MicroBatch(
-            input_ids=micro.input_ids[here],
-            position_ids=micro.position_ids[here],
-            labels=micro.labels[here],
-            real=micro.real[here],
-            sample_ids=(sample,),
-            documents=micro.documents and Documents.of(micro.position_ids[here]),
-        )
+def _row(micro: MicroBatch, row: int) -> MicroBatch:
+    """A sequence as a micro-batch of its own."""
+    here = slice(row, row + 1)
+    tensors = {name: getattr(micro, name)[here] for name in ("input_ids", "position_ids", "labels", "real")}
+    documents = micro.documents and Documents.of(micro.position_ids[here])
+    return MicroBatch(**tensors, sample_ids=micro.sample_ids[here], documents=documents)

@@ -16,14 +16,9 @@ from shardwise.parallel.ownership import local_part
 
 
 class Update:
-    """Loss and gradient norm of a step, on their way to the host, and what is done by them.
-
-    Args:
-        loss: float64 scalar on the rank's device.
-        norm: of gradients over all ranks; likewise.
-        scale: of the loss, by which gradients are too large.
-        max_norm: to which gradients are clipped, or 0.
-    """
+    """Loss and gradient norm of a step, on their way to the host, and what is done by them. `loss`, `norm` of the
+    gradients over all ranks: float64 scalars on the rank's device; `scale`: of the loss, by which gradients are too
+    large; `max_norm`: to which they are clipped, or 0."""
 
     def __init__(self, *, loss: torch.Tensor, norm: torch.Tensor, max_norm: float, scale: float = 1.0) -> None:
         norm = norm / scale
@@ -45,20 +40,20 @@ class Update:
     def launch(
         self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, check: Callable[[], bool]
     ) -> None:
-        """Steps an optimizer by clipped gradients, and frees these.
-
-        Args:
-            parameters: all that are trained on this rank.
-            check: whether the step is taken, or raises if a figure is not finite; to be called again once everything is
-                launched.
-        """
+        """Steps an optimizer by clipped gradients of all `parameters` that are trained on this rank, and frees these.
+        `check`: whether the step is taken, or raises if a figure is not finite; to be called again once everything is
+        launched."""
         groups, device = optimizer.param_groups, self._there.device
         if all(group.get("fused") and all(p.device == device for p in group["params"]) for group in groups):
-            bad = (~self._there.isfinite().all()).float()
-            _step(optimizer, found_inf=bad, grad_scale=self._divisor())
+            # What torch's GradScaler hands to fused optimizers.
+            given = {"found_inf": (~self._there.isfinite().all()).float(), "grad_scale": self._divisor()}
+            vars(optimizer).update(given)
+            optimizer.step()
+            for name in given:
+                delattr(optimizer, name)
         elif check():
             self._clip([local_part(p.grad) for p in parameters if p.grad is not None])
-            _step(optimizer, found_inf=None, grad_scale=None)
+            optimizer.step()
         optimizer.zero_grad()
 
     def _divisor(self) -> torch.Tensor | None:
@@ -72,11 +67,3 @@ class Update:
         scale = (clipped if 0 < clipped < 1 else 1.0) / self._scale
         if gradients and scale != 1:
             torch._foreach_mul_(gradients, scale)  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
-
-
-def _step(optimizer: torch.optim.Optimizer, **given: torch.Tensor | None) -> None:
-    """A step with what torch's GradScaler hands to fused optimizers."""
-    vars(optimizer).update(given)
-    optimizer.step()
-    for name in given:
-        delattr(optimizer, name)

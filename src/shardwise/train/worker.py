@@ -1,4 +1,4 @@
-"""One rank: `python -m shardwise.train.worker RUN_DIR`, started by the launcher, by torchrun or by a cluster.
+"""One rank of a training (`programs/worker.py`).
 
 It reads the run directory and nothing else, and leaves its results and, if it fails, the cause there.
 """
@@ -13,8 +13,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,46 +20,40 @@ import torch.distributed as dist
 from shardwise import __version__
 from shardwise.catalog.probe import version_of
 from shardwise.errors import InputError, RunDirectoryError
-from shardwise.parallel.mesh import World, join_world, own_device
+from shardwise.parallel.mesh import join_world, own_device
 from shardwise.spec.begin import is_to_wait, wait_to_begin
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.forecast import Candidate
+from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.spec.run import LAUNCH, RunDirectory, forget_steps_after, note_start, read_json, write_json
 from shardwise.train.build import Build, build
 from shardwise.train.device import check_device, check_memory
 from shardwise.train.guards.checks import agree, check_batches, check_layout, check_trained, gather
-from shardwise.train.guards.dtypes import together
+from shardwise.train.guards.read_back import together
 from shardwise.train.guards.replicas import check_replicas
 from shardwise.train.loop import LoopOutcome, train
 from shardwise.train.measuring.memory import Held, held
-from shardwise.train.measuring.rates import peak_flops
+from shardwise.train.measuring.metrics import peak_flops
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
 from shardwise.train.preload import leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
-from shardwise.train.watching.exit import end_process, ended_after
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import Progress, stated_seconds
-from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.signals import StopFlag, ended_after
 from shardwise.train.watching.watchdog import Watch
 
 #: What was to be written is written before process groups are destroyed: a rank does not wait longer for its peers.
 TEARDOWN_SECONDS = 10.0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs one rank of the run directory named by the only argument; returns the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) != 1:
-        print("usage: python -m shardwise.train.worker RUN_DIR", file=sys.stderr)
-        return 2
-    run = RunDirectory(Path(arguments[0]).resolve())
+def run_rank(run: RunDirectory) -> int:
+    """Runs one rank of a run directory; returns the exit status."""
     if is_to_wait():
         preload_libraries(run)
         wait_to_begin()
@@ -98,50 +90,56 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -> LoopOutcome:
-    job, execution, hardware, planned = read_request(run)
-    leave_out_bitsandbytes(job)
+    job, execution, hardware, forecast, planned = read_request(run)
     _set_environment(job)
     check_device(hardware)
-    if hardware.gpu.kind == "cuda":
-        check_memory(hardware, _chosen(run).memory, own_device())
+    check_memory(hardware, forecast, own_device())
     world = join_world(execution.layout)
     watch.joined(world)
     fingerprint = (read_json(run.data) or {}).get("fingerprint")
-    facts = {"job": job.to_json(), "execution": execution.to_json(), "data": fingerprint, "versions": _versions()}
-    agree(world, facts)
+    libraries = {name: version_of(name) for name in ("torch", "transformers", "peft", "safetensors")}
+    versions = {"python": platform.python_version(), "shardwise": __version__, **libraries}
+    agree(world, {"job": job.to_json(), "execution": execution.to_json(), "data": fingerprint, "versions": versions})
     if world.is_first:
         remove_leftovers(run.root)
         run.outcome.unlink(missing_ok=True)
     began = time.monotonic()
-    peak = peak_flops(world.device, TYPES[execution.precision].compute)
+    peak, peak_source = peak_flops(world.device, TYPES[execution.precision].compute)
     if world.is_first:
-        write_json(run.environment, _environment(world, peak=peak))
-    composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak[0])
+        sees = {
+            "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
+            "world_size": world.size,
+            "threads_per_process": torch.get_num_threads(),
+        }
+        write_json(run.environment, {**versions, **sees, "peak_flops": peak, "peak_flops_source": peak_source})
+    composed = build(run, job, execution, world=world, journal=journal, peak_flops=peak)
     model = composed.model
     journal.holding = lambda: _held(composed)
     check_layout(world, model.parameters, ownership=model.ownership, elements=model.elements)
     check_trained(world, model.parameters, ownership=model.ownership, planned=planned)
     journal.enter("types", **composed.types.start_line(together(gather(world, composed.types.read_back()))))
-    start = journal.step = composed.checkpoints.restore()
-    if start > composed.batches.total_steps:
-        asked = composed.batches.total_steps
-        raise RunDirectoryError(f"{run.root} has trained {start} steps, and the job asks for {asked}; raise its length")
+    start, total = composed.checkpoints.restore(), composed.batches.total_steps
+    journal.step = start
+    if start > total:
+        raise RunDirectoryError(f"{run.root} has trained {start} steps, and the job asks for {total}; raise its length")
     check_replicas(world, model.parameters, when="at the start")
     if world.is_first:
         journal.note(lambda: forget_steps_after(run, start))
-    _advance(composed, start)
-    if not _moves(composed):
+    if start:  # the schedule goes on where it was
+        composed.schedule.last_epoch = start - 1
+        composed.schedule.step()
+    if not moves(composed.schedule, total_steps=total):
         journal.warn("the learning rate is 0 in every step, all of which are warm-up: nothing will be trained")
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch, composed.data)
     if world.is_first:
-        begun = {"first_step": start + 1, "world_size": world.size, "peak_flops": peak[0]}
+        begun = {"first_step": start + 1, "world_size": world.size, "peak_flops": peak}
         ran = {"hardware": hardware.name, "execution": execution.to_json()}
         journal.note(lambda: note_start(run, {**begun, **ran}))
     composed.meter.begin()
     gc.collect()
     gc.freeze()  # what is there stays, and no collection of later garbage looks at it again
-    journal.enter("training", total_steps=composed.batches.total_steps, first_step=start + 1)
+    journal.enter("training", total_steps=total, first_step=start + 1)
     outcome = train(composed, start=start, journal=journal, stop=stop)
     seconds = time.monotonic() - began
     with journal.progress.patient():
@@ -149,120 +147,71 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     return outcome
 
 
-def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, int | None]:
-    """The job and the chosen execution of a run directory, and the hardware and how many trained elements its plan is
-    for. Raises InputError: either is missing or broken, or the plan chose nothing."""
-    job = read_job(run.resolved)
-    plan, chosen = read_plan(run.plan), _chosen(run)
-    hardware = Cluster.from_json(plan.hardware)
-    return job, chosen.execution, hardware, plan.model.get("num_trainable_parameters")
-
-
-def _chosen(run: RunDirectory) -> Candidate:
-    """What the plan of a run directory chose, with its forecast."""
-    chosen = read_plan(run.plan).best
-    if chosen is None:
+def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, MemoryForecast, int | None]:
+    """The job of a run directory; what its plan chose, for which hardware, with what forecast, and how many trained
+    elements it is for. Raises InputError: either is missing or broken, or the plan chose nothing."""
+    plan = read_plan(run.plan)
+    if (chosen := plan.best) is None:
         raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
-    return chosen
+    trained = plan.model.get("num_trainable_parameters")
+    return read_job(run.resolved), chosen.execution, Cluster.from_json(plan.hardware), chosen.memory, trained
 
 
 def _set_environment(job: Job) -> None:
     """What must be set before the first use of a device."""
+    leave_out_bitsandbytes(job)
     if job.train.full_determinism:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-def _advance(composed: Build, start: int) -> None:
-    """Puts the schedule where it was after `start` steps."""
-    if not start:
-        return
-    composed.schedule.last_epoch = start - 1
-    composed.schedule.step()
-
-
 def _finish(
     composed: Build, outcome: LoopOutcome, *, run: RunDirectory, hardware: str, journal: Journal, seconds: float
 ) -> None:
-    world = composed.world
-    ranks = gather(world, _rank_figures(composed))
+    world, meter, mine = composed.world, composed.meter, _held(composed)
+    figures = {
+        "rank": world.rank,
+        "peak_memory_bytes": meter.peak_bytes,
+        "weights": mine.weights,
+        "optimizer": mine.optimizer,
+        "other": meter.peak_bytes - mine.weights - mine.optimizer,
+        "phases": meter.phase_peaks,
+        **meter.device_figures(),
+    }
+    ranks = gather(world, figures)
     types = together(gather(world, composed.types.read_back()))
+    name = "stopped" if outcome.signal else "finished"
     # A start behind the last step measures nothing, and what was measured before stands.
     if world.is_first and journal.progress.has_stepped:
         measured = {
             "version": 1,
             "execution": composed.execution.to_json(),
-            "kind": composed.meter.kind,
-            "rows_seen": composed.meter.rows_seen,
-            "trained_seen": composed.meter.trained_seen,
+            "kind": meter.kind,
+            "rows_seen": meter.rows_seen,
+            "trained_seen": meter.trained_seen,
             "ranks": ranks,
             "dtypes": {**types, **composed.types.as_configured()},
             "train_seconds": seconds,
             "steps": outcome.steps,
-            "outcome": "stopped" if outcome.signal else "finished",
+            "outcome": name,
             "hardware": hardware,
         }
         journal.note(lambda: write_json(run.measured, measured))
     if not (outcome.signal or composed.is_trial):
-        _save_result(composed, outcome, run=run, journal=journal)
+        try:
+            trained = moves(composed.schedule, total_steps=composed.batches.total_steps)
+            save_final(composed.model, run=run, journal=journal, trained=trained)
+        except SaveError as error:  # a checkpoint, for which nothing is gathered, keeps what was trained
+            if outcome.saved or composed.checkpoints.save(outcome.steps):
+                again = f"{error}; the same command writes it again from checkpoint-{outcome.steps}"
+                raise SaveError(again) from error
+            raise
     composed.metrics.trackers.close()
-    name = "stopped" if outcome.signal else "finished"
     saved_step = outcome.steps if outcome.saved else None
     journal.outcome(name, signal=outcome.signal or None, saved_step=saved_step)
     journal.enter("done", outcome=name)
 
 
-def _save_result(composed: Build, outcome: LoopOutcome, *, run: RunDirectory, journal: Journal) -> None:
-    """Writes `final/`; where that fails, a checkpoint, for which nothing is gathered, keeps what was trained. Raises
-    SaveError: `final/` could not be written, or does not hold the live weights."""
-    try:
-        save_final(composed.model, run=run, journal=journal, trained=_moves(composed))
-    except SaveError as error:
-        if outcome.saved or composed.checkpoints.save(outcome.steps):
-            again = f"{error}; the same command writes it again from checkpoint-{outcome.steps}"
-            raise SaveError(again) from error
-        raise
-
-
-def _moves(composed: Build) -> bool:
-    return moves(composed.schedule, total_steps=composed.batches.total_steps)
-
-
-def _rank_figures(composed: Build) -> dict[str, Any]:
-    mine = _held(composed)
-    peak = composed.meter.peak_bytes
-    return {
-        "rank": composed.world.rank,
-        "peak_memory_bytes": peak,
-        "weights": mine.weights,
-        "optimizer": mine.optimizer,
-        "other": peak - mine.weights - mine.optimizer,
-        "phases": composed.meter.phase_peaks,
-        **composed.meter.device_figures(),
-    }
-
-
 def _held(composed: Build) -> Held:
     return held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
-
-
-def _versions() -> dict[str, str | None]:
-    libraries = {name: version_of(name) for name in ("torch", "transformers", "peft", "safetensors")}
-    return {"python": platform.python_version(), "shardwise": __version__, **libraries}
-
-
-def _environment(world: World, *, peak: tuple[float | None, str]) -> dict[str, Any]:
-    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"
-    return {
-        **_versions(),
-        "device": device,
-        "world_size": world.size,
-        "threads_per_process": torch.get_num_threads(),
-        "peak_flops": peak[0],
-        "peak_flops_source": peak[1],
-    }
-
-
-if __name__ == "__main__":
-    end_process(main())

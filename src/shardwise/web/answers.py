@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise import api
@@ -32,19 +32,19 @@ class Answers:
     """Answers questions, one after the other."""
 
     def __init__(self, models: Models) -> None:
-        self._models = models
-        self._turn = threading.Lock()
-        self._made: OrderedDict[tuple[str, ...], Plan] = OrderedDict()
+        self._models, self._turn = models, threading.Lock()
+        self._made: dict[tuple[str, ...], Plan] = {}
 
     def answer(self, question: WebQuestion) -> Answer:
         """What `shardwise plan` says to it."""
+        asked = question["model"]
         try:
-            model = self._models.find(question["model"], hub=question.hub) if question["model"] else ""
+            model = self._models.find(asked, hub=question.hub) if asked else ""
         except InputError as error:
             return _refused([Problem(where="model", message=str(error))])
         try:
-            dropped = question["model"].startswith(DROPPED)  # where it lies here is nobody's concern
-            return Answer(plan=self._plan(question, model), model=SAVED_AS if dropped else model)
+            # Where a dropped file lies here is nobody's concern.
+            return Answer(plan=self._plan(question, model), model=SAVED_AS if asked.startswith(DROPPED) else model)
         except InputError as error:
             return _refused(error.problems, place=model)
 
@@ -57,12 +57,12 @@ class Answers:
             made = self._made.pop(key, None) or api.plan(overrides=overrides, solve=question.solve)
             if lasting:
                 self._made[key] = made
-            while len(self._made) > _REMEMBERED:
-                self._made.popitem(last=False)
+            for old in [*self._made][:-_REMEMBERED]:
+                del self._made[old]
         return made
 
 
-def _refused(problems: tuple[Problem, ...] | list[Problem], *, place: str = "") -> Answer:
+def _refused(problems: Sequence[Problem], *, place: str = "") -> Answer:
     """Each sentence beside the field that it is about."""
     by_field: dict[str, list[str]] = {}
     general: list[str] = []

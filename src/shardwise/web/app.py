@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,11 +22,11 @@ from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.sentences import main_reason, verdict
-from shardwise.units import format_count
+from shardwise.spec.plan.sentences import verdict
+from shardwise.spec.plan.timeline import KIND_WORDS
+from shardwise.units import format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
-from shardwise.web.guard import App, Guard
-from shardwise.web.learn import learn_page
+from shardwise.web.guard import Guard
 from shardwise.web.models import Models
 from shardwise.web.question import FIELDS, WebQuestion
 from shardwise.web.runs import Runs, events, stamp
@@ -33,7 +34,6 @@ from shardwise.web.runs import Runs, events, stamp
 #: Of the report's own pages, and of these.
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _SHARED, _OWN = ("page.css", "page.js", "uplot.css", "uplot.min.js"), ("web.css", "web.js", "icon.svg")
-METHODS, GOALS, LAYOUTS = get_args(Method), get_args(Goal), ("auto", *STRATEGIES)
 HARDWARE = (
     *("any", "1x RTX-4090", "2x RTX-4090", "4x RTX-6000-Ada", "4x L40S", "8x A100-80GB", "8x H100-SXM"),
     *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),
@@ -47,18 +47,19 @@ SOLVES = {
     "gpus": "the fewest GPUs",
 }
 MOST_COMPARED = 4
+#: Strategies in the order in which one meets them, and how the toy's layers, rows and tensors are called.
+ORDER = ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2")
+LETTERS, ROWS = ("a", "b", "c"), range(3)
+HELD = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer states"}
 #: Seconds for a file of a page's size.
 LONGEST_UPLOAD = 10
 
 
 @cache
 def _environment() -> Environment:
+    loader = PackageLoader("shardwise.web")
     environment = Environment(
-        loader=PackageLoader("shardwise.web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(count=format_count)  # pyright: ignore[reportUnknownMemberType]
     return environment
@@ -71,7 +72,7 @@ def render(template: str, *, status: int = 200, headers: dict[str, str] | None =
     return HTMLResponse(text.encode("utf-8", errors="replace"), status_code=status, headers=headers)
 
 
-def build_app(folder: Path, *, host: str, port: int, token: str | None) -> App:
+def build_app(folder: Path, *, host: str, port: int, token: str | None) -> Guard:
     """The application that serves what lies below a folder, behind its guard."""
     pages = Pages(folder)
     routes = [
@@ -84,16 +85,15 @@ def build_app(folder: Path, *, host: str, port: int, token: str | None) -> App:
         Route("/learn", pages.learn),
         Route("/static/{name}", static),
     ]
-    handlers: Any = {InputError: _refused, 404: _missing}
+
+    def refused(_: Request, error: Exception) -> HTMLResponse:
+        return render("message.html", status=400, title="This cannot be shown", sentences=str(error).splitlines())
+
+    def missing(_: Request, __: Exception) -> HTMLResponse:
+        return render("message.html", status=404, title="There is no such page", sentences=[])
+
+    handlers: Any = {InputError: refused, 404: missing}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), host=host, port=port, token=token)
-
-
-def _refused(_: Request, error: InputError) -> HTMLResponse:
-    return render("message.html", status=400, title="This cannot be shown", sentences=str(error).splitlines())
-
-
-def _missing(_: Request, __: Exception) -> HTMLResponse:
-    return render("message.html", status=404, title="There is no such page", sentences=[])
 
 
 class Pages:
@@ -112,26 +112,31 @@ class Pages:
         except InputError as error:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
-        shown = query.get("copy", "job.yaml")
+        shown, made = query.get("copy", "job.yaml"), answer.plan
+        found: dict[str, Any] = {"verdict": "", "why": "", "part": "", "copied": None}
+        if made is not None:
+            found = {
+                "verdict": _sentence(verdict(made)),
+                "why": f"{api.main_reason(made)}.",
+                "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
+                "copied": copied(shown, question, made, model=answer.model),
+            }
         return render(
             "ask.html",
-            status=200 if answer.plan is not None else 400,
+            status=400 if made is None else 200,
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
             gpus=[(gpu.name, gpu.memory_bytes) for gpu in api.known_gpus()],
-            methods=METHODS,
-            goals=GOALS,
-            layouts=LAYOUTS,
+            methods=get_args(Method),
+            goals=get_args(Goal),
+            layouts=("auto", *STRATEGIES),
             solves=SOLVES,
             hardware=HARDWARE,
             answer=answer,
-            verdict="" if answer.plan is None else _sentence(verdict(answer.plan)),
-            why="" if answer.plan is None else f"{main_reason(answer.plan)}.",
-            part="" if answer.plan is None else Markup(api.plan_as_part(answer.plan, model=answer.model)),  # noqa: S704
             copies=("job.yaml", "command", *api.export_targets()),
             shown=shown,
-            copied=None if answer.plan is None else copied(shown, question, answer.plan, model=answer.model),
+            **found,
         )
 
     def plan_json(self, request: Request) -> Response:
@@ -164,21 +169,14 @@ class Pages:
         if request.query_params.get("show") == "plan":
             part = Markup(api.plan_as_part(api.plan_of_run(path)))  # noqa: S704 - rendered with every value escaped
             return render("run.html", name=name, shows="plan", part=part, curves=None, events=[], live=False)
-        tag = f'"{stamp(path)}"'
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"etag": tag})
-        found = api.read_report(path)
-        part, curves = map(Markup, api.report_as_part(found))
-        return render(
-            "run.html",
-            headers={"etag": tag},
-            name=name,
-            shows="report",
-            part=part,
-            curves=curves,
-            events=events(path),
-            live=found.outcome.state in api.GOES_ON,
-        )
+
+        def page() -> dict[str, Any]:
+            found = api.read_report(path)
+            part, curves = map(Markup, api.report_as_part(found))
+            live = found.outcome.state in api.GOES_ON
+            return {"name": name, "part": part, "curves": curves, "events": events(path), "live": live}
+
+        return _if_changed(request, [path], "run.html", page, shows="report")
 
     def compare(self, request: Request) -> Response:
         """Several runs side by side."""
@@ -186,16 +184,61 @@ class Pages:
         if not 2 <= len(names) <= MOST_COMPARED:
             raise InputError(f"{len(names)} runs are named; 2 to {MOST_COMPARED} are put side by side")
         runs = [(name, self._runs.find(name)) for name in names]
-        tag = f'"{"-".join(stamp(path) for _, path in runs)}"'
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"etag": tag})
-        part, curves, live = api.runs_as_part(runs)
-        part, curves = map(Markup, (part, curves))
-        return render("compare.html", headers={"etag": tag}, names=names, part=part, curves=curves, live=live)
+
+        def page() -> dict[str, Any]:
+            part, curves, live = api.runs_as_part(runs)
+            return {"names": names, "part": Markup(part), "curves": Markup(curves), "live": live}  # noqa: S704
+
+        return _if_changed(request, [path for _, path in runs], "compare.html", page)
 
     def learn(self, request: Request) -> Response:
         """The toy model, at one moment of its step."""
-        return render("learn.html", **learn_page(request.query_params))
+        return render("learn.html", **_learn_page(request.query_params))
+
+
+def _if_changed(
+    request: Request, paths: Sequence[Path], template: str, page: Callable[[], dict[str, Any]], **context: Any
+) -> Response:
+    """The page of runs, or that none of them has written anything since it was last asked for."""
+    tag = f'"{"-".join(map(stamp, paths))}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"etag": tag})
+    return render(template, headers={"etag": tag}, **context, **page())
+
+
+def _learn_page(query: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows at the place that the address names; what it does not have is taken as the beginning."""
+    strategies = {one.name: one for one in api.STRATEGIES}
+    under = query.get("under", "")
+    under = under if under in strategies else ORDER[0]
+    found, at = api.frames(under), query.get("at", "1")
+    is_number = at.isascii() and at.isdigit() and len(at) <= 4
+    place = max(1, min(int(at), len(found))) if is_number else 1
+    frame = found[place - 1]
+    return {
+        "strategies": [strategies[name] for name in ORDER],
+        "strategy": strategies[under],
+        "under": under,
+        "place": place,
+        "count": len(found),
+        "frame": frame,
+        "when": f"{format_seconds(frame.start)} to {format_seconds(frame.end)} of the step",
+        "letters": LETTERS,
+        "rows": ROWS,
+        "held": HELD,
+        "words": KIND_WORDS,
+        "in_words": _in_words,
+        "chart": Markup(api.toy_chart(under, share=frame.share)),  # noqa: S704 - rendered with every value escaped
+    }
+
+
+def _in_words(held: frozenset[tuple[int, int]]) -> str:
+    """Pieces in letters: `a b c` are whole layers, `a0` is the first row of a."""
+    found: list[str] = []
+    for layer, letter in enumerate(LETTERS):
+        rows = [row for row in ROWS if (layer, row) in held]
+        found += [letter] if len(rows) == len(ROWS) else [f"{letter}{row}" for row in rows]
+    return " ".join(found) or "nothing"
 
 
 def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict[str, str]:

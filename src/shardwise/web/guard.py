@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from shardwise.web.models import MOST_BYTES
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from shardwise.web.models import MOST_BYTES
 
 COOKIE = "shardwise_token"
 MOST_OF_ADDRESS, MOST_OF_HEAD = 8 * 1024, 16 * 1024
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
+SELF = ("script-src", "style-src", "img-src", "connect-src", "form-action")
+NONE = ("default-src", "base-uri", "frame-ancestors")
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": "; ".join([f"{one} 'none'" for one in NONE] + [f"{one} 'self'" for one in SELF]),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
@@ -34,18 +29,23 @@ HEADERS = {
 }
 
 
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 class Guard:
     """Refuses what a browser on this page would not send; `host` is the address that is listened on."""
 
-    def __init__(self, app: App, *, host: str, port: int, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, port: int, token: str | None) -> None:
         self._app, self._host, self._port, self._token = app, host, port, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,41 +56,42 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        headers: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        refused = self._refusal(scope, headers)
-        answer = with_headers(send)
-        if refused is not None:
-            await say(answer, *refused)
+        headers, app = Headers(scope=scope), self._app
+        if refused := self._refusal(scope, headers):
+            app = _said(*refused)
         elif self._token is not None and not self._has_token(headers):
-            await self._take_token(scope, answer)
-        else:
-            await self._app(scope, receive, answer)
+            app = self._take_token(scope)
 
-    def _refusal(self, scope: Scope, headers: dict[str, list[str]]) -> tuple[int, str] | None:
-        hosts = headers.get("host", [])
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    own.setdefault(name, value)
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_here(hosts[0]):
             return 421, "this address is not the one that is served"
-        origins = headers.get("origin", [])
-        if any(origin != f"http://{hosts[0]}" for origin in origins):
-            return 403, "another page asks, and only this one's own are answered"
         # Links to this page may stand anywhere; what another page would load or frame of it may not.
-        site, mode = (headers.get(f"sec-fetch-{name}", [""])[0] for name in ("site", "mode"))
-        if site in ("cross-site", "same-site") and mode != "navigate":
+        site, mode = (headers.get(f"sec-fetch-{name}") for name in ("site", "mode"))
+        is_loaded = site in ("cross-site", "same-site") and mode != "navigate"
+        if is_loaded or any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
             return 403, "another page asks, and only this one's own are answered"
         if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_OF_ADDRESS:
             return 414, f"the address is longer than {MOST_OF_ADDRESS} bytes"
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_OF_HEAD:
             return 431, f"the request has more than {MOST_OF_HEAD} bytes of headers"
-        posts = scope["method"] == "POST"
-        if scope["method"] not in ("GET", "HEAD") and not (posts and scope["path"] == "/config"):
+        most = MOST_BYTES if scope["method"] == "POST" else 0
+        if scope["method"] not in ("GET", "HEAD") and not (most and scope["path"] == "/config"):
             return 405, "there is nothing here to change"
-        size = headers.get("content-length", ["0"])
+        size = headers.getlist("content-length") or ["0"]
         if "transfer-encoding" in headers or len(size) != 1 or not size[0].isdecimal():
             return 411, "a body has to say its length"
-        if int(size[0][:20]) > (MOST_BYTES if posts else 0):
-            return 413, f"is larger than {MOST_BYTES if posts else 0} bytes; a model's config.json is a page"
+        if int(size[0][:20]) > most:
+            return 413, f"is larger than {most} bytes; a model's config.json is a page"
         return None
 
     def _is_here(self, host: str) -> bool:
@@ -100,13 +101,13 @@ class Guard:
             name, port = host, "80"
         if port != str(self._port):
             return False
-        if is_loopback(self._host):
+        if name.lower() in LOOPBACK or is_loopback(self._host):
             return name.lower() in LOOPBACK
-        return name.lower() in LOOPBACK | {self._host.lower()} or _is_address(name)
+        return name.lower() == self._host.lower() or _address(name) is not None
 
-    def _has_token(self, headers: dict[str, list[str]]) -> bool:
+    def _has_token(self, headers: Headers) -> bool:
         try:
-            cookie = SimpleCookie("; ".join(headers.get("cookie", []))).get(COOKIE)
+            cookie = SimpleCookie("; ".join(headers.getlist("cookie"))).get(COOKIE)
         except CookieError:
             return False
         return cookie is not None and self._is_token(cookie.value)
@@ -114,45 +115,19 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
 
-    async def _take_token(self, scope: Scope, send: Send) -> None:
+    def _take_token(self, scope: Scope) -> ASGIApp:
         """A token in the address becomes a cookie, and leaves the address."""
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == "token" and self._is_token(value) for name, value in pairs):
-            await say(send, 401, "this page needs the token that `shardwise serve` printed: open the address with it")
-            return
+            return _said(401, "this page needs the token that `shardwise serve` printed: open the address with it")
         rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         # A path that begins with two slashes would be another host.
         path = "/" + str(scope["path"]).strip("/").partition("/")[0]
         cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         location = path + (f"?{rest}" if rest else "")
-        await say(send, 303, "", headers={"set-cookie": cookie, "location": location})
+        return _said(303, "", headers={"set-cookie": cookie, "location": location})
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
-def with_headers(send: Send) -> Send:
-    """Answers carry the headers that browsers are to obey."""
-
-    async def sending(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            own = {name for name, _ in message["headers"]}
-            added = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in own]
-            message = {**message, "headers": [*message["headers"], *added]}
-        await send(message)
-
-    return sending
-
-
-async def say(send: Send, status: int, sentence: str, *, headers: dict[str, str] | None = None) -> None:
+def _said(status: int, sentence: str, *, headers: dict[str, str] | None = None) -> ASGIApp:
     """A short answer, after which the connection is closed: what is left of a request is not read."""
-    body = f"{sentence}\n".encode()
-    kept = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), "connection": "close"}
-    lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**kept, **(headers or {})}.items()]
-    await send({"type": "http.response.start", "status": status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})
+    return PlainTextResponse(f"{sentence}\n", status_code=status, headers={"connection": "close", **(headers or {})})

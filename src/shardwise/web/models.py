@@ -52,11 +52,10 @@ class Models:
             return place
         if hub and api.is_hub_id(text) and not Path(text).exists():
             return text
-        message = (
+        raise ModelError(
             f"{text[:80]!r} is no model of the catalogue and no folder or config.json below the served folder; drop a "
             "config.json, or let the hub be asked"
         )
-        raise ModelError(message)
 
     def _dropped(self, text: str) -> str:
         digest = text.removeprefix(DROPPED)

@@ -25,7 +25,8 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of the page: `key` of a job, and the flag of `shardwise plan` that sets it, if it has one."""
+    """One field of the page: `key` of a job, and the flag of `shardwise plan` that sets it, if it has one. `usual`:
+    what the page opens with; `number`: the ends of a slider; `left_out`: what a job has that does not say it."""
 
     name: str
     label: str
@@ -36,8 +37,7 @@ class Field:
     left_out: str = ""
 
 
-#: In the order of the page. `number`: the ends of a slider; `left_out`: what a job has that does not say it; `usual`:
-#: what the page opens with.
+#: In the order of the page.
 FIELDS = (
     Field(name="model", label="Model", key="model", usual="llama-3.1-8b", flag="--model"),
     Field(name="method", label="Method", key="method", usual="lora", flag="--method"),
@@ -95,19 +95,16 @@ class WebQuestion:
         """The fields that say something, with the model as it is planned. Hardware that is left open is `any`; adapters
         have a rank, and full fine-tuning has none."""
         for field in FIELDS:
-            text = model if field.name == "model" else self.texts[field.name]
-            if field.name == "hardware" and not text:
-                text = "any"
-            if not text or field.key == SOLVE or (field.name == "rank" and self.texts["method"] in ("full", "")):
+            text = {**self.texts, "model": model, "hardware": self["hardware"] or "any"}[field.name]
+            if not text or field.key == SOLVE or (field.name == "rank" and self["method"] in ("full", "")):
                 continue
             is_number = field.number is not None and _NUMBER.fullmatch(text)
             yield field, (float(text) if "." in text else int(text)) if is_number else text
 
     def overrides(self, model: str) -> list[Override]:
         """What `api.plan` is called with; errors name the field."""
-        return [
-            Override(text=f"{field.key}={json.dumps(value)}", where=field.name) for field, value in self.values(model)
-        ]
+        values = ((field, json.dumps(value)) for field, value in self.values(model))
+        return [Override(text=f"{field.key}={value}", where=field.name) for field, value in values]
 
     @property
     def solve(self) -> str | None:

@@ -17,6 +17,8 @@ from shardwise.spec.run import RunDirectory, read_json, read_lines
 #: How deep run directories may lie, how many are listed, and how many events are shown.
 _DEEPEST, MOST_RUNS, MOST_EVENTS = 4, 200, 40
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
+#: Keys of an event that are not its details.
+OWN = ("time", "phase", "notice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +33,6 @@ class RunLine:
     loss: float | None
     tokens_per_second: float | None
     changed: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """What happened, and when, as text."""
-
-    at: str
-    what: str
 
 
 class Runs:
@@ -81,17 +75,16 @@ def stamp(path: Path) -> str:
 def _line(name: str, path: Path) -> RunLine:
     run = RunDirectory(path)
     plan, last = read_json(run.plan) or {}, _last_record(run)
-    step, loss, rate = (last.get(key) for key in ("step", "loss", "tokens_per_second"))
-    model = _text(plan, "job", "model")
+    step = last.get("step")
     files = [file for file in (run.metrics, run.events, run.plan) if file.is_file()]
     return RunLine(
         name=name,
         state=_state(run, step=step),
-        model=model,
+        model=_text(plan, "job", "model"),
         strategy=_text(plan, "candidates", plan.get("chosen"), "strategy"),
         step=step if isinstance(step, int) else None,
-        loss=_number(loss),
-        tokens_per_second=_number(rate),
+        loss=_number(last.get("loss")),
+        tokens_per_second=_number(last.get("tokens_per_second")),
         changed=max((file.stat().st_mtime for file in files), default=0),
     )
 
@@ -136,21 +129,17 @@ def _text(plan: Any, *keys: Any) -> str | None:
     return plan if isinstance(plan, str) else None
 
 
-def events(path: Path) -> list[Event]:
-    """Phases and notices, the last first."""
+def events(path: Path) -> list[tuple[str, str]]:
+    """Phases and notices, the last first: when, and what happened, as text."""
     run = RunDirectory(path)
     timed: list[tuple[float, str]] = []
     for record in (*read_lines(run.events), *read_lines(run.notices)):
         at, what = _number(record.get("time")), record.get("phase") or record.get("notice")
         if at is None or not isinstance(what, str):
             continue
-        detail = [f"{key.replace('_', ' ')} {value}" for key, value in record.items() if key not in _OF_AN_EVENT]
+        detail = [f"{key.replace('_', ' ')} {value}" for key, value in record.items() if key not in OWN]
         timed.append((at, ", ".join([what, *detail])[:400]))
-    last = sorted(timed, reverse=True)[:MOST_EVENTS]
-    return [Event(at=_clock(at), what=what) for at, what in last]
-
-
-_OF_AN_EVENT = ("time", "phase", "notice")
+    return [(_clock(at), what) for at, what in sorted(timed, reverse=True)[:MOST_EVENTS]]
 
 
 def _clock(at: float) -> str:

@@ -15,10 +15,6 @@ from shardwise.web.app import build_app
 from shardwise.web.guard import is_loopback
 
 _LEAST_LETTERS = 16
-#: Connections at a time, and bytes of a request's head.
-_MOST_CONNECTIONS, _MOST_HEAD = 64, 32 * 1024
-#: Objects, and collections of each younger generation, after which garbage is collected.
-_COLLECTED_AFTER = (50_000, 20, 20)
 
 
 def listen(folder: Path, *, host: str, port: int, token: str | None, told: Callable[[str], None]) -> None:
@@ -43,13 +39,13 @@ def listen(folder: Path, *, host: str, port: int, token: str | None, told: Calla
         lifespan="off",
         http="h11",
         ws="none",
-        limit_concurrency=_MOST_CONNECTIONS,
-        h11_max_incomplete_event_size=_MOST_HEAD,
+        limit_concurrency=64,
+        h11_max_incomplete_event_size=32 * 1024,  # bytes of a request's head
         timeout_graceful_shutdown=2,
     )
     # Modules stay, and an answer makes many objects that live until it ends: neither is searched for cycles each time.
     gc.freeze()
-    gc.set_threshold(*_COLLECTED_AFTER)
+    gc.set_threshold(50_000, 20, 20)
     uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise import api
-from shardwise.api.batch import largest, sizes_beside
+from shardwise.api.runs.batch import largest, sizes_beside
 from shardwise.cli.progress import plan_lines
 from shardwise.errors import DoesNotFitError, InputError, WorkerFailedError
 from shardwise.spec.layout.axes import Layout

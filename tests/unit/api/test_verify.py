@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardwise import api
-from shardwise.api.verifying import for_parity
+from shardwise.api.checks.verifying import for_parity
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
 from shardwise.spec.job.file import parse_job

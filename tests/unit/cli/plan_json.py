@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from shardwise.units import MIB
 from tests.unit.house.tree import ROOT
 
 SCHEMA = ROOT / "docs/plan.schema.json"
 
-#: Where floating-point sums are taken in another order, or by another machine's libraries.
-ROUNDING = 1e-9
+#: As far a figure may move: seconds, bytes from `_BYTES` on, and what sentences say of them.
+FIGURES, _BYTES = 0.01, MIB
+_FIGURE = re.compile(r"\d+\.\d+")
 SCREEN = 400
 
 
@@ -60,7 +63,7 @@ def written(document: Any, indent: int = 0) -> str:
 
 
 def differences(found: Any, expected: Any, at: str = "$") -> Iterator[str]:
-    """Where two documents differ by more than rounding, each place with both values."""
+    """Where two documents differ in what was chosen, or a figure by more than 1 %, each place with both values."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in [*expected, *(key for key in found if key not in expected)]:
             if key not in found or key not in expected:
@@ -75,6 +78,15 @@ def differences(found: Any, expected: Any, at: str = "$") -> Iterator[str]:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    if type(found) is float and type(expected) is float:
-        return abs(found - expected) <= ROUNDING * max(abs(found), abs(expected))
-    return type(found) is type(expected) and found == expected
+    if type(found) is not type(expected):
+        return False
+    if isinstance(found, str):
+        figures = zip(_FIGURE.findall(found), _FIGURE.findall(expected), strict=False)
+        return _FIGURE.sub("", found) == _FIGURE.sub("", expected) and all(_near(*map(float, two)) for two in figures)
+    if isinstance(found, float) or (isinstance(found, int) and found > _BYTES):
+        return _near(found, expected)
+    return found == expected
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= FIGURES * max(abs(one), abs(other))

@@ -38,11 +38,8 @@ def test_every_mistake_is_a_sentence_at_its_place(shardwise, tmp_path, verb, tex
     job.write_text(text, encoding="utf-8")
     sets = ("--set", f"output_dir={tmp_path / 'run'}") if text.startswith(GOOD) else ()
     said = shardwise(verb, job, *sets)
-    assert said.code == 2, said.err
-    assert said.out == ""
-    assert "Traceback" not in said.err
+    assert (said.code, said.out) == (2, ""), said.err
     lines = said.err.splitlines()
-    assert lines, "an error is said"
     assert all(re.match(rf"error: {re.escape(str(job))}:\d+: |error: --set ", found) for found in lines), said.err
     assert f"{job}:{line}: " in said.err
     assert words in said.err
@@ -96,14 +93,8 @@ def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path, monkeypatch) -> 
     ("model", "layout", "gpus", "says"),
     [
         ("tinyllama-1.1b", "{pp: 32}", 32, "32 pipeline stages for 22 layers; use pp: 22 at most"),
-        (
-            *("tinyllama-1.1b", "tp", 8),
-            "tp = 8 does not divide the model's 4 key-value heads; the largest tp that slices it evenly is 4",
-        ),
-        (
-            *("gpt2", "tp", 8),
-            "gpt2 is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: fsdp",
-        ),
+        ("tinyllama-1.1b", "tp", 8, "tp = 8 does not divide the model's 4 key-value heads; the largest tp that slices"),
+        ("gpt2", "tp", 8, "gpt2 is not sliced by tensor parallel (tp) in this version; the nearest layout that tra"),
     ],
 )
 def test_a_layout_that_the_model_cannot_be_cut_into_is_a_mistake_in_the_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,16 +11,17 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise import api
 from shardwise.catalog.models import read_model
-from shardwise.cli.main import main
 from shardwise.spec.plan.generation import cache_elements
+from tests.unit.cli.conftest import Shardwise
 
 
-def _plan(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", "--task", "generate", *options])
-    code = ended.value.code
-    said = capsys.readouterr()
-    return int(code or 0), said.out + said.err
+@pytest.fixture
+def asked(shardwise: Shardwise) -> Callable[..., tuple[int, str]]:
+    def run(*options: str) -> tuple[int, str]:
+        said = shardwise("plan", "--task", "generate", *options)
+        return said.code, said.out + said.err
+
+    return run
 
 
 SIZES = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
@@ -42,23 +44,23 @@ def test_weights_and_keys_and_values_are_those_that_transformers_holds(model_typ
     assert found.weight_bytes == sum(p.nbytes for p in model.parameters())
 
 
-def test_what_fits_is_said_with_a_table(capsys) -> None:
-    code, said = _plan(
-        capsys, "--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x L4", "--set", "data.max_length=8192"
+def test_what_fits_is_said_with_a_table(asked) -> None:
+    code, said = asked(
+        "--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x L4", "--set", "data.max_length=8192"
     )
     assert code == 1
     assert "does not fit on 1x L4" in said and "8 sequences of 8,192 tokens take 23.0 GiB of 20.6 GiB" in said
     assert "weights          15.0 GiB in bfloat16" in said and "128 KiB a token" in said
     assert "16,384 17.0 23.0! 31.0!" in " ".join(said.split())
-    code, said = _plan(
-        capsys, "--model", "llama-3.1-70b", "--method", "qlora", "--hardware", "1x H100-SXM", "--global-batch-size", "1"
+    code, said = asked(
+        "--model", "llama-3.1-70b", "--method", "qlora", "--hardware", "1x H100-SXM", "--global-batch-size", "1"
     )
     assert code == 0
     assert "one sequence of 1,024 tokens takes " in said and "in 4 bits, with adapters" in said
 
 
-def test_open_hardware_is_answered_with_the_cheapest_that_holds_it(capsys) -> None:
-    code, said = _plan(capsys, "--model", "llama-3.1-70b", "--method", "full", "--hardware", "any", "--json")
+def test_open_hardware_is_answered_with_the_cheapest_that_holds_it(asked) -> None:
+    code, said = asked("--model", "llama-3.1-70b", "--method", "full", "--hardware", "any", "--json")
     found = json.loads(said)
     assert code == 0 and found["task"] == "generate"
     assert found["capacity_bytes"] > found["asked"]["total_bytes"] > found["weight_bytes"] == 2 * 70_553_706_496
@@ -68,26 +70,22 @@ def test_open_hardware_is_answered_with_the_cheapest_that_holds_it(capsys) -> No
     assert (small.hardware, small.asked.fits) == (None, None)
 
 
-def test_what_generating_has_not_is_refused(capsys) -> None:
-    assert _plan(capsys, "--model", "llama-3.1-8b", "--timeline") == (
-        2,
-        "error: --task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output; "
-        "leave them out\n",
-    )
-    with pytest.raises(SystemExit):
-        main(["plan", "--model", "llama-3.1-8b", "--task", "serve"])
-    assert "--task serve: there is no such task; write --task train or --task generate" in capsys.readouterr().err
+def test_what_generating_has_not_is_refused(asked, shardwise) -> None:
+    has_not = "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output"
+    assert asked("--model", "llama-3.1-8b", "--timeline") == (2, f"error: {has_not}; leave them out\n")
+    refused = shardwise("plan", "--model", "llama-3.1-8b", "--task", "serve").err
+    assert "--task serve: there is no such task; write --task train or --task generate" in refused
 
 
-def test_a_length_beyond_the_positions_is_refused_and_the_table_ends_with_them(capsys) -> None:
-    asked = ("--model", "llama-3.1-8b", "--hardware", "1x H100-SXM")
-    code, said = _plan(capsys, *asked, "--max-length", "131073")
+def test_a_length_beyond_the_positions_is_refused_and_the_table_ends_with_them(asked) -> None:
+    model = ("--model", "llama-3.1-8b", "--hardware", "1x H100-SXM")
+    code, said = asked(*model, "--max-length", "131073")
     assert code == 2
     assert said == (
         "error: --max-length 131073: data.max_length is 131,073, of prompt and answer together, and the model reads "
         "131,072; ask for no more\n"
     )
-    code, said = _plan(capsys, *asked, "--max-length", "131072", "--json")
+    code, said = asked(*model, "--max-length", "131072", "--json")
     assert max(one["length"] for one in json.loads(said)["table"]) == 131072
     assert api.generation(overrides=["model=tinyllama-1.1b", "hardware=1x L4"]).table[-1].length == 2048
 
@@ -103,14 +101,14 @@ def test_a_model_with_fewer_positions_than_the_usual_length_is_counted_with_its_
 @pytest.mark.parametrize(
     "key", ["train.precision=fp32", "train.save_dtype=float32", "data.packing=true", "lora.lora_alpha=8", "layout=tp"]
 )
-def test_a_key_that_generating_does_not_read_is_refused(key, capsys) -> None:
-    code, said = _plan(capsys, "--model", "llama-3.1-8b", "--method", "lora", "--set", key)
+def test_a_key_that_generating_does_not_read_is_refused(key, asked) -> None:
+    code, said = asked("--model", "llama-3.1-8b", "--method", "lora", "--set", key)
     assert code == 2
     assert said.startswith(f"error: --set {key}: --task generate does not read this key; it reads model, method, ")
     assert said.endswith("lora.modules_to_save, and --dtype\n")
 
 
-def test_keys_that_generating_reads_are_taken(capsys) -> None:
+def test_keys_that_generating_reads_are_taken(asked) -> None:
     small, large = (
         api.generation(overrides=["model=llama-3.1-8b", "hardware=1x L4", "method=lora", f"lora.r={rank}"])
         for rank in (8, 256)
@@ -118,26 +116,23 @@ def test_keys_that_generating_reads_are_taken(capsys) -> None:
     assert small.weight_bytes < large.weight_bytes
 
 
-def test_the_type_is_the_one_asked_for_or_the_models_after_training(capsys, tmp_path) -> None:
-    asked = ("--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x H100-SXM")
-    code, said = _plan(capsys, *asked, "--dtype", "float32")
+def test_the_type_is_the_one_asked_for_or_the_models_after_training(asked, shardwise, tmp_path) -> None:
+    model = ("--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x H100-SXM")
+    code, said = asked(*model, "--dtype", "float32")
     assert code == 0
     assert "weights          29.9 GiB in float32" in said and "256 KiB a token, in float32" in said
     saved = tmp_path / "job.yaml"
     saved.write_text("model: llama-3.1-8b\ntrain: {save_dtype: float16}\nhardware: 1x L4\n")
     found = api.generation(saved)
     assert (found.type_name, found.weight_bytes) == ("float16", 2 * 8_030_261_248)
-    assert _plan(capsys, *asked, "--dtype", "int8") == (
-        2,
-        "error: --dtype is 'int8'; expected one of float32, bfloat16, float16\n",
-    )
-    with pytest.raises(SystemExit):
-        main(["plan", *asked, "--dtype", "float32"])
-    assert "--dtype is of --task generate; in training types are train.precision" in capsys.readouterr().err
+    refused = "error: --dtype is 'int8'; expected one of float32, bfloat16, float16\n"
+    assert asked(*model, "--dtype", "int8") == (2, refused)
+    refused = shardwise("plan", *model, "--dtype", "float32").err
+    assert "--dtype is of --task generate; in training types are train.precision" in refused
 
 
-def test_latent_attention_is_counted_as_transformers_keeps_it_and_says_so(capsys, tmp_path) -> None:
-    _, said = _plan(capsys, "--model", "deepseek-v2-lite", "--method", "full", "--hardware", "1x H100-SXM")
+def test_latent_attention_is_counted_as_transformers_keeps_it_and_says_so(asked, tmp_path) -> None:
+    _, said = asked("--model", "deepseek-v2-lite", "--method", "full", "--hardware", "1x H100-SXM")
     assert "keys and values  30.4 KiB a token, in bfloat16" in said
     assert "of latents, as transformers, vLLM and SGLang keep them; 270 KiB in programs that keep whole heads" in said
     ranks = {"kv_lora_rank": 16, "q_lora_rank": None, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}

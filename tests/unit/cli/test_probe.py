@@ -14,8 +14,8 @@ from shardwise import api
 from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, with_rates, write_rates
+from shardwise.cli.machine import lines
 from shardwise.cli.main import main
-from shardwise.cli.probe import lines
 from shardwise.errors import HardwareError, InputError
 from shardwise.plan.rates.links import RankGroup, copy_seconds
 from shardwise.plan.time.step import host_seconds
@@ -81,13 +81,9 @@ def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -
 
 
 def test_what_steps_take_beyond_the_rates_slows_the_forecast_and_not_the_peak() -> None:
-    asked = ["model=SmolLM2-135M", "method=full", "layout={}", "train.micro_batch_size=4", "hardware=cpu:1"]
-    write_rates(_rates())
-    before, peak = api.plan(overrides=asked).best, parse_hardware("cpu:1").gpu.dense_flops
-    write_rates(_rates(step_over_rates={"float32": 1.5}))
-    after = api.plan(overrides=asked).best
-    assert before is not None and after is not None
-    assert after.time.step_seconds == pytest.approx(1.5 * before.time.step_seconds)
+    before, peak = _seconds("{}", "hardware=cpu:1"), parse_hardware("cpu:1").gpu.dense_flops
+    slower = _seconds("{}", "hardware=cpu:1", step_over_rates={"float32": 1.5})
+    assert slower == pytest.approx(1.5 * before)
     assert parse_hardware("cpu:1").gpu.dense_flops == peak
 
 
@@ -120,32 +116,25 @@ def test_a_damaged_hardware_file_is_as_if_it_were_not_there(content) -> None:
 
 def test_one_process_has_the_cores_that_others_leave_to_it() -> None:
     """`train` starts it with as many threads as the machine has cores."""
-    write_rates(_rates())
     kept = "train.gradient_checkpointing=none"  # whatever memory is free while this runs
-    asked = ["model=SmolLM2-135M", "method=full", "layout={}", "train.micro_batch_size=4", kept]
-    alone, beside = (api.plan(overrides=[*asked, f"hardware=cpu:{processes}"]).best for processes in (1, 2))
-    assert alone is not None and beside is not None
-    assert beside.time.step_seconds == pytest.approx(alone.time.step_seconds)
+    alone, beside = (_seconds("{}", kept, f"hardware=cpu:{processes}") for processes in (1, 2))
+    assert beside == pytest.approx(alone)
 
 
 def test_messages_of_cpu_processes_take_time_from_the_computation() -> None:
     """Gloo works on the core that computes, so that nothing is hidden behind a backward."""
-    asked = ["model=SmolLM2-135M", "method=full", "layout=fsdp", "train.micro_batch_size=4", "hardware=cpu:2"]
     seconds: list[float] = []
     for times in (1, 3, 5):
         slower = {name: {size: times * one for size, one in by.items()} for name, by in MESSAGES.items()}
-        write_rates(_rates(message_seconds=slower))
-        best = api.plan(overrides=asked).best
-        assert best is not None
-        seconds.append(best.time.step_seconds)
+        seconds.append(_seconds("fsdp", "train.micro_batch_size=4", message_seconds=slower))
     assert seconds[1] - seconds[0] == pytest.approx(seconds[2] - seconds[1])
     assert seconds[1] > 1.05 * seconds[0]
 
 
-def _seconds(layout: str, **measured: object) -> float:
+def _seconds(layout: str, *others: str, **measured: object) -> float:
     asked = ["model=SmolLM2-135M", "method=full", f"layout={layout}", "train.micro_batch_size=1", "hardware=cpu:2"]
     write_rates(_rates(**measured))
-    best = api.plan(overrides=[*asked, "train.global_batch_size=2"]).best
+    best = api.plan(overrides=[*asked, *([] if others else ["train.global_batch_size=2"]), *others]).best
     assert best is not None
     return best.time.step_seconds
 
@@ -199,7 +188,7 @@ def test_a_probe_that_is_interrupted_leaves_no_file(tmp_path: Path, monkeypatch:
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setattr("shardwise.api.probing.run_program", interrupted)
+    monkeypatch.setattr("shardwise.api.plans.probing.run_program", interrupted)
     with pytest.raises(KeyboardInterrupt):
         api.probe(processes=1)
     assert list(here.iterdir()) == []
@@ -234,11 +223,8 @@ def test_a_probe_says_that_other_programs_were_at_work(
     monkeypatch.setattr(api, "probe", lambda **_options: (measured, tmp_path))
     with pytest.raises(SystemExit):
         main(["probe"])
-    sentence = (
-        "other programs were at work: the probe had 43 % of its cores, so that these rates are too low; "
-        "run it again when they have ended"
-    )
-    assert (sentence in capsys.readouterr().out) is said
+    had = "other programs were at work: the probe had 43 % of its cores, so that these rates are too low; run it again "
+    assert (f"{had}when they have ended" in capsys.readouterr().out) is said
 
 
 @pytest.mark.slow

@@ -88,9 +88,7 @@ def test_a_pipe_gets_neither_escape_codes_nor_question_marks_for_tables(job: Pat
 def test_doctor_says_what_is_here_and_what_is_lacking(shardwise: Shardwise) -> None:
     said = shardwise("doctor")
     assert said.code == 0
-    assert "python" in said.out
-    assert "torch" in said.out
-    assert "C compiler" in said.out
+    assert all(word in said.out for word in ("python", "torch", "C compiler"))
     found = json.loads(shardwise("doctor", "--json").out)
     assert found["version"] == 1
     assert isinstance(found["can_train"], bool)

@@ -51,14 +51,6 @@ def test_without_a_terminal_a_line_for_each_logging_step_and_the_edges() -> None
     ]
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_step_that_float16_skipped_is_shown_with_its_scale(terminal) -> None:
-    made, file = console(terminal=terminal)
-    with ProgressDisplay(made) as progress:
-        progress.show(StepMetrics(step=1, loss=5.0, loss_scale=65536.0, skipped=True))
-    assert "skipped at loss scale 65536" in re.sub(r"\x1b\[\d*m", "", file.getvalue())
-
-
 def test_a_reader_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, text: str, /) -> int:
@@ -86,10 +78,11 @@ def test_the_panel_shows_how_far_it_is_and_how_to_end_at_once_when_it_is_stoppin
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_notice_is_said_in_one_line_and_once(terminal: bool) -> None:
+def test_a_notice_is_said_in_one_line_and_once_and_a_skipped_step_with_its_scale(terminal: bool) -> None:
     made, file = console(terminal=terminal)
     with ProgressDisplay(made) as progress:
         progress.show(Phase(name="training", total_steps=5, detail={}))
         progress.show(Notice(text="wandb cannot be opened and is not reported to: no login"))
-        progress.show(step(1))
+        progress.show(StepMetrics(step=1, loss=5.0, loss_scale=65536.0, skipped=True))
     assert file.getvalue().count("warning: wandb cannot be opened and is not reported to: no login") == 1
+    assert "skipped at loss scale 65536" in re.sub(r"\x1b\[\d*m", "", file.getvalue())

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from shardwise.api import Rehearsing, plan
-from shardwise.api.rehearsed_plan import with_rehearsals
+from shardwise.api import Rehearsal, Rehearsing, plan
+from shardwise.api.plans.rehearsed_plan import with_rehearsals
 from shardwise.catalog.models import read_model
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.support.rehearsed import rehearsal_refusals
 from tests.marks import first
 from tests.unit.cli.conftest import Shardwise
@@ -105,10 +106,13 @@ def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Sh
     assert "30000000 x 64" in said.out
 
 
-def test_a_model_that_a_layout_cannot_cut_is_refused_in_a_sentence(job: Path, shardwise: Shardwise) -> None:
-    said = shardwise("rehearse", job, "--set", "layout.tp=4")
-    assert said.code == 2
-    assert "key-value heads" in said.err
+@pytest.mark.parametrize(
+    ("asked", "words"), [("layout.tp=4", "key-value heads"), ("train.compile=true", "compile is not rehearsed")]
+)
+def test_what_a_layout_cannot_cut_or_a_rehearsal_not_do_is_bad_input(asked, words, job, shardwise) -> None:
+    said = shardwise("rehearse", job, "--set", asked)
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
 
 
 @pytest.mark.parametrize(
@@ -127,12 +131,6 @@ def test_what_cannot_be_rehearsed_is_named(family: str, options: Any, sentence: 
     chosen = Execution(**{"layout": Layout(), "micro_batch_size": 1, "gradient_accumulation_steps": 1, **options})
     (reason,) = rehearsal_refusals(chosen, read_model(str(config)))
     assert reason.startswith(sentence)
-
-
-def test_a_stated_compile_is_refused_with_exit_2(job: Path, shardwise: Shardwise) -> None:
-    said = shardwise("rehearse", job, "--set", "train.compile=true")
-    assert (said.code, said.out) == (2, "")
-    assert "compile is not rehearsed" in said.err
 
 
 def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwise) -> None:
@@ -154,7 +152,16 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
     assert made["rejected"] == forecast["rejected"]
 
 
-def test_what_does_not_fit_when_it_is_rehearsed_gives_way(job: Path) -> None:
+def test_what_does_not_fit_when_it_is_rehearsed_gives_way_and_where_nothing_does_it_is_said(job, monkeypatch) -> None:
+    rehearsals: dict[Execution, Rehearsal] = {}
+    rehearse_candidate = with_rehearsals.__globals__["rehearse_candidate"]
+
+    def once(made: Plan, one: Candidate, **options: Any) -> Rehearsal:
+        if one.execution not in rehearsals:
+            rehearsals[one.execution] = rehearse_candidate(made, one, **options)
+        return rehearsals[one.execution]
+
+    monkeypatch.setitem(with_rehearsals.__globals__, "rehearse_candidate", once)
     made = plan(job, overrides=["train.compile=false", "layout=[fsdp, ddp]"])
     first, second = made.candidates
     small = replace(first, memory=replace(first.memory, capacity_bytes=2**20))
@@ -167,14 +174,9 @@ def test_what_does_not_fit_when_it_is_rehearsed_gives_way(job: Path) -> None:
     strategy = first.execution.layout.strategy
     assert found.candidates[0].reasons[-1].startswith(f"{strategy}: rehearsed, it does not fit: ")
     assert [one.strategy for one in found.rejected] == [strategy]
-
-
-def test_where_nothing_fits_when_it_is_rehearsed_the_plan_says_so(job: Path) -> None:
-    made = plan(job, overrides=["train.compile=false", "layout=ddp"])
-    (only,) = made.candidates
-    small = replace(only, memory=replace(only.memory, capacity_bytes=2**20))
-    found = with_rehearsals(replace(made, candidates=(small,)))
-    assert (found.best, found.advice[0][:33]) == (None, "ddp: rehearsed, it does not fit: ")
+    none = with_rehearsals(replace(made, candidates=(small,)))
+    assert none.best is None
+    assert none.advice[0].startswith(f"{strategy}: rehearsed, it does not fit: ")
 
 
 def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwise) -> None:
@@ -188,7 +190,7 @@ def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwis
     ("options", "sentence"),
     [
         (("--solve", "max_length"), "--rehearse checks the plan of a job as it is; solve first, then rehearse with"),
-        (("--hardware", "any"), "--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000"),
+        (("--hardware", "1x L4, 2x L4"), "--rehearse checks a plan for one hardware; name it, such as --hardware '4x"),
         (("--task", "generate"), "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or"),
     ],
 )

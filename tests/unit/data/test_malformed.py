@@ -90,7 +90,7 @@ def test_the_command_says_so_on_stderr_and_ends_with_2(tmp_path: Path, plain_mod
     content, line, message = FILES["late.jsonl"]
     (tmp_path / "late.jsonl").write_bytes(content)
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(tmp_path / "late.jsonl")})
-    command = [sys.executable, "-m", "shardwise.data.prepare.command", str(run.root)]
+    command = [sys.executable, "-m", "shardwise.programs.prepare", str(run.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"error: {tmp_path / 'late.jsonl'}:{line}: " in done.stderr

@@ -51,7 +51,7 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_pa
     assert data.where(7) == f"{path}:8"
 
     heavy = "{'torch', 'transformers', 'tokenizers', 'pyarrow', 'datasets', 'huggingface_hub'}"
-    start = "import sys; from shardwise.data.prepare.command import main; main(sys.argv[1:])"
+    start = "import sys; from shardwise.programs.prepare import main; main(sys.argv[1:])"
     code = f"{start}; print({heavy} & set(sys.modules))"
     done = run_python(run_directory(tmp_path / "other", model=plain_model, data={"path": str(path)}).root, "-c", code)
     assert (done.returncode, done.stdout) == (0, "set()\n")
@@ -223,7 +223,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, plain_model, monkeypatch) -> N
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "file"))
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
-    done = run_python(run.root, "-m", "shardwise.data.prepare.command")
+    done = run_python(run.root, "-m", "shardwise.programs.prepare")
     assert done.returncode == 2
     assert "cannot write the data cache: Not a directory; set SHARDWISE_CACHE" in done.stderr
     assert "Traceback" not in done.stderr
@@ -238,7 +238,7 @@ def test_a_cache_whose_disk_is_too_small_is_said_before_and_no_row_is_lost_in_si
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
     with small_disk(tmp_path / "disk", kib=kib) as disk:
         monkeypatch.setenv("SHARDWISE_CACHE", str(disk))
-        done = run_python(run.root, "-m", "shardwise.data.prepare.command")
+        done = run_python(run.root, "-m", "shardwise.programs.prepare")
         assert done.returncode == 2, done.stderr
         assert f"{disk}/data: prepared rows take about " in done.stderr
         assert f"and this disk has {kib}.0 KiB free; set SHARDWISE_CACHE to another" in done.stderr

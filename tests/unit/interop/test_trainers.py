@@ -15,6 +15,7 @@ import pytest
 
 from tests.unit.interop.conftest import export
 from tests.unit.interop.test_launchers import TWO_NODES, yaml_of
+from tests.unit.interop.test_refusals import zero
 
 ROOT = Path(__file__).parents[3]
 
@@ -41,16 +42,13 @@ def test_accelerate_reads_every_key_and_says_the_layout_of_the_plan(make) -> Non
     sharding = made["fsdp_config"]
     assert (sharding["fsdp_version"], sharding["fsdp_reshard_after_forward"]) == (2, True)
     assert sharding["fsdp_activation_checkpointing"] is True
-    assert made["parallelism_config"] == {
-        "parallelism_config_dp_replicate_size": 2,
-        "parallelism_config_dp_shard_size": 4,
-    }
+    sizes = {"dp_replicate_size": 2, "dp_shard_size": 4}
+    assert made["parallelism_config"] == {f"parallelism_config_{name}": size for name, size in sizes.items()}
     assert "#   batch: 1 rows a process and forward, 1 forward a step: 8 rows a step in all" in text
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     launch = pytest.importorskip("accelerate.commands.launch")
-    assert made.keys() <= {field.name for field in fields(config_args.ClusterConfig)} | {"compute_environment"} | {
-        field.name for field in fields(config_args.BaseConfig)
-    }
+    named = {field.name for one in (config_args.ClusterConfig, config_args.BaseConfig) for field in fields(one)}
+    assert made.keys() <= named | {"compute_environment"}
     known = {action.dest for action in launch.launch_command_parser()._actions}
     assert {*sharding, *made["parallelism_config"]} <= known
 
@@ -79,28 +77,19 @@ def test_what_other_trainers_do_otherwise_is_said(make) -> None:
     assert "the script says schedule: linear with 0 steps of warmup" in said
 
 
+HOST = {"device": "cpu", "pin_memory": True}
+STAGE_3 = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
+
+
 @pytest.mark.parametrize(
     ("layout", "how", "zero"),
     [
         ({"dp_replicate": 2}, {}, {"stage": 0}),
-        ({"dp_shard": 2, "zero_stage": 1, "reshard_after_forward": False}, {}, {"stage": 1}),
-        ({"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}, {}, {"stage": 2}),
-        ({"dp_shard": 2}, {}, {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}),
-        (
-            {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False},
-            {"offload": "optimizer"},
-            {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
-        ),
-        (
-            {"dp_shard": 2},
-            {"offload": "all"},
-            {
-                "stage": 3,
-                "offload_optimizer": {"device": "cpu", "pin_memory": True},
-                "offload_param": {"device": "cpu", "pin_memory": True},
-                "stage3_gather_16bit_weights_on_model_save": True,
-            },
-        ),
+        (zero(1), {}, {"stage": 1}),
+        (zero(2), {}, {"stage": 2}),
+        ({"dp_shard": 2}, {}, STAGE_3),
+        (zero(2), {"offload": "optimizer"}, {"stage": 2, "offload_optimizer": HOST}),
+        ({"dp_shard": 2}, {"offload": "all"}, {**STAGE_3, "offload_optimizer": HOST, "offload_param": HOST}),
     ],
 )
 def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
@@ -151,16 +140,12 @@ def test_the_trl_script_says_the_job(make) -> None:
     made = export(chosen, "trl")
     script = made.files["sft.py"]
     settings = keywords_of(script, "SFTConfig")
-    assert settings["lr_scheduler_type"] == "constant_with_warmup"
-    assert settings["warmup_steps"] == 0.1
-    assert settings["num_train_epochs"] == 2
+    schedule = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.1, "num_train_epochs": 2}
+    assert (schedule | {"train_sampling_strategy": "sequential", "bf16": True}).items() <= settings.items()
     assert "max_steps" not in settings
-    assert settings["train_sampling_strategy"] == "sequential"
-    assert (settings["bf16"], settings["model_init_kwargs"]["dtype"]) == (True, "float32")
+    assert settings["model_init_kwargs"]["dtype"] == "float32"
     assert keywords_of(script, "LoraConfig")["r"] == 8
-    assert 'load_dataset("json", data_files="rows.jsonl", split="train").rename_columns({\'q\'' in script.replace(
-        "'json'", '"json"'
-    ).replace("'rows.jsonl'", '"rows.jsonl"')
+    assert "load_dataset('json', data_files='rows.jsonl', split=\"train\").rename_columns({'q'" in script
     assert set(made.files) == {"sft.py", "accelerate.yaml"}
     assert made.run == ["accelerate launch --config_file accelerate.yaml sft.py"]
     replicated = export(make(job={"method": "lora"}, layout={"dp_replicate": 2}), "trl")

@@ -2,21 +2,19 @@
 
 import pytest
 
-from shardwise.plan.costs.deferred_reduction import passes, turns
+from shardwise.plan.costs.deferred_reduction import turns
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.work.in_flight import Flight, Scene
-from shardwise.plan.work.tensors import TYPES
 from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, job, memory, shape, work
 
 ASKED = job(data={"max_length": 64})
 PIPELINE = Layout(dp_shard=2, pp=2, schedule="1f1b")
-CPU, GPU = "cpu:4", "4x H100-SXM"
 
 
-def worked(layout, *, micros, hardware=GPU, precision="fp32", once=True):
-    chosen = execution(layout, gradient_accumulation_steps=micros, precision=precision, reduce_once=once)
-    return work(ASKED, shape(), chosen, hardware)
+def worked(layout, *, micros, once=True):
+    chosen = execution(layout, gradient_accumulation_steps=micros, precision="fp32", reduce_once=once)
+    return work(ASKED, shape(), chosen, "4x H100-SXM")
 
 
 def scenes(layout, flight, **keys):
@@ -69,27 +67,6 @@ def test_a_flight_stands_for_the_backwards_that_it_may_be_of(layout, flight, mic
 def test_each_backward_is_alike_where_all_gradients_are_reduced():
     flight = Flight(gradients=True)
     assert [*scenes(Layout(dp_shard=4), flight, micros=3, once=False)] == [None]
-
-
-@pytest.mark.parametrize(
-    ("precision", "hardware", "turn", "found"),
-    [
-        ("fp32", GPU, "first", 4 * 1000),  # they stay as they were made
-        ("fp32", GPU, "between", 0),  # added as they were made
-        ("fp32", GPU, "last", 4 * 1000),  # the buffer that is reduced
-        ("fp32", CPU, "last", 4 * 1000 + 4 * 1000 / 4),  # gloo's copy, in place of the whole ones, and the sum's part
-        ("mixed", GPU, "first", 4 * 1000 + 2 * 600),  # cast one after the other
-        ("mixed", GPU, "between", 2 * 1000),
-        ("mixed", CPU, "between", 2 * 1000 + 4 * 600),  # a processor casts what it adds
-        ("mixed", GPU, "last", 4 * 1000),
-    ],
-)
-def test_as_a_unit_is_passed_its_gradients_are_kept_added_or_reduced(precision, hardware, turn, found):
-    flight = Flight(gradients=turn != "first")
-    scene = scenes(Layout(dp_shard=4), flight, micros=3, precision=precision, hardware=hardware)[turn]
-    copied = 4 * 1000 if hardware == CPU else 0
-    assert passes(scene, 1000, largest=600, copied=copied) == pytest.approx(found)
-    assert TYPES[precision].trainable == 4
 
 
 def test_reducing_once_needs_the_whole_gradients_and_no_more():

@@ -128,24 +128,9 @@ def test_a_stage_whose_code_multiplies_what_it_received_keeps_both():
     assert (same, more) == (first, last + plain.tokens * plain.model.hidden_size * 2)
 
 
-def test_masks_of_a_sequence_in_parts_are_kept_once_for_all_rows():
-    def activations(rows):
-        asked, run = job(data={"max_length": 512}), execution(Layout(cp=2), micro_batch_size=rows)
-        done = work(asked, shape(), run, hardware="cpu:2")
-        masks = done.causal_masks
-        return masks, dict(moments(done, holdings_of(done)[0]))["backward of layer 5"]["activations"]
-
-    (masks, one), (same, two) = activations(1), activations(2)
-    assert masks == same == 512 * 512 * 5 / 16 * 2 > 0
-    assert 2 * one - two == pytest.approx(6 * masks), "of six blocks"
-
-
-def test_dropout_of_the_model_keeps_masks_and_on_processors_scores():
+def test_dropout_of_the_model_keeps_masks():
     model, asked = find_model("gpt2", offline=True), job(data={"max_length": 512})
     off = job(data={"max_length": 512}, train={"global_batch_size": 8, "disable_dropout": True})
-    tokens, layers, heads = 512, 12, 12
-    masks = 2 * 768 * tokens * layers
+    masks = 2 * 768 * 512 * 12
     on, without = (memory(one, model).peak_bytes for one in (asked, off))
     assert on - without == masks, "a byte for each"
-    on, without = (memory(one, model, hardware="cpu:1", precision="fp32").peak_bytes for one in (asked, off))
-    assert on - without >= 4 * masks + 3 * heads * 512 * 4 * tokens * layers

@@ -4,37 +4,9 @@ import pytest
 
 from shardwise.catalog.models import find_model, known_models
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.units import GIB
 from tests.unit.plan.asking import elements, held, job, shape
-
-
-def test_full_mixed_adamw_holds_sixteen_bytes_per_parameter():
-    model = find_model("llama-3.1-8b", offline=True)
-    (one,) = held(job(), model)
-    assert one.weights == 4 * model.num_parameters
-    assert one.gradients == 4 * model.num_parameters
-    tensors = 32 * 9 + 3  # each has a step count of four bytes
-    assert one.optimizer == 8 * model.num_parameters + 4 * tensors
-
-
-def test_lora_keeps_frozen_weights_in_bf16_and_adapters_in_float32():
-    model = shape()
-    asked = job(method="lora", lora={"r": 4})
-    (one,) = held(asked, model)
-    adapters = take_inventory(asked, model).trained_elements
-    assert one.weights == 2 * model.num_parameters + 4 * adapters
-    assert one.gradients == 4 * adapters
-
-
-@pytest.mark.parametrize("degree", [2, 4, 64, 512])
-def test_fsdp_over_n_ranks_divides_the_states_by_n(degree):
-    model = find_model("llama-3.1-8b", offline=True)
-    (whole,) = held(job(), model)
-    shards = held(job(), model, Layout(dp_shard=degree))
-    assert sum(len(one.shards) * one.weights for one in shards) == whole.weights
-    assert max(one.optimizer for one in shards) == pytest.approx(whole.optimizer / degree, rel=0.02)
 
 
 def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block():

@@ -9,7 +9,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.adapters.saved_names import saved_refusal
+from shardwise.spec.adapters.asked_names import saved_refusal
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger

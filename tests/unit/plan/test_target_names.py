@@ -8,7 +8,7 @@ import pytest
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.adapters.asked_names import target_refusal
 from tests.marks import every_second
 from tests.unit.catalog.small import build, small_config
 from tests.unit.plan.asking import job

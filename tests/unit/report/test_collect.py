@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.reporting import report_at_the_end
-from shardwise.api.training import TrainResult
+from shardwise.api.after.reporting import report_at_the_end
+from shardwise.api.runs.training import TrainResult
 from shardwise.cli.train import closing_lines
 from shardwise.errors import RunDirectoryError
 from shardwise.report.collect import MAX_POINTS, collect, write_report
@@ -56,10 +56,16 @@ def test_figures_stand_beside_their_forecasts(tmp_path) -> None:
     assert row(report, "GPU utilisation").measured == pytest.approx(0.9)
     assert [check.passed for check in report.checks] == [True] * len(report.checks)
     assert report.gaps == ()
+    assert (report.skipped_steps, report.loss_scale) == (None, None)
+    assert not any("float16" in note for note in report.notes)
 
 
 def test_the_summary_names_what_was_asked_and_what_ran(tmp_path) -> None:
-    report = collect(finished_run(tmp_path / "run"))
+    run = finished_run(tmp_path / "run")
+    write_json(run.environment, {"threads": 1, "jobs": 0, "pinned": True, "shared": False})
+    report = collect(run)
+    environment = {fact.name: fact.value for fact in report.environment}
+    assert environment == {"threads": "1", "jobs": "0", "pinned": "yes", "shared": "no"}, "numbers are no booleans"
     assert report.headline == "example/tiny-llama, lora, fsdp on 2x H100-SXM"
     assert report.outcome.sentence == "Finished at step 50 of 50."
     assert report.model_size.endswith("12.3k trained (8.04 %)")
@@ -94,13 +100,6 @@ def test_processes_that_did_not_run_are_found_and_the_worst_rank_is_compared(tmp
     assert passed(report, "as many processes") is False
     assert report.memory.worst_rank == 1, "the worst is the one that is compared"
     assert [row(report, what).measured for what in ("peak memory", "other")] == [30 * GIB, 14 * GIB]
-
-
-def test_numbers_and_booleans_are_told_apart(tmp_path) -> None:
-    run = finished_run(tmp_path / "run")
-    write_json(run.environment, {"threads": 1, "jobs": 0, "pinned": True, "shared": False})
-    facts = {fact.name: fact.value for fact in collect(run).environment}
-    assert facts == {"threads": "1", "jobs": "0", "pinned": "yes", "shared": "no"}
 
 
 def test_a_running_run_is_reported_as_far_as_it_went(tmp_path) -> None:
@@ -382,16 +381,8 @@ def test_steps_that_float16_skipped_are_counted_with_the_last_scale(skipped, lef
     said = "3 of 8 steps were skipped, and count" if skipped else "none was skipped"
     said = f"teps whose gradients overflow float16: {said}; the loss scale of the last step is {left}"
     assert f"s{said}" in made.notes
-    assert (made.to_json()["skipped_steps"], made.to_json()["loss_scale"]) == (
-        len(skipped),
-        float(left.replace(",", "")),
-    )
+    figures = (made.to_json()["skipped_steps"], made.to_json()["loss_scale"])
+    assert figures == (len(skipped), float(left.replace(",", "")))
     assert said in report_html(made)
     lines = closing_lines(TrainResult(run=maker.run, outcome="finished", step=8, report=made))
     assert ("  skipped  3 steps, whose gradients overflowed float16 (in the report)" in lines) is bool(skipped)
-
-
-def test_a_run_without_a_loss_scale_says_nothing_of_it(tmp_path) -> None:
-    made = collect(finished_run(tmp_path / "run"))
-    assert (made.skipped_steps, made.loss_scale) == (None, None)
-    assert not any("float16" in note for note in made.notes)

@@ -12,7 +12,7 @@ from shardwise.report.collect import collect
 from shardwise.report.contents import Report
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.seen_memory import SeenMemory
+from shardwise.spec.plan.forecast import SeenMemory
 from shardwise.spec.run import RunDirectory, read_json, write_json
 from tests.unit.report.runs import GIB, finished_run
 

@@ -16,8 +16,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.layout.axes import AXES, STRATEGIES, Layout
 from shardwise.spec.layout.execution import Execution, accumulation_steps
-from shardwise.spec.layout.units import unit_blocks
-from shardwise.spec.model.stages import balanced, stage_blocks
+from shardwise.spec.model.stages import balanced, stage_blocks, unit_blocks
 
 degrees = st.integers(1, 5)
 layouts = st.builds(Layout, dp_replicate=degrees, dp_shard=degrees, tp=degrees, pp=degrees, cp=degrees)

@@ -15,6 +15,7 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal
+from shardwise.spec.support.rows import Reason
 from shardwise.spec.support.splits import STAGED_FAMILIES, as_trained
 from shardwise.spec.support.trained import (
     execution_refusals,
@@ -29,14 +30,16 @@ LLAMA = read_model("tinyllama-1.1b")
 FALCON = read_model("falcon-7b")
 
 
-@pytest.mark.parametrize(
-    ("layout", "said"),
-    [
-        (Layout(pp=2, dp_shard=2, schedule="zero_bubble"), "write zero_stage: 2, or schedule: 1f1b"),
-    ],
-)
-def test_what_is_not_trained_is_refused_with_the_nearest_that_is(layout: Layout, said: str) -> None:
-    assert said in str(refusal(method="full", layout=layout, model=LLAMA))
+def test_what_is_not_trained_is_refused_with_the_nearest_that_is() -> None:
+    layout = Layout(pp=2, dp_shard=2, schedule="zero_bubble")
+    assert "write zero_stage: 2, or schedule: 1f1b" in str(refusal(method="full", layout=layout, model=LLAMA))
+
+
+def test_a_reason_carries_the_key_that_it_is_about() -> None:
+    job = job_from_data({"model": "m", "method": "qlora", "lora": {"use_dora": True}, "data": {"packing": True}})
+    execution = Execution(layout=Layout(tp=2), micro_batch_size=1, gradient_accumulation_steps=1, compile=True)
+    found = [reason for reason in execution_refusals(job, execution, model=FALCON) if isinstance(reason, Reason)]
+    assert {reason.row.key for reason in found} == {"method", "data.packing", "train.compile"}
 
 
 def test_a_model_read_off_its_build_is_refused_by_what_was_seen_of_it() -> None:

@@ -47,12 +47,11 @@ def test_other_data_of_the_same_job_are_named_at_the_job_s_line() -> None:
 
 
 def test_another_version_of_a_library_is_named_and_not_the_data_that_it_changed() -> None:
-    now = identity(data="b")
+    written, now = identity(), identity(data="b")
     now["versions"]["tokenizers"] = "9.9"
-    (said,) = refusal(identity(), now)
-    assert said.startswith(
-        f"out/checkpoint-5: was written with tokenizers {identity()['versions']['tokenizers']}, and 9.9"
-    )
+    (said,) = refusal(written, now)
+    was = written["versions"]["tokenizers"]
+    assert said.startswith(f"out/checkpoint-5: was written with tokenizers {was}, and 9.9")
 
 
 def test_another_model_under_the_same_name_is_refused_and_the_file_named() -> None:

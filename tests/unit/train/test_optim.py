@@ -65,19 +65,13 @@ def test_adamw_is_fused_unless_lists_of_tensors_are_asked_for(name, kind) -> Non
     ("settings", "expected"),
     [
         ({"lr_scheduler_type": "linear", "warmup_steps": 2}, [0, 0.5, 1, 0.75, 0.5, 0.25]),
+        ({"lr_scheduler_type": "cosine"}, [0.5 + 0.5 * math.cos(math.pi * step / 6) for step in range(6)]),
         ({"lr_scheduler_type": "constant"}, [1.0] * 6),
         ({"lr_scheduler_type": "constant", "warmup_ratio": 0.3}, [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]),
     ],
 )
 def test_schedules_warm_up_where_asked(settings, expected) -> None:
     assert rates(6, **settings) == pytest.approx(expected)
-
-
-def test_cosine_starts_at_the_top_and_ends_near_zero() -> None:
-    found = rates(10, lr_scheduler_type="cosine")
-    assert found[0] == 1.0
-    assert found[-1] < 0.03
-    assert found == sorted(found, reverse=True)
 
 
 #: An optimizer -> what of it shows the gradient it stepped by: SGD without momentum has weights alone.

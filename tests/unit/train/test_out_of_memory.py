@@ -18,7 +18,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, MemoryForecast, RankMemory, TimeForecast
 from shardwise.spec.run import EVALUATION, RunDirectory, write_json
 from shardwise.train.measuring.memory import Held, MemoryMeter
-from shardwise.train.out_of_memory import Measured, OutOfMemoryError, explained, is_out_of_memory, sentence
+from shardwise.train.out_of_memory import Measured, OutOfMemoryError, _measure, explained, is_out_of_memory, sentence
 from shardwise.units import GIB
 from tests.unit.fakes import nvidia_smi
 
@@ -75,29 +75,36 @@ def test_what_is_larger_than_planned_is_named(changes, said) -> None:
     assert said in _said(replace(MEASURED, **changes))
 
 
-def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_already() -> None:
-    one: dict[str, Any] = {"micro_batch_size": 1}
-    chunked: dict[str, Any] = {**one, "gradient_checkpointing": "full"}
-    line = "next: --set train.micro_batch_size=1"
-    assert _said(MEASURED, micro_batch_size=2, gradient_checkpointing="selective").endswith(
-        f"{line} --set train.gradient_checkpointing=selective --set layout=ddp"
-    )
-    assert _said(MEASURED, **one).endswith(f"{line} --set train.gradient_checkpointing=full --set layout=ddp")
-    line += " --set train.gradient_checkpointing=full"
-    assert _said(MEASURED, **chunked, loss="full").endswith(f"{line} --set train.loss=chunked --set layout=ddp")
-    line = line.replace("full", "offloaded")
-    assert _said(MEASURED, **chunked).endswith(f"{line} --set layout=ddp")
-    chunked["gradient_checkpointing"] = "offloaded"
-    assert _said(MEASURED, **chunked).endswith(f"{line} --set train.offload=optimizer --set layout=ddp")
-    held = {**chunked, "offload": "optimizer"}
-    assert _said(MEASURED, **held).endswith(f"{line} --set train.offload=parameters --set layout=ddp")
-    kept: dict[str, Any] = {**chunked, "offload": "parameters"}
-    assert _said(MEASURED, **kept).endswith(f"{line} --set train.offload=parameters --set layout=fsdp")
-    assert _said(MEASURED, **kept, layout=Layout()).endswith("next: more GPUs, or larger ones")
-    assert _said(replace(MEASURED, reserved=None), **chunked).endswith(f"{line} --set layout=fsdp")
-    # What is not trained is not advised: weights from the host under zero1.
-    zero1 = Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)
-    assert _said(MEASURED, **held, layout=zero1).endswith("--set train.offload=optimizer --set layout=fsdp")
+ONE: dict[str, Any] = {"micro_batch_size": 1}
+FULL = {**ONE, "gradient_checkpointing": "full"}
+OFFLOADED = {**ONE, "gradient_checkpointing": "offloaded"}
+ON_HOST = {**OFFLOADED, "offload": "optimizer"}
+ZERO1 = Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({"micro_batch_size": 2, "gradient_checkpointing": "selective"}, "gradient_checkpointing=selective layout=ddp"),
+        (ONE, "gradient_checkpointing=full layout=ddp"),
+        ({**FULL, "loss": "full"}, "gradient_checkpointing=full loss=chunked layout=ddp"),
+        (FULL, "gradient_checkpointing=offloaded layout=ddp"),
+        (OFFLOADED, "gradient_checkpointing=offloaded offload=optimizer layout=ddp"),
+        (ON_HOST, "gradient_checkpointing=offloaded offload=parameters layout=ddp"),
+        ({**ON_HOST, "offload": "parameters"}, "gradient_checkpointing=offloaded offload=parameters layout=fsdp"),
+        # What is not trained is not advised: weights from the host under zero1.
+        ({**ON_HOST, "layout": ZERO1}, "gradient_checkpointing=offloaded offload=optimizer layout=fsdp"),
+    ],
+)
+def test_the_settings_that_need_less_come_in_their_order_and_keep_what_saves_already(changes, settings) -> None:
+    line = "".join(f" --set {'' if one.startswith('layout') else 'train.'}{one}" for one in settings.split())
+    assert _said(MEASURED, **changes).endswith(f"next: --set train.micro_batch_size=1{line}")
+
+
+def test_where_no_setting_helps_hardware_does_and_a_process_has_no_host_to_offload_to() -> None:
+    last = _said(MEASURED, **{**ON_HOST, "offload": "parameters"}, layout=Layout())
+    assert last.endswith("next: more GPUs, or larger ones")
+    assert _said(replace(MEASURED, reserved=None), **OFFLOADED).endswith("checkpointing=offloaded --set layout=fsdp")
 
 
 @pytest.mark.parametrize(
@@ -115,27 +122,12 @@ def test_which_errors_are_those_of_an_allocator(error, expected) -> None:
     assert is_out_of_memory(error) is expected
 
 
-def _too_much() -> RuntimeError:
-    """What the CPU's allocator says for real."""
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**60, dtype=torch.uint8)
-    return caught.value
-
-
-def test_the_cpu_s_allocator_is_explained_from_what_lies_in_the_run_directory(tmp_path) -> None:
-    run = RunDirectory(tmp_path)
-    made = api.plan(JOB, overrides=["model=SmolLM2-135M", "hardware=cpu:1", "data.num_rows=8"])
-    write_json(run.resolved, JOB.to_json())
-    write_json(run.plan, made.to_json())
-    error = explained(_too_much(), run=run, rank=0, holding=lambda: Held(weights=0, gradients=0, optimizer=0))
-    assert isinstance(error, OutOfMemoryError)
-    assert error.__traceback__ is not None
-    assert str(error).startswith("out of memory: planned ")
-    assert " resident when 1073741824.0 GiB more were asked for, on a machine with " in str(error)
-
-
 def test_what_cannot_be_explained_and_what_is_something_else_stay_as_they_are(tmp_path) -> None:
-    for error in (_too_much(), ValueError("no")):
+    with pytest.raises(RuntimeError) as caught:  # what the CPU's allocator says for real
+        torch.empty(2**60, dtype=torch.uint8)
+    assert _measure(caught.value, holding=None).asked == 2**60
+    assert is_out_of_memory(caught.value)
+    for error in (caught.value, ValueError("no")):
         assert explained(error, run=RunDirectory(tmp_path), rank=0, holding=None) is error
 
 
@@ -214,8 +206,9 @@ def test_a_gpu_is_measured_with_what_others_hold_of_it(tmp_path, monkeypatch) ->
     for name, figure in figures.items():
         monkeypatch.setattr(torch.cuda, name, figure)
     short = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
-    said = str(explained(short, run=run, rank=0, holding=None))
+    error = explained(short, run=run, rank=0, holding=None)
+    assert isinstance(error, OutOfMemoryError)
     assert (
         "measured 27.0 GiB allocated and 28.0 GiB reserved when 0.5 GiB more were asked for, on a GPU with 79.0 GiB of "
         "which others hold 50.1 GiB (python (pid 1234)); others hold 50.1 GiB more than when it was planned"
-    ) in said
+    ) in str(error)

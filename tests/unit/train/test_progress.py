@@ -1,25 +1,26 @@
-"""How long a rank may take: learnt from its steps, long for what no step tells of, short once someone asked to stop."""
+"""How long a rank may take: learnt from its steps, long for what no step tells of, short once someone asked to stop.
+Work may take any time, waiting may not."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 
 from shardwise.errors import InputError
+from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.watching import progress as module
 from shardwise.train.watching import signals
-from shardwise.train.watching.progress import (
-    FACTOR,
-    LEAST_SECONDS,
-    LONG_SECONDS,
-    STOPPING_SECONDS,
-    Progress,
-    stated_seconds,
-)
+from shardwise.train.watching import watchdog as watch
+from shardwise.train.watching.journal import Journal
+from shardwise.train.watching.progress import FACTOR, LEAST_SECONDS, LONG_SECONDS, STOPPING_SECONDS, stated_seconds
 from shardwise.train.watching.signals import StopFlag
+from shardwise.train.watching.watchdog import Watch
 
 
 class Clock:
@@ -39,8 +40,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def after(clock: Clock, *steps: float, stated_seconds: float | None = None) -> Progress:
-    progress = Progress(stated_seconds=stated_seconds)
+def after(clock: Clock, *steps: float, stated_seconds: float | None = None) -> module.Progress:
+    progress = module.Progress(stated_seconds=stated_seconds)
     for seconds in steps:
         clock.now += seconds
         progress.step()
@@ -79,46 +80,103 @@ def test_what_is_no_number_of_seconds_is_refused(text) -> None:
         stated_seconds({"SHARDWISE_STALL_SECONDS": text})
 
 
-def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch) -> None:
-    """Slurm sends it to every process, and the launcher passes it on."""
+@pytest.fixture
+def stop() -> Iterator[StopFlag]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    stop = StopFlag()
-    try:
-        stop.listen()
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-            stop.listen_for(0.1)
-        assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
-        monkeypatch.setattr(signals, "SAME_REQUEST_SECONDS", 0.0)
-        stop.number = 0  # or the handler would end this process
+    made = StopFlag()
+    made.listen()
+    yield made
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request(stop, monkeypatch) -> None:
+    """Slurm sends it to every process, and the launcher passes it on."""
+    for _ in range(2):
         signal.raise_signal(signal.SIGTERM)
         stop.listen_for(0.1)
-        assert stop.heard == (signal.SIGTERM, signal.SIGTERM), "later it is a second one"
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
+    monkeypatch.setattr(signals, "SAME_REQUEST_SECONDS", 0.0)
+    stop.number = 0  # or the handler would end this process
+    signal.raise_signal(signal.SIGTERM)
+    stop.listen_for(0.1)
+    assert stop.heard == (signal.SIGTERM, signal.SIGTERM), "later it is a second one"
 
 
-def test_a_signal_is_heard_while_the_main_thread_runs_no_handler() -> None:
-    """`time.sleep` in another thread stands for C++: the pipe is filled before any handler runs."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    stop, heard = StopFlag(), threading.Event()
+def test_a_signal_is_heard_while_the_main_thread_runs_no_handler(stop) -> None:
+    """Another thread hears it in the pipe, which is filled before any handler runs."""
+    listening = threading.Thread(target=stop.listen_for, args=(5,), daemon=True)
+    listening.start()
+    time.sleep(0.1)
+    signal.raise_signal(signal.SIGTERM)
+    listening.join(5)
+    assert (stop.heard, stop.number) == ((signal.SIGTERM,), signal.SIGTERM)
 
-    def listen() -> None:
-        while not stop.heard:
-            stop.listen_for(5)
-        heard.set()
 
-    try:
-        stop.listen()
-        threading.Thread(target=listen, daemon=True).start()
-        time.sleep(0.1)
-        signal.raise_signal(signal.SIGTERM)
-        assert heard.wait(5)
-        assert stop.heard == (signal.SIGTERM,)
-        assert stop.number == signal.SIGTERM
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+#: Seconds, in place of many.
+LONG = 1.0
+
+
+class Ended:
+    """A watch whose end is noted instead of being the process's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.status: int | None = None
+        self.released: torch.futures.Future[None] = torch.futures.Future()
+        self.journal = Journal(run=RunDirectory(folder), rank=0)
+        self.stop = StopFlag()
+        self.watch = Watch(self.journal, self.stop, end=self._end)
+
+    def _end(self, status: int) -> None:
+        if self.status is None:
+            self.status = status
+            self.released.set_result(None)
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
+    for patched in (module, watch):
+        monkeypatch.setattr(patched, "LONG_SECONDS", LONG)
+    made = Ended(tmp_path)
+    made.watch.start()
+    yield made
+    made.watch.over()
+
+
+def test_work_that_no_step_tells_of_may_take_any_time(ended) -> None:
+    time.sleep(3 * LONG)
+    assert ended.status is None
+
+
+def test_a_second_signal_ends_it_at_once(ended) -> None:
+    ended.stop.heard = (signal.SIGTERM, signal.SIGINT)
+    ended.released.wait()
+    assert ended.status == 128 + signal.SIGINT
+
+
+def test_a_request_to_stop_before_the_first_step_says_what_it_was_still_doing(ended, monkeypatch) -> None:
+    monkeypatch.setattr(module, "STOPPING_SECONDS", LONG / 2)
+    ended.journal.enter("loading")
+    ended.stop.heard = (signal.SIGTERM,)
+    ended.released.wait()
+    assert ended.status == 128 + signal.SIGTERM
+    message = read_json(ended.journal.run.rank_failure(0))["message"]
+    assert message.startswith("it was still loading, before the first step: rank 0 ")
+
+
+def test_who_waits_for_others_does_so_for_so_long(ended) -> None:
+    began = time.monotonic()
+    ended.released.wait()  # as a collective does, in C++, until the watch has ended it
+    assert LONG < time.monotonic() - began < 10 * LONG
+    assert ended.status == 1
+    failure = read_json(ended.journal.run.rank_failure(0))
+    assert failure["message"].startswith("nothing has moved for 1.")
+
+
+def test_a_step_has_an_end_whatever_it_does(ended, monkeypatch) -> None:
+    monkeypatch.setattr(module, "LEAST_SECONDS", LONG / 2)
+    ended.journal.stepped(1)
+    ended.journal.stepped(2)
+    time.sleep(3 * LONG)
+    assert ended.status == 1

@@ -1,19 +1,23 @@
-"""Which rank is named when nothing moves: the one the others wait for, and not those that wait."""
+"""Which rank is named when nothing moves: the one the others wait for. And where a worker says that it is."""
 
 from __future__ import annotations
 
+import json
+import socket
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.run import CONSOLE, RunDirectory
+from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.stall import Standing, judge
 
 WORLD, SLICES = (0, 1, 2, 3), {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
 
 
-def at(
-    rank: int, place: str = "reduce (optim.py:80)", *, waits: bool = True, world: int = 7, slices: int = 4
-) -> Standing:
+def at(rank: int, place: str = "reduce (optim.py:80)", *, waits: bool = True, world=7, slices=4) -> Standing:
     groups = ((WORLD, world), (SLICES[rank], slices))
     return Standing(rank=rank, phase="training (step 5)", place=place, waits=waits, groups=groups)
 
@@ -37,19 +41,15 @@ def test_who_waits_for_a_peer_is_not_named_for_those_that_wait_for_it() -> None:
     standings = [at(0), at(1), at(2, gather, world=6, slices=4), at(3, READING, waits=False, world=6, slices=3)]
     verdict = judge(standings, ranks=range(4), seconds=60)
     assert verdict.culprit == 3
-    assert (
-        "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather"
-        in verdict.sentence
-    )
+    said = "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather"
+    assert said in verdict.sentence
 
 
 def test_ranks_that_do_not_answer_are_named() -> None:
     verdict = judge([at(0), at(2)], ranks=range(4), seconds=60)
     assert verdict.culprit == 1
-    assert (
-        ": ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait"
-        in verdict.sentence
-    )
+    said = ": ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait"
+    assert said in verdict.sentence
 
 
 def test_what_has_not_ended_on_the_device_is_named() -> None:
@@ -70,9 +70,8 @@ def test_of_equal_counts_it_is_who_does_not_wait() -> None:
 def test_ranks_that_wait_for_each_other_are_all_named() -> None:
     standings = [at(0, world=8, slices=3), at(1, "pulse (metrics.py:126)", world=7, slices=4)]
     verdict = judge(standings, ranks=range(2), seconds=60)
-    assert (
-        ": ranks wait for each other: rank 0 waits in reduce (optim.py:80); rank 1 waits in pulse" in verdict.sentence
-    )
+    said = ": ranks wait for each other: rank 0 waits in reduce (optim.py:80); rank 1 waits in pulse"
+    assert said in verdict.sentence
 
 
 def test_ranks_that_are_all_at_work_do_not_wait_for_each_other() -> None:
@@ -102,4 +101,49 @@ def test_many_places_are_counted_and_not_listed() -> None:
 
 
 def test_a_standing_comes_back_from_its_file() -> None:
-    assert Standing.from_json(asdict(at(2))) == at(2)
+    assert from_plain(Standing, json.loads(json.dumps(asdict(at(2))))) == at(2)
+
+
+def test_a_phase_is_in_a_step_or_comes_after_one(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.logs.mkdir(parents=True)
+    journal = Journal(run=run, rank=1)
+    journal.enter("training")
+    assert journal.at == "training"
+    journal.stepping()
+    assert journal.at == "training (step 1)"
+    journal.stepped(6)
+    assert journal.at == "training (after step 6)", "an evaluation or a save is no part of the next step"
+    journal.stepping()
+    assert journal.at == "training (step 7)"
+    journal.warn("checkpoint-6 was not saved: no space is left")
+    assert journal.at == "training (step 7)", "what is only noted is no phase"
+    journal.enter("saving")
+    assert journal.at == "saving (after step 6)"
+
+
+def test_where_it_is_before_the_first_step(tmp_path: Path) -> None:
+    journal = Journal(run=RunDirectory(tmp_path), rank=1)
+    journal.enter("types")
+    journal.turn_to("reading checkpoints")
+    assert journal.before_first_step == "reading checkpoints, before the first step"
+    journal.enter("training")
+    assert journal.before_first_step == "in its first step"
+    journal.enter("saving")
+    assert journal.before_first_step == "", "a start behind the last step"
+    journal.enter("training")
+    journal.stepped(1)
+    assert journal.before_first_step == ""
+
+
+def test_the_first_rank_of_a_node_says_once_on_its_terminal_why_it_fails(tmp_path: Path, monkeypatch) -> None:
+    run = RunDirectory(tmp_path)
+    run.logs.mkdir(parents=True)
+    terminal = tmp_path / "terminal"
+    with terminal.open("wb") as file:
+        monkeypatch.setenv(CONSOLE, str(file.fileno()))
+        journal = Journal(run=run, rank=8)
+        journal.failed(OSError("the disk is full"))
+        journal.write_failure(OSError("again"), rank=8, phase="saving")
+    said = f"error: rank 8 on {socket.gethostname()}: the disk is full; rank 0 says what came first\n"
+    assert terminal.read_text() == said

@@ -47,17 +47,14 @@ def test_a_tensor_is_cast_by_parts_while_it_is_written(tmp_path: Path, monkeypat
     assert record == {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def test_a_tensor_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_that_is_not_the_next_one_and_a_file_that_lacks_one_are_refused(tmp_path: Path) -> None:
+    file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
+    with pytest.raises(ValueError, match="some ends before a"):
+        file.close()
     file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
     with pytest.raises(ValueError, match=r"a has the shape \(3,\); expected a of shape \(2,\)"):
         file.add("a", torch.zeros(3))
     file.abandon()
-
-
-def test_a_file_that_lacks_a_tensor_is_no_file(tmp_path: Path) -> None:
-    file = TensorFile(tmp_path / "some", {"a": Entry(dtype=torch.float32, shape=(2,))})
-    with pytest.raises(ValueError, match="some ends before a"):
-        file.close()
 
 
 def test_a_disk_that_is_full_is_heard_of(tmp_path: Path) -> None:

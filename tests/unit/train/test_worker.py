@@ -23,10 +23,12 @@ from tests.marks import first
 #: A worker inside which something ends the program.
 LEAVING = """
 import sys
+from pathlib import Path
+from shardwise.spec.run import RunDirectory
 from shardwise.train import worker
 def leave(*_, **__): sys.exit({status})
 worker._run = leave
-sys.exit(worker.main([{folder!r}]))
+sys.exit(worker.run_rank(RunDirectory(Path({folder!r}))))
 """
 
 
@@ -45,7 +47,7 @@ def test_a_rank_that_something_ended_by_exit_says_so(tmp_path, status, words) ->
 def test_a_rank_looks_for_the_plan_s_devices_before_it_meets_the_others(tmp_path, monkeypatch) -> None:
     job = job_from_data({"model": "m", "data": {"path": "rows.jsonl"}})
     chosen = Execution(layout=Layout(), micro_batch_size=1, gradient_accumulation_steps=1)
-    monkeypatch.setattr(worker, "read_request", lambda _: (job, chosen, parse_hardware("1x H100-SXM"), None))
+    monkeypatch.setattr(worker, "read_request", lambda _: (job, chosen, parse_hardware("1x H100-SXM"), None, None))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     journal = Journal(run=RunDirectory(tmp_path), rank=0)
     with pytest.raises(HardwareError, match="the plan is for 1x H100-SXM, and torch sees no GPU here"):

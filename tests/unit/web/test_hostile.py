@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from shardwise.web.guard import is_loopback
-from tests.unit.cli.conftest import Shardwise, shardwise  # noqa: F401  (a fixture)
+from tests.unit.cli.conftest import shardwise  # noqa: F401  (a fixture)
 from tests.unit.web.conftest import CONFIG, fill
 from tests.unit.web.served import Served, serving
 
@@ -128,10 +126,6 @@ def test_a_hostile_request_is_refused_and_reads_and_runs_nothing(served: Served,
     assert served.get("/runs").status == 200, "it goes on"
 
 
-def test_there_are_at_least_fifty_of_them() -> None:
-    assert len(REQUESTS) >= 50
-
-
 def test_a_gibibyte_is_not_read(served: Served) -> None:
     def resident() -> int:
         return int(Path(f"/proc/{served.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -184,16 +178,11 @@ def test_only_addresses_of_this_machine_need_none() -> None:
         (("--token", "short"), "--token: expected at least 16 letters and digits"),
         (("--host", "203.0.113.7"), "203.0.113.7:0 cannot be listened on: "),
         (("--port", "70000"), "less than or equal to 65535"),
+        (("none",), "none: there is no such folder; name the one that runs lie below"),
     ],
 )
-def test_what_cannot_be_served_is_said(tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
-    command = [sys.executable, "-m", "shardwise", "serve", str(tmp_path), "--port", "0", *options]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert said.returncode == 2
-    assert sentence in said.stderr
-
-
-def test_a_folder_that_is_not_there_is_said(shardwise: Shardwise, tmp_path: Path) -> None:  # noqa: F811
-    said = shardwise("serve", tmp_path / "none")
+def test_what_cannot_be_served_is_said(shardwise, tmp_path, monkeypatch, options, sentence) -> None:  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    said = shardwise("serve", "--port", "0", *options)
     assert said.code == 2
-    assert "none: there is no such folder; name the one that runs lie below" in said.err
+    assert sentence in said.err

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from shardwise import api
-from shardwise.api.toy import GPUS, LAYERS, ROWS, pieces, timeline_of
+from shardwise.api.learn.toy import GPUS, LAYERS, ROWS, pieces, timeline_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.timeline import COMPUTING
 

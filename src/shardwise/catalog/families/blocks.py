@@ -72,9 +72,9 @@ def gated(
 ) -> Matrices:
     """Gate, up and down of some width, under a module's name."""
     return lambda d: (
-        Matrix(name=f"{prefix}.gate_proj", rows=width(d), columns=d.hidden, bias=bias(d), reads=reads),
-        Matrix(name=f"{prefix}.up_proj", rows=width(d), columns=d.hidden, bias=bias(d), reads=reads),
-        Matrix(name=f"{prefix}.down_proj", rows=d.hidden, columns=width(d), bias=bias(d), reads="mlp_product"),
+        Matrix(f"{prefix}.gate_proj", width(d), d.hidden, bias=bias(d), reads=reads),
+        Matrix(f"{prefix}.up_proj", width(d), d.hidden, bias=bias(d), reads=reads),
+        Matrix(f"{prefix}.down_proj", d.hidden, width(d), bias=bias(d), reads="mlp_product"),
     )
 
 
@@ -87,57 +87,51 @@ def gated_mlp(d: Dimensions) -> tuple[Matrix, ...]:
 def phi3_mlp(d: Dimensions) -> tuple[Matrix, ...]:
     """Gate and up in one matrix, and down."""
     return (
-        Matrix(name="mlp.gate_up_proj", rows=2 * d.intermediate, columns=d.hidden, reads="mlp_input"),
-        Matrix(name="mlp.down_proj", rows=d.hidden, columns=d.intermediate, reads="mlp_product"),
+        Matrix("mlp.gate_up_proj", 2 * d.intermediate, d.hidden, reads="mlp_input"),
+        Matrix("mlp.down_proj", d.hidden, d.intermediate, reads="mlp_product"),
     )
 
 
 def plain_mlp(up: str, down: str, *, bias: Bias, transposed: bool = False) -> Matrices:
     """Two matrices with an activation between them."""
-
-    def matrices(d: Dimensions) -> tuple[Matrix, ...]:
-        first = Matrix(name=up, rows=d.intermediate, columns=d.hidden, bias=bias(d), reads="mlp_input")
-        second = Matrix(name=down, rows=d.hidden, columns=d.intermediate, bias=bias(d), reads="mlp_product")
-        return replace(first, transposed=transposed), replace(second, transposed=transposed)
-
-    return matrices
+    return lambda d: (
+        Matrix(up, d.intermediate, d.hidden, bias=bias(d), reads="mlp_input", transposed=transposed),
+        Matrix(down, d.hidden, d.intermediate, bias=bias(d), reads="mlp_product", transposed=transposed),
+    )
 
 
 def beside_attention(mlp: Matrices, *, where: Bias = always) -> Matrices:
     """An MLP that reads the tensor that attention reads."""
 
-    def matrices(d: Dimensions) -> tuple[Matrix, ...]:
-        if not where(d):
-            return mlp(d)
-        return tuple(replace(m, reads="attention_input") if m.reads == "mlp_input" else m for m in mlp(d))
-
-    return matrices
+    return lambda d: tuple(
+        replace(m, reads="attention_input") if m.reads == "mlp_input" and where(d) else m for m in mlp(d)
+    )
 
 
 def hidden_norms(*names: str, bias: bool = False) -> Norms:
     """Norms over the whole width."""
-    return lambda d: tuple(Norm(name=name, size=d.hidden, width=d.hidden, bias=bias) for name in names)
+    return lambda d: tuple(Norm(name, d.hidden, d.hidden, bias=bias) for name in names)
 
 
 def bare_norms(*names: str) -> Norms:
     """Norms over the whole width that have no weight."""
-    return lambda d: tuple(Norm(name=name, size=0, width=d.hidden) for name in names)
+    return lambda d: tuple(Norm(name, 0, d.hidden) for name in names)
 
 
-def with_head_norms(norms: Norms, *, query: str = "q_norm", key: str = "k_norm") -> Norms:
+def with_head_norms(norms: Norms, *, query: str = "q_norm", key: str = "k_norm", bias: bool = False) -> Norms:
     """With a norm over each head of queries and of keys."""
     return lambda d: (
         *norms(d),
-        Norm(name=f"self_attn.{query}", size=d.head_dim, width=d.query),
-        Norm(name=f"self_attn.{key}", size=d.head_dim, width=d.key_value),
+        Norm(f"self_attn.{query}", d.head_dim, d.query, bias=bias),
+        Norm(f"self_attn.{key}", d.head_dim, d.key_value, bias=bias),
     )
 
 
 def with_whole_norms(norms: Norms) -> Norms:
     """With a norm over all queries and one over all keys."""
     return lambda d: (
-        Norm(name="self_attn.q_norm", size=d.query, width=d.query),
-        Norm(name="self_attn.k_norm", size=d.key_value, width=d.key_value),
+        Norm("self_attn.q_norm", d.query, d.query),
+        Norm("self_attn.k_norm", d.key_value, d.key_value),
         *norms(d),
     )
 
@@ -162,44 +156,22 @@ def separate(
     *, bias: Bias, output_bias: Bias | None = None, module: str = "self_attn", output: str = "o_proj"
 ) -> Matrices:
     """One projection each for queries, keys and values, and one for the output."""
-    output_bias = output_bias or bias
-
-    def matrices(d: Dimensions) -> tuple[Matrix, ...]:
-        return (
-            Matrix(name=f"{module}.q_proj", rows=d.query, columns=d.hidden, bias=bias(d)),
-            Matrix(name=f"{module}.k_proj", rows=d.key_value, columns=d.hidden, bias=bias(d)),
-            Matrix(name=f"{module}.v_proj", rows=d.key_value, columns=d.hidden, bias=bias(d)),
-            Matrix(
-                name=f"{module}.{output}", rows=d.hidden, columns=d.query, bias=output_bias(d), reads="attention_output"
-            ),
-        )
-
-    return matrices
+    last = output_bias or bias
+    return lambda d: (
+        Matrix(f"{module}.q_proj", d.query, d.hidden, bias=bias(d)),
+        Matrix(f"{module}.k_proj", d.key_value, d.hidden, bias=bias(d)),
+        Matrix(f"{module}.v_proj", d.key_value, d.hidden, bias=bias(d)),
+        Matrix(f"{module}.{output}", d.hidden, d.query, bias=last(d), reads="attention_output"),
+    )
 
 
 def fused(module: str, qkv: str, output: str, *, bias: Bias, transposed: bool = False) -> Matrices:
     """One projection for queries, keys and values together, and one for the output."""
-
-    def matrices(d: Dimensions) -> tuple[Matrix, ...]:
-        return (
-            Matrix(
-                name=f"{module}.{qkv}",
-                rows=d.query + 2 * d.key_value,
-                columns=d.hidden,
-                bias=bias(d),
-                transposed=transposed,
-            ),
-            Matrix(
-                name=f"{module}.{output}",
-                rows=d.hidden,
-                columns=d.query,
-                bias=bias(d),
-                reads="attention_output",
-                transposed=transposed,
-            ),
-        )
-
-    return matrices
+    reads: Reads = "attention_output"
+    return lambda d: (
+        Matrix(f"{module}.{qkv}", d.query + 2 * d.key_value, d.hidden, bias=bias(d), transposed=transposed),
+        Matrix(f"{module}.{output}", d.hidden, d.query, bias=bias(d), reads=reads, transposed=transposed),
+    )
 
 
 def latent_attention(d: Dimensions) -> tuple[Matrix, ...]:
@@ -207,30 +179,25 @@ def latent_attention(d: Dimensions) -> tuple[Matrix, ...]:
     bias, rank = d.flags["attention_bias"], d.optional["q_lora_rank"]
     latent, values = d.numbers["kv_lora_rank"], d.numbers["v_head_dim"]
     expanded = d.heads * (d.numbers["qk_nope_head_dim"] + values)
-    queries = (Matrix(name="self_attn.q_proj", rows=d.query, columns=d.hidden),)
+    queries = (Matrix("self_attn.q_proj", d.query, d.hidden),)
     if rank:
         queries = (
-            Matrix(name="self_attn.q_a_proj", rows=rank, columns=d.hidden, bias=bias),
-            Matrix(name="self_attn.q_b_proj", rows=d.query, columns=rank, reads="query_latent"),
+            Matrix("self_attn.q_a_proj", rank, d.hidden, bias=bias),
+            Matrix("self_attn.q_b_proj", d.query, rank, reads="query_latent"),
         )
     return (
         *queries,
-        Matrix(
-            name="self_attn.kv_a_proj_with_mqa",
-            rows=latent + d.numbers["qk_rope_head_dim"],
-            columns=d.hidden,
-            bias=bias,
-        ),
-        Matrix(name="self_attn.kv_b_proj", rows=expanded, columns=latent, reads="key_value_latent"),
-        Matrix(name="self_attn.o_proj", rows=d.hidden, columns=d.heads * values, bias=bias, reads="attention_output"),
+        Matrix("self_attn.kv_a_proj_with_mqa", latent + d.numbers["qk_rope_head_dim"], d.hidden, bias=bias),
+        Matrix("self_attn.kv_b_proj", expanded, latent, reads="key_value_latent"),
+        Matrix("self_attn.o_proj", d.hidden, d.heads * values, bias=bias, reads="attention_output"),
     )
 
 
 def latent_norms(d: Dimensions) -> tuple[Norm, ...]:
     """LLaMA's, and the norms of the latents."""
     rank, latent = d.optional["q_lora_rank"], d.numbers["kv_lora_rank"]
-    query = (Norm(name="self_attn.q_a_layernorm", size=rank, width=rank),) if rank else ()
-    return (*LLAMA_NORMS(d), *query, Norm(name="self_attn.kv_a_layernorm", size=latent, width=latent))
+    query = (Norm("self_attn.q_a_layernorm", rank, rank),) if rank else ()
+    return (*LLAMA_NORMS(d), *query, Norm("self_attn.kv_a_layernorm", latent, latent))
 
 
 LLAMA_ATTENTION = separate(bias=flag("attention_bias"))

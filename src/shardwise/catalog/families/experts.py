@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from shardwise.catalog.families.blocks import Dimensions, Matrices
 from shardwise.spec.model.shape import Matrix
@@ -36,29 +37,16 @@ def interleaved(d: Dimensions) -> Sequence[bool]:
     return [(index + 1) % step == 0 if listed is None else index in listed for index in range(d.layers)]
 
 
-def experts(
-    module: str,
-    *,
-    router: str = "gate",
-    count: str = "num_experts",
-    width: str | None = None,
-) -> Matrices:
+def experts(module: str, *, router: str = "gate", count: str = "num_experts", width: str | None = None) -> Matrices:
     """A router, and the stacked gate-and-up and down projections; `count` and `width` are keys."""
 
     def matrices(d: Dimensions) -> tuple[Matrix, ...]:
         number, inner = d.numbers[count], d.numbers[width] if width else d.intermediate
-        up = Matrix(
-            name=f"{module}.experts.gate_up_proj",
-            rows=2 * inner,
-            columns=d.hidden,
-            count=number,
-            reads="expert_input",
-            stacked=True,
-            adaptable=False,
-            active=min(number, d.numbers["num_experts_per_tok"]),
-        )
+        kind: dict[str, Any] = {"count": number, "stacked": True, "adaptable": False}
+        kind["active"] = min(number, d.numbers["num_experts_per_tok"])
+        up = Matrix(f"{module}.experts.gate_up_proj", 2 * inner, d.hidden, reads="expert_input", **kind)
         down = replace(up, name=f"{module}.experts.down_proj", rows=d.hidden, columns=inner, reads="expert_product")
-        gate = Matrix(name=f"{module}.{router}", rows=number, columns=d.hidden, reads="mlp_input", adaptable=False)
+        gate = Matrix(f"{module}.{router}", number, d.hidden, reads="mlp_input", adaptable=False)
         return gate, up, down
 
     return matrices
@@ -67,10 +55,7 @@ def experts(
 def changed(matrices: Matrices, *, router: bool = False, stacks: bool = False, **changes: bool) -> Matrices:
     """The same matrices with other properties of the router, or of the stacks."""
 
-    def all_matrices(d: Dimensions) -> tuple[Matrix, ...]:
-        return tuple(replace(m, **changes) if (stacks if m.stacked else router) else m for m in matrices(d))
-
-    return all_matrices
+    return lambda d: tuple(replace(m, **changes) if (stacks if m.stacked else router) else m for m in matrices(d))
 
 
 def together(*parts: Matrices) -> Matrices:
@@ -80,4 +65,4 @@ def together(*parts: Matrices) -> Matrices:
 
 def shared_gate(d: Dimensions) -> tuple[Matrix, ...]:
     """Qwen2-MoE's weight of the shared expert."""
-    return (Matrix(name="mlp.shared_expert_gate", rows=1, columns=d.hidden, reads="mlp_input"),)
+    return (Matrix("mlp.shared_expert_gate", 1, d.hidden, reads="mlp_input"),)

@@ -23,8 +23,7 @@ from shardwise.catalog.families.blocks import (
     nothing,
 )
 from shardwise.catalog.families.experts import Placement, everywhere
-from shardwise.spec.model.names import LLAMA_NAMES, OuterNames
-from shardwise.spec.model.shape import MlpKind, NormKind, OtherBlocks
+from shardwise.spec.model.shape import LLAMA_NAMES, MlpKind, NormKind, OtherBlocks, OuterNames
 
 FINAL_NORM = hidden_norms("norm")
 BIASED_FINAL_NORM = hidden_norms("norm", bias=True)

@@ -6,22 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shardwise.catalog.families.blocks import (
-    LAYER_NORMS,
-    Bias,
-    Dimensions,
-    always,
-    bare_norms,
-    beside_attention,
-    flag,
-    fused,
-    hidden_norms,
-    never,
-    nothing,
-    plain_mlp,
-    separate,
-    where,
-)
+from shardwise.catalog.families import blocks
 from shardwise.catalog.families.family import (
     BIASED_FINAL_NORM,
     COMMON,
@@ -31,8 +16,7 @@ from shardwise.catalog.families.family import (
     Family,
     config,
 )
-from shardwise.spec.model.names import OuterNames
-from shardwise.spec.model.shape import Matrix, Norm
+from shardwise.spec.model.shape import Matrix, Norm, OuterNames
 
 _TIED = {"tie_word_embeddings": True}
 _GPT_KEYS = config(
@@ -52,77 +36,68 @@ _GPT2_DROPOUT = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 _GPT_NAMES = OuterNames(
     embedding="transformer.wte", final_norm="transformer.ln_f", blocks="transformer.h", positions="transformer.wpe"
 )
-_LayerNorm = partial(Family, norms=LAYER_NORMS, norm_kind="layer", final_norm=BIASED_FINAL_NORM)
-_Gpt = partial(_LayerNorm, mlp_kind="plain", norms=hidden_norms("ln_1", "ln_2", bias=True), names=_GPT_NAMES)
+_LayerNorm = partial(Family, norms=blocks.LAYER_NORMS, norm_kind="layer", final_norm=BIASED_FINAL_NORM)
+_Gpt = partial(_LayerNorm, mlp_kind="plain", norms=blocks.hidden_norms("ln_1", "ln_2", bias=True), names=_GPT_NAMES)
 _Plain = partial(_LayerNorm, mlp_kind="plain")
 
 
-def _one_key_value_head(d: Dimensions) -> Dimensions:
+def _one_key_value_head(d: blocks.Dimensions) -> blocks.Dimensions:
     return replace(d, kv_heads=1) if d.flags["multi_query"] else d
 
 
-def _opt_projections(d: Dimensions) -> tuple[Matrix, ...]:
+def _opt_projections(d: blocks.Dimensions) -> tuple[Matrix, ...]:
     """Between the embedding's width and the blocks', where they differ."""
     width = d.optional["word_embed_proj_dim"] or d.hidden
     if width == d.hidden:
         return ()
     return (
-        Matrix(name="project_out", rows=width, columns=d.hidden),
-        Matrix(name="project_in", rows=d.hidden, columns=width),
+        Matrix("project_out", width, d.hidden),
+        Matrix("project_in", d.hidden, width),
     )
 
 
-def _opt_has_final_norm(d: Dimensions) -> bool:
+def _opt_has_final_norm(d: blocks.Dimensions) -> bool:
     return d.flags["do_layer_norm_before"] and not d.flags["_remove_final_layer_norm"]
 
 
-def _falcon_heads(d: Dimensions) -> Dimensions:
+def _falcon_heads(d: blocks.Dimensions) -> blocks.Dimensions:
     """The new decoder has groups of heads; the old one has one key-value head, or one for each head."""
     if d.flags["new_decoder_architecture"]:
         return replace(d, kv_heads=d.optional["num_kv_heads"] or d.heads)
     return _one_key_value_head(d)
 
 
-def _falcon_parallel(d: Dimensions) -> bool:
+def _falcon_parallel(d: blocks.Dimensions) -> bool:
     return d.flags["new_decoder_architecture"] or d.flags["parallel_attn"]
 
 
-def _falcon_shares_norm(d: Dimensions) -> bool:
+def _falcon_shares_norm(d: blocks.Dimensions) -> bool:
     return _falcon_parallel(d) and len(_falcon_norms(d)) == 1
 
 
-def _falcon_norms(d: Dimensions) -> tuple[Norm, ...]:
+def _falcon_norms(d: blocks.Dimensions) -> tuple[Norm, ...]:
     if not d.flags["parallel_attn"]:
-        return LAYER_NORMS(d)
+        return blocks.LAYER_NORMS(d)
     usual = 2 if d.flags["new_decoder_architecture"] else 1
     count = d.optional["num_ln_in_parallel_attn"] or usual
-    return hidden_norms(*(("ln_attn", "ln_mlp") if count == 2 else ("input_layernorm",)), bias=True)(d)
+    return blocks.hidden_norms(*(("ln_attn", "ln_mlp") if count == 2 else ("input_layernorm",)), bias=True)(d)
 
 
-def _stablelm_norms(d: Dimensions) -> tuple[Norm, ...]:
+def _stablelm_norms(d: blocks.Dimensions) -> tuple[Norm, ...]:
     parallel = d.flags["use_parallel_residual"]
-    norms = (hidden_norms("input_layernorm", bias=True) if parallel else LAYER_NORMS)(d)
+    norms = (blocks.hidden_norms("input_layernorm", bias=True) if parallel else blocks.LAYER_NORMS)(d)
     if not d.flags["qk_layernorm"]:
         return norms
     return (
         *norms,
-        Norm(name="self_attn.q_layernorm.norms", size=d.head_dim, width=d.query, count=d.heads),
-        Norm(name="self_attn.k_layernorm.norms", size=d.head_dim, width=d.key_value, count=d.kv_heads),
+        Norm("self_attn.q_layernorm.norms", d.head_dim, d.query, count=d.heads),
+        Norm("self_attn.k_layernorm.norms", d.head_dim, d.key_value, count=d.kv_heads),
     )
 
 
-def _phi_norms(d: Dimensions) -> tuple[Norm, ...]:
-    norms = hidden_norms("input_layernorm", bias=True)(d)
-    if not d.flags["qk_layernorm"]:
-        return norms
-    return (
-        *norms,
-        Norm(name="self_attn.q_layernorm", size=d.head_dim, width=d.query, bias=True),
-        Norm(name="self_attn.k_layernorm", size=d.head_dim, width=d.key_value, bias=True),
-    )
-
-
-_OPT_AFFINE: Bias = flag("layer_norm_elementwise_affine")
+_PHI_NORM = blocks.hidden_norms("input_layernorm", bias=True)
+_PHI_HEADS = blocks.with_head_norms(_PHI_NORM, query="q_layernorm", key="k_layernorm", bias=True)
+_OPT_AFFINE: blocks.Bias = blocks.flag("layer_norm_elementwise_affine")
 _OPT_NORMS = ("self_attn_layer_norm", "final_layer_norm")
 
 #: model_type -> its rules.
@@ -133,9 +108,9 @@ LAYER_NORM: dict[str, Family] = {
             **config(50432, 6144, 24576, 44, 64, 2048, hidden_act="gelu", attention_bias=True),
             **config(use_parallel_residual=True),
         },
-        parallel=flag("use_parallel_residual"),
-        attention=fused("attention", "query_key_value", "dense", bias=flag("attention_bias")),
-        mlp=plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=always),
+        parallel=blocks.flag("use_parallel_residual"),
+        attention=blocks.fused("attention", "query_key_value", "dense", bias=blocks.flag("attention_bias")),
+        mlp=blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.always),
         partial_rotary=True,
         names=OuterNames(
             embedding="gpt_neox.embed_in", final_norm="gpt_neox.final_layer_norm", blocks="gpt_neox.layers"
@@ -145,8 +120,8 @@ LAYER_NORM: dict[str, Family] = {
         defaults={**_GPT2, **_GPT2_DROPOUT},
         keys=_GPT_KEYS,
         aliases=_GPT_ALIASES,
-        attention=fused("attn", "c_attn", "c_proj", bias=always, transposed=True),
-        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always, transposed=True),
+        attention=blocks.fused("attn", "c_attn", "c_proj", bias=blocks.always, transposed=True),
+        mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always, transposed=True),
         position_offset=0,
     ),
     "gpt_bigcode": _Gpt(
@@ -154,16 +129,18 @@ LAYER_NORM: dict[str, Family] = {
         keys=_GPT_KEYS,
         aliases=_GPT_ALIASES,
         refine=_one_key_value_head,
-        attention=fused("attn", "c_attn", "c_proj", bias=always),
-        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always),
+        attention=blocks.fused("attn", "c_attn", "c_proj", bias=blocks.always),
+        mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always),
         position_offset=0,
     ),
     "gpt_neo": _Gpt(
         defaults={**_GPT2, **config(50257, 2048, None, 24, 16, 2048)},
         keys=config(num_hidden_layers="num_layers", num_attention_heads="num_heads", hidden_act="activation_function"),
         aliases=("num_hidden_layers", "num_attention_heads"),
-        attention=separate(bias=never, output_bias=always, module="attn.attention", output="out_proj"),
-        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=always),
+        attention=blocks.separate(
+            bias=blocks.never, output_bias=blocks.always, module="attn.attention", output="out_proj"
+        ),
+        mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always),
         position_offset=0,
         eager_attention=True,
     ),
@@ -171,12 +148,12 @@ LAYER_NORM: dict[str, Family] = {
         defaults={**_GPT2, **config(50400, 4096, None, 28, 16, 2048), "tie_word_embeddings": False},
         keys=_GPT_KEYS,
         aliases=_GPT_ALIASES,
-        attention=separate(bias=never, module="attn", output="out_proj"),
-        mlp=beside_attention(plain_mlp("mlp.fc_in", "mlp.fc_out", bias=always)),
-        norms=hidden_norms("ln_1", bias=True),
+        attention=blocks.separate(bias=blocks.never, module="attn", output="out_proj"),
+        mlp=blocks.beside_attention(blocks.plain_mlp("mlp.fc_in", "mlp.fc_out", bias=blocks.always)),
+        norms=blocks.hidden_norms("ln_1", bias=True),
         names=replace(_GPT_NAMES, positions=None),
-        head_bias=always,
-        parallel=always,
+        head_bias=blocks.always,
+        parallel=blocks.always,
         partial_rotary=True,
         eager_attention=True,
     ),
@@ -189,16 +166,18 @@ LAYER_NORM: dict[str, Family] = {
         },
         keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
         optional=("word_embed_proj_dim",),
-        attention=separate(bias=flag("enable_bias"), output="out_proj"),
-        mlp=plain_mlp("fc1", "fc2", bias=flag("enable_bias")),
-        norms=where(_OPT_AFFINE, hidden_norms(*_OPT_NORMS, bias=True), bare_norms(*_OPT_NORMS)),
+        attention=blocks.separate(bias=blocks.flag("enable_bias"), output="out_proj"),
+        mlp=blocks.plain_mlp("fc1", "fc2", bias=blocks.flag("enable_bias")),
+        norms=blocks.where(_OPT_AFFINE, blocks.hidden_norms(*_OPT_NORMS, bias=True), blocks.bare_norms(*_OPT_NORMS)),
         names=OuterNames(
             embedding="model.decoder.embed_tokens",
             final_norm="model.decoder.final_layer_norm",
             blocks="model.decoder.layers",
             positions="model.decoder.embed_positions",
         ),
-        final_norm=where(_opt_has_final_norm, where(_OPT_AFFINE, BIASED_FINAL_NORM, bare_norms("norm")), nothing),
+        final_norm=blocks.where(
+            _opt_has_final_norm, blocks.where(_OPT_AFFINE, BIASED_FINAL_NORM, blocks.bare_norms("norm")), blocks.nothing
+        ),
         position_offset=2,
         outer_matrices=_opt_projections,
         embedding_key="word_embed_proj_dim",
@@ -212,22 +191,22 @@ LAYER_NORM: dict[str, Family] = {
         },
         aliases=("num_hidden_layers", "num_attention_heads"),
         fallbacks=("hidden_size", "max_position_embeddings"),
-        attention=fused("self_attention", "query_key_value", "dense", bias=always),
-        mlp=plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=always),
+        attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.always),
+        mlp=blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.always),
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
-        outer_norms=hidden_norms("word_embeddings_layernorm", bias=True),
+        outer_norms=blocks.hidden_norms("word_embeddings_layernorm", bias=True),
         activation="gelu_pytorch_tanh",
         eager_attention=True,
     ),
     "phi": _Plain(
         defaults={**COMMON, **config(51200, 2048, 8192, 24, None, 2048, hidden_act="gelu_new", qk_layernorm=False)},
-        attention=separate(bias=always, output="dense"),
-        mlp=beside_attention(plain_mlp("mlp.fc1", "mlp.fc2", bias=always)),
-        norms=_phi_norms,
-        even_heads=flag("qk_layernorm"),
+        attention=blocks.separate(bias=blocks.always, output="dense"),
+        mlp=blocks.beside_attention(blocks.plain_mlp("mlp.fc1", "mlp.fc2", bias=blocks.always)),
+        norms=blocks.where(blocks.flag("qk_layernorm"), _PHI_HEADS, _PHI_NORM),
+        even_heads=blocks.flag("qk_layernorm"),
         names=OuterNames(final_norm="model.final_layernorm"),
-        head_bias=always,
-        parallel=always,
+        head_bias=blocks.always,
+        parallel=blocks.always,
         partial_rotary=True,
     ),
     "stablelm": _LayerNorm(
@@ -236,8 +215,8 @@ LAYER_NORM: dict[str, Family] = {
             **config(50304, 2560, 6912, None, None, 4096, 32, use_qkv_bias=False, qk_layernorm=False),
             **config(use_parallel_residual=False),
         },
-        parallel=flag("use_parallel_residual"),
-        attention=separate(bias=flag("use_qkv_bias"), output_bias=never),
+        parallel=blocks.flag("use_parallel_residual"),
+        attention=blocks.separate(bias=blocks.flag("use_qkv_bias"), output_bias=blocks.never),
         norms=_stablelm_norms,
         partial_rotary=True,
     ),
@@ -247,12 +226,12 @@ LAYER_NORM: dict[str, Family] = {
             **config(49152, 3072, 12288, 30, 24, 4096, 2, hidden_act="gelu_pytorch_tanh", **_TIED, use_bias=True),
             **config(sliding_window=None),
         },
-        attention=separate(bias=flag("use_bias")),
-        mlp=plain_mlp("mlp.c_fc", "mlp.c_proj", bias=flag("use_bias")),
+        attention=blocks.separate(bias=blocks.flag("use_bias")),
+        mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.flag("use_bias")),
     ),
     "nemotron": _Plain(
         defaults={**LLAMA_BIASES, **config(256000, 6144, 24576, None, 48, 4096), "hidden_act": "relu2"},
-        mlp=plain_mlp("mlp.up_proj", "mlp.down_proj", bias=flag("mlp_bias")),
+        mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias")),
         partial_rotary=True,
     ),
     "falcon": _Plain(
@@ -266,9 +245,10 @@ LAYER_NORM: dict[str, Family] = {
         fallbacks=("hidden_size",),
         optional=("num_kv_heads", "num_ln_in_parallel_attn"),
         refine=_falcon_heads,
-        attention=fused("self_attention", "query_key_value", "dense", bias=flag("bias")),
-        mlp=beside_attention(
-            plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=flag("bias")), where=_falcon_shares_norm
+        attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.flag("bias")),
+        mlp=blocks.beside_attention(
+            blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.flag("bias")),
+            where=_falcon_shares_norm,
         ),
         norms=_falcon_norms,
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
@@ -281,9 +261,9 @@ LAYER_NORM: dict[str, Family] = {
             **config(max_position_embeddings="max_seq_len"),
         },
         aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
-        attention=fused("attn", "Wqkv", "out_proj", bias=never),
-        mlp=plain_mlp("ffn.up_proj", "ffn.down_proj", bias=never),
-        norms=hidden_norms("norm_1", "norm_2"),
+        attention=blocks.fused("attn", "Wqkv", "out_proj", bias=blocks.never),
+        mlp=blocks.plain_mlp("ffn.up_proj", "ffn.down_proj", bias=blocks.never),
+        norms=blocks.hidden_norms("norm_1", "norm_2"),
         names=OuterNames(embedding="transformer.wte", final_norm="transformer.norm_f", blocks="transformer.blocks"),
         final_norm=FINAL_NORM,
         activation="gelu",

@@ -4,31 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.catalog.families.blocks import (
-    GEMMA2_NORMS,
-    GLM4_NORMS,
-    GLM_ATTENTION,
-    LLAMA_NORMS,
-    POST_NORMS,
-    QWEN2_ATTENTION,
-    UNBIASED_ATTENTION,
-    always,
-    bare_norms,
-    beside_attention,
-    flag,
-    from_a_layer_on,
-    fused,
-    gated_mlp,
-    hidden_norms,
-    never,
-    phi3_mlp,
-    plain_mlp,
-    separate,
-    where,
-    with_head_norms,
-    with_whole_norms,
-    without_rotation,
-)
+from shardwise.catalog.families import blocks
 from shardwise.catalog.families.family import COMMON, LLAMA, LLAMA_BIASES, Family, config
 
 _TIED = {"tie_word_embeddings": True}
@@ -50,10 +26,10 @@ _COHERE: dict[str, Any] = {
     **COMMON,
     **config(256000, 8192, 22528, 40, 64, 8192, attention_bias=False, logit_scale=0.0625, **_TIED),
 }
-_COHERE_NORMS = hidden_norms("input_layernorm")
+_COHERE_NORMS = blocks.hidden_norms("input_layernorm")
 _MISTRAL = Family(
     defaults={**COMMON, **config(32000, None, 14336, None, None, 131072, 8), "sliding_window": 4096},
-    attention=UNBIASED_ATTENTION,
+    attention=blocks.UNBIASED_ATTENTION,
 )
 
 #: model_type -> its rules.
@@ -70,20 +46,20 @@ LLAMA_LIKE: dict[str, Family] = {
     "qwen2": Family(
         defaults=_QWEN,
         optional=("max_window_layers",),
-        attention=QWEN2_ATTENTION,
+        attention=blocks.QWEN2_ATTENTION,
         optional_window=True,
-        windowed=from_a_layer_on,
+        windowed=blocks.from_a_layer_on,
     ),
     "qwen3": Family(
         defaults={**_QWEN, "head_dim": 128, "attention_bias": False},
         optional=("max_window_layers",),
-        norms=with_head_norms(LLAMA_NORMS),
+        norms=blocks.with_head_norms(blocks.LLAMA_NORMS),
         optional_window=True,
-        windowed=from_a_layer_on,
+        windowed=blocks.from_a_layer_on,
     ),
     "arcee": Family(
         defaults={**LLAMA_BIASES, **config(32000, 2560, 18432, None, None, 4096), "hidden_act": "relu2"},
-        mlp=plain_mlp("mlp.up_proj", "mlp.down_proj", bias=flag("mlp_bias")),
+        mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias")),
         mlp_kind="plain",
     ),
     "seed_oss": Family(
@@ -92,38 +68,43 @@ LLAMA_LIKE: dict[str, Family] = {
             **config(155136, None, 27648, 64, 80, 524288, 8, head_dim=128, attention_bias=True),
             **config(attention_out_bias=False, attention_dropout=0.1, residual_dropout=0.1),
         },
-        attention=separate(bias=flag("attention_bias"), output_bias=flag("attention_out_bias")),
+        attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.flag("attention_out_bias")),
     ),
     "exaone4": Family(
         defaults={**COMMON, **config(102400, None, 16384, None, None, 2048, 32), "sliding_window": 4096},
-        attention=UNBIASED_ATTENTION,
-        norms=with_head_norms(POST_NORMS),
+        attention=blocks.UNBIASED_ATTENTION,
+        norms=blocks.with_head_norms(blocks.POST_NORMS),
         whole_every=4,
         pattern_key="sliding_window_pattern",
     ),
     "olmo": Family(
         defaults=_OLMO,
-        norms=bare_norms("input_layernorm", "post_attention_layernorm"),
+        norms=blocks.bare_norms("input_layernorm", "post_attention_layernorm"),
         norm_kind="layer",
-        final_norm=bare_norms("norm"),
+        final_norm=blocks.bare_norms("norm"),
     ),
-    "olmo2": Family(defaults=_OLMO, norms=with_whole_norms(POST_NORMS), norm_kind="gemma"),
+    "olmo2": Family(defaults=_OLMO, norms=blocks.with_whole_norms(blocks.POST_NORMS), norm_kind="gemma"),
     "olmo3": Family(
-        defaults={**_OLMO, "sliding_window": 4096}, norms=with_whole_norms(POST_NORMS), norm_kind="gemma", whole_every=4
+        defaults={**_OLMO, "sliding_window": 4096},
+        norms=blocks.with_whole_norms(blocks.POST_NORMS),
+        norm_kind="gemma",
+        whole_every=4,
     ),
     "phi3": Family(
         defaults={**COMMON, **config(32064, 3072, 8192, None, None, 4096), "sliding_window": None},
-        attention=fused("self_attn", "qkv_proj", "o_proj", bias=never),
-        mlp=phi3_mlp,
+        attention=blocks.fused("self_attn", "qkv_proj", "o_proj", bias=blocks.never),
+        mlp=blocks.phi3_mlp,
         partial_rotary=True,
     ),
-    "glm": Family(defaults=_GLM, attention=GLM_ATTENTION, mlp=phi3_mlp, partial_rotary=True),
-    "glm4": Family(defaults=_GLM, attention=GLM_ATTENTION, mlp=phi3_mlp, norms=GLM4_NORMS, partial_rotary=True),
+    "glm": Family(defaults=_GLM, attention=blocks.GLM_ATTENTION, mlp=blocks.phi3_mlp, partial_rotary=True),
+    "glm4": Family(
+        defaults=_GLM, attention=blocks.GLM_ATTENTION, mlp=blocks.phi3_mlp, norms=blocks.GLM4_NORMS, partial_rotary=True
+    ),
     "gemma": Family(defaults=_GEMMA, norm_kind="gemma"),
     "gemma2": Family(
         defaults={**_GEMMA2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         keys={"hidden_act": "hidden_activation"},
-        norms=GEMMA2_NORMS,
+        norms=blocks.GEMMA2_NORMS,
         norm_kind="gemma",
         whole_every=2,
         eager_attention=True,  # whether scores are capped or not
@@ -132,24 +113,24 @@ LLAMA_LIKE: dict[str, Family] = {
         # Its attention does not read attn_logit_softcapping.
         defaults={**_GEMMA2, "vocab_size": 262208, "max_position_embeddings": 131072, "final_logit_softcapping": None},
         keys={"hidden_act": "hidden_activation"},
-        norms=with_head_norms(GEMMA2_NORMS),
+        norms=blocks.with_head_norms(blocks.GEMMA2_NORMS),
         norm_kind="gemma",
         whole_every=6,
         pattern_key="sliding_window_pattern",
     ),
     "cohere": Family(
         defaults={**_COHERE, "use_qk_norm": False},
-        mlp=beside_attention(gated_mlp),
-        norms=where(flag("use_qk_norm"), with_whole_norms(_COHERE_NORMS), _COHERE_NORMS),
+        mlp=blocks.beside_attention(blocks.gated_mlp),
+        norms=blocks.where(blocks.flag("use_qk_norm"), blocks.with_whole_norms(_COHERE_NORMS), _COHERE_NORMS),
         norm_kind="centred",
-        parallel=always,
+        parallel=blocks.always,
     ),
     "cohere2": Family(
         defaults={**_COHERE, "sliding_window": 4096},
-        mlp=beside_attention(gated_mlp),
+        mlp=blocks.beside_attention(blocks.gated_mlp),
         norms=_COHERE_NORMS,
         norm_kind="centred",
-        parallel=always,
+        parallel=blocks.always,
         whole_every=4,
         pattern_key="sliding_window_pattern",
     ),
@@ -159,13 +140,13 @@ LLAMA_LIKE: dict[str, Family] = {
     ),
     "helium": Family(
         defaults={**LLAMA_BIASES, **config(48000, 2560, 7040, 24, 20, 4096, 20), "head_dim": 128},
-        attention=separate(bias=flag("attention_bias"), output_bias=never),
+        attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.never),
         norm_kind="gemma",
-        even_heads=always,
+        even_heads=blocks.always,
     ),
     "hunyuan_v1_dense": Family(
         defaults={**LLAMA, "vocab_size": 290943},
-        norms=with_head_norms(LLAMA_NORMS, query="query_layernorm", key="key_layernorm"),
+        norms=blocks.with_head_norms(blocks.LLAMA_NORMS, query="query_layernorm", key="key_layernorm"),
     ),
     "smollm3": Family(
         defaults={
@@ -176,6 +157,6 @@ LLAMA_LIKE: dict[str, Family] = {
         numbers=("no_rope_layer_interval",),
         layer_lists=("no_rope_layers",),
         optional_window=True,
-        windowed=without_rotation,
+        windowed=blocks.without_rotation,
     ),
 }

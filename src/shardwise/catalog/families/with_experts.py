@@ -5,25 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.catalog.families.blocks import (
-    LAYER_NORMS,
-    LLAMA_NORMS,
-    UNBIASED_ATTENTION,
-    Dimensions,
-    always,
-    every_other_up_to_a_layer,
-    flag,
-    gated,
-    latent_attention,
-    latent_norms,
-    mlp_bias,
-    never,
-    nothing,
-    separate,
-    where,
-    with_head_norms,
-    with_whole_norms,
-)
+from shardwise.catalog.families import blocks
 from shardwise.catalog.families.experts import (
     behind_first,
     changed,
@@ -62,19 +44,19 @@ _SHARED_NUMBERS = ("n_routed_experts", "n_shared_experts", "num_experts_per_tok"
 _LATENT_NUMBERS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
-def _latent_heads(d: Dimensions) -> Dimensions:
+def _latent_heads(d: blocks.Dimensions) -> blocks.Dimensions:
     """Each head has keys of its own, of a rotated part and another."""
     return replace(d, kv_heads=d.heads, head_dim=d.numbers["qk_nope_head_dim"] + d.numbers["qk_rope_head_dim"])
 
 
-def _shared_width(d: Dimensions) -> int:
+def _shared_width(d: blocks.Dimensions) -> int:
     return d.numbers["n_shared_experts"] * d.numbers["moe_intermediate_size"]
 
 
 _SHARED: dict[str, Any] = {
     "experts": together(
         experts("mlp", count="n_routed_experts", width="moe_intermediate_size"),
-        gated("mlp.shared_experts", width=_shared_width, bias=mlp_bias),
+        blocks.gated("mlp.shared_experts", width=_shared_width, bias=blocks.mlp_bias),
     ),
     "placement": behind_first,
     "bare_experts": "qwen2_moe",
@@ -86,8 +68,8 @@ _LATENT: dict[str, Any] = {
     "numbers": (*_LATENT_NUMBERS, *_SHARED_NUMBERS),
     "optional": ("q_lora_rank", "first_k_dense_replace"),
     "refine": _latent_heads,
-    "attention": latent_attention,
-    "norms": latent_norms,
+    "attention": blocks.latent_attention,
+    "norms": blocks.latent_norms,
 }
 _LOCAL_EXPERTS = experts("mlp", count="num_local_experts")
 _LOCAL_EXPERTS_WITH_ROUTER = experts("mlp", router="router", count="num_local_experts")
@@ -98,8 +80,8 @@ EXPERTS: dict[str, Family] = {
         defaults=_MIXTRAL,
         **_CALLED_PLAIN,
         numbers=_LOCAL,
-        attention=UNBIASED_ATTENTION,
-        mlp=nothing,
+        attention=blocks.UNBIASED_ATTENTION,
+        mlp=blocks.nothing,
         experts=_LOCAL_EXPERTS,
         bare_experts="mixtral",
     ),
@@ -110,12 +92,12 @@ EXPERTS: dict[str, Family] = {
             **config(lm_head_bias=False),
         },
         numbers=_LOCAL,
-        mlp=nothing,
+        mlp=blocks.nothing,
         experts=changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, adaptable=True),
-        norms=LAYER_NORMS,
+        norms=blocks.LAYER_NORMS,
         norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
-        head_bias=flag("lm_head_bias"),
+        head_bias=blocks.flag("lm_head_bias"),
     ),
     "olmoe": Family(
         defaults={
@@ -124,16 +106,16 @@ EXPERTS: dict[str, Family] = {
         },
         **_CALLED_LOCAL,
         numbers=_ROUTED,
-        mlp=nothing,
+        mlp=blocks.nothing,
         experts=experts("mlp"),
         bare_experts="qwen2_moe",
-        norms=with_whole_norms(LLAMA_NORMS),
-        even_heads=always,
+        norms=blocks.with_whole_norms(blocks.LLAMA_NORMS),
+        even_heads=blocks.always,
     ),
     "granitemoe": Family(
         defaults={**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "logits_scaling": 1.0},
         numbers=_LOCAL,
-        mlp=nothing,
+        mlp=blocks.nothing,
         experts=experts("block_sparse_moe", router="router", count="num_local_experts"),
         scales_stream=True,
     ),
@@ -147,15 +129,15 @@ EXPERTS: dict[str, Family] = {
         numbers=(*_ROUTED, "moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"),
         optional=("max_window_layers",),
         layer_lists=("mlp_only_layers",),
-        attention=separate(bias=flag("qkv_bias"), output_bias=never),
+        attention=blocks.separate(bias=blocks.flag("qkv_bias"), output_bias=blocks.never),
         experts=together(
             experts("mlp", width="moe_intermediate_size"),
-            gated("mlp.shared_expert", width=lambda d: d.numbers["shared_expert_intermediate_size"]),
+            blocks.gated("mlp.shared_expert", width=lambda d: d.numbers["shared_expert_intermediate_size"]),
             shared_gate,
         ),
         placement=every_few,
         optional_window=True,
-        windowed=every_other_up_to_a_layer,
+        windowed=blocks.every_other_up_to_a_layer,
     ),
     "qwen3_moe": Family(
         defaults={
@@ -169,7 +151,7 @@ EXPERTS: dict[str, Family] = {
         experts=experts("mlp", width="moe_intermediate_size"),
         placement=every_few,
         bare_experts="qwen2_moe",
-        norms=with_head_norms(LLAMA_NORMS),
+        norms=blocks.with_head_norms(blocks.LLAMA_NORMS),
         optional_window=True,
     ),
     "llama4_text": Family(
@@ -183,7 +165,7 @@ EXPERTS: dict[str, Family] = {
         keys={"sliding_window": "attention_chunk_size"},
         numbers=(*_LOCAL, "intermediate_size_mlp", "interleave_moe_layer_step"),
         layer_lists=("moe_layers",),
-        mlp=gated("feed_forward", width=lambda d: d.numbers["intermediate_size_mlp"]),
+        mlp=blocks.gated("feed_forward", width=lambda d: d.numbers["intermediate_size_mlp"]),
         experts=together(
             changed(
                 changed(
@@ -193,7 +175,7 @@ EXPERTS: dict[str, Family] = {
                 transposed=True,
                 runs_all=True,
             ),
-            gated("feed_forward.shared_expert", width=lambda d: d.intermediate),
+            blocks.gated("feed_forward.shared_expert", width=lambda d: d.intermediate),
         ),
         placement=interleaved,
         whole_every=4,
@@ -207,12 +189,12 @@ EXPERTS: dict[str, Family] = {
         },
         **_CALLED_PLAIN,
         numbers=_LOCAL,
-        mlp=nothing,
+        mlp=blocks.nothing,
         experts=changed(
             changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, stacks=True, bias=True), stacks=True, transposed=True
         ),
         # A score for each head beside those of the keys: a parameter that is listed with the norms.
-        norms=lambda d: (Norm(name="self_attn.sinks", size=d.heads, width=0), *LLAMA_NORMS(d)),
+        norms=lambda d: (Norm("self_attn.sinks", d.heads, 0), *blocks.LLAMA_NORMS(d)),
         norm_kind="gemma",
         whole_every=2,
         eager_attention=True,
@@ -239,8 +221,8 @@ EXPERTS: dict[str, Family] = {
         **_SHARED,
         numbers=_SHARED_NUMBERS,
         optional=("first_k_dense_replace",),
-        attention=separate(bias=flag("attention_bias"), output_bias=never),
-        norms=where(flag("use_qk_norm"), with_head_norms(LLAMA_NORMS), LLAMA_NORMS),
+        attention=blocks.separate(bias=blocks.flag("attention_bias"), output_bias=blocks.never),
+        norms=blocks.where(blocks.flag("use_qk_norm"), blocks.with_head_norms(blocks.LLAMA_NORMS), blocks.LLAMA_NORMS),
         floors_head_dim=True,
     ),
 }

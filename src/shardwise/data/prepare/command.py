@@ -1,10 +1,8 @@
-"""`python -m shardwise.data.prepare.command RUN_DIR`: from the job's data to data.json, before training starts."""
+"""From the job's data to data.json, before training starts (`programs/prepare.py`)."""
 
 from __future__ import annotations
 
 import shutil
-import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -30,16 +28,14 @@ from shardwise.data.store import read_manifest
 from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.errors import DataError, InputError, Problem, ShardwiseError
-from shardwise.spec.cache import cache_root
 from shardwise.spec.data_facts import RowLengths
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places, read_places
-from shardwise.spec.run import RunDirectory, note_revision, read_json, revision_of, write_json
+from shardwise.spec.run import RunDirectory, cache_root, note_revision, read_json, revision_of, write_json
 from shardwise.units import format_bytes
 
 VERSION = 1
-BRIEF = "--brief"
 MAX_TEMPLATE_BYTES = 1024 * 1024
 MAX_WEIGHT = 1000
 
@@ -288,21 +284,3 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
                 f"{part['num_rows']:,} rows; {part['num_tokens']:,} tokens, {part['num_trained_tokens']:,} trained; "
                 f"{part['num_truncated']:,} rows truncated, {part['num_dropped']:,} dropped"
             )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command; returns the exit code. Errors are sentences on stderr."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        prepare(RunDirectory(Path(arguments[0])), announce=BRIEF not in arguments)
-    except ShardwiseError as error:
-        for line in str(error).splitlines():
-            say(f"error: {line}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -73,7 +73,7 @@ class _Worker:
             "ARROW_DEFAULT_MEMORY_POOL": "system",  # the others reserve arenas that RLIMIT_DATA would count
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "shardwise.data.workers.worker"],
+            [sys.executable, "-m", "shardwise.programs.data_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -1,4 +1,4 @@
-"""A preparation worker: a child process that reads, renders and tokenises chunks under limits.
+"""A preparation worker (`programs/data_worker.py`): reads, renders and tokenises chunks under limits.
 
 It alone parses rows and renders chat templates, both from strangers. It speaks JSON lines, one reply per request:
 
@@ -13,13 +13,11 @@ from __future__ import annotations
 import errno
 import gc
 import json
-import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
@@ -212,15 +210,3 @@ def serve(requests: TextIO, replies: TextIO) -> None:
             reply = _answer(worker, request)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
-
-
-def main() -> None:
-    """Serves stdin. What libraries print goes to stderr; torch is hidden from transformers, to start faster."""
-    sys.modules["torch"] = cast(Any, None)
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as replies:
-        os.dup2(2, 1)
-        serve(sys.stdin, replies)
-
-
-if __name__ == "__main__":
-    main()

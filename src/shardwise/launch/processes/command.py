@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from shardwise.errors import InputError
 from shardwise.spec.cluster import DeviceKind
 
-WORKER = "shardwise.train.worker"
-PREPARATION = "shardwise.data.prepare.command"
+WORKER = "shardwise.programs.worker"
+PREPARATION = "shardwise.programs.prepare"
 
 #: Of a group that something else started. One process alone needs no address.
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")

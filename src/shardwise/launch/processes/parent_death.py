@@ -1,8 +1,8 @@
 """Becomes another program that cannot outlive the one that started it.
 
-`python -m shardwise.launch.processes.parent_death PARENT SIGNAL PROGRAM ARGUMENTS...`: Linux sends SIGNAL to this
-process when PARENT ends, however it ends, and the request survives the exec. A small program of its own, because code
-that runs between fork and exec (Popen's `preexec_fn`) can deadlock in a parent with threads.
+Linux sends a signal to this process when that one ends, however it ends, and the request survives
+the exec. A small program of its own (`programs/parent_death.py`), because code that runs between
+fork and exec (Popen's `preexec_fn`) can deadlock in a parent with threads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -23,24 +24,13 @@ def end_with_parent(signal_number: int) -> None:
 
 def leashed(argv: list[str], *, signal_number: int = signal.SIGTERM) -> list[str]:
     """The command line that starts `argv` on a leash held by this process."""
-    return [
-        sys.executable,
-        "-m",
-        "shardwise.launch.processes.parent_death",
-        str(os.getpid()),
-        str(int(signal_number)),
-        *argv,
-    ]
+    program = [sys.executable, "-m", "shardwise.programs.parent_death"]
+    return [*program, str(os.getpid()), str(int(signal_number)), *argv]
 
 
-def main(arguments: list[str]) -> None:
+def become(argv: list[str], *, parent: int, signal_number: int) -> NoReturn:
     """Sets the leash and becomes the program."""
-    parent, signal_number, *argv = arguments
-    end_with_parent(int(signal_number))
-    if os.getppid() != int(parent):
+    end_with_parent(signal_number)
+    if os.getppid() != parent:
         sys.exit(1)  # the parent ended before the request was made, and nothing would ever be sent
     os.execv(argv[0], argv)  # noqa: S606 - an argument list, and no shell
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

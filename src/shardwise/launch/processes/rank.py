@@ -1,8 +1,4 @@
-"""How a rank is started: its output goes to one log, and it ends with what started it.
-
-`python -m shardwise.launch.processes.rank RUN_DIR MODULE` makes a process that torchrun or a cluster started such a
-rank.
-"""
+"""How a rank is started: its output goes to one log, and it ends with what started it."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
+from typing import NoReturn
 
 from shardwise.launch.processes.parent_death import end_with_parent
 from shardwise.spec.run import RunDirectory
@@ -25,8 +21,8 @@ def worker_argv(module: str, run: RunDirectory) -> list[str]:
 
 
 def rank_argv(run: RunDirectory, *, module: str) -> list[str]:
-    """The command line of this program."""
-    return [sys.executable, "-m", "shardwise.launch.processes.rank", str(run.root), module]
+    """The command line of `programs/rank.py`, which makes what torchrun or a cluster started such a rank."""
+    return [sys.executable, "-m", "shardwise.programs.rank", str(run.root), module]
 
 
 def open_log(run: RunDirectory, rank: int) -> int:
@@ -37,10 +33,9 @@ def open_log(run: RunDirectory, rank: int) -> int:
     return log
 
 
-def main(arguments: list[str]) -> None:
-    """Redirects and becomes the worker."""
-    root, module = arguments
-    run, rank = RunDirectory(Path(root)), int(os.environ["RANK"])
+def become_rank(run: RunDirectory, module: str) -> NoReturn:
+    """Redirects and becomes the worker (`programs/rank.py`)."""
+    rank = int(os.environ["RANK"])
     # torchrun may end without its workers: the kernel's out-of-memory killer chooses as it likes.
     end_with_parent(signal.SIGKILL)
     # A restarted rank begins with a clean slate: what it failed of before is not what it fails of now.
@@ -50,7 +45,3 @@ def main(arguments: list[str]) -> None:
     os.dup2(log, 2)
     argv = worker_argv(module, run)
     os.execv(argv[0], argv)  # noqa: S606 - an argument list, and no shell
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

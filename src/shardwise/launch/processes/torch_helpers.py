@@ -71,7 +71,7 @@ def _failed(module: str, code: int, *, printed: str) -> _HelperFailedError:
 
 
 def built_shape(
-    data: dict[str, Any], *, file: str, limit: float = LIMIT_SECONDS, module: str = "shardwise.models.built.shape"
+    data: dict[str, Any], *, file: str, limit: float = LIMIT_SECONDS, module: str = "shardwise.programs.model_shape"
 ) -> ModelShape:
     """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: it cannot be
     built within `limit` seconds, or there is something in it that is not understood."""
@@ -88,22 +88,22 @@ def built_shape(
 
 
 def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
-    """The JSON object of `shardwise.train.saving.difference` for two folders with weights; a tensor may differ by
+    """The JSON object of `shardwise.programs.difference` for two folders with weights; a tensor may differ by
     `tolerance` of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
     bounds = ("--tolerance", repr(tolerance), "--floor", repr(floor))
     try:
-        return _output_of("shardwise.train.saving.difference", str(a), str(b), *bounds)
+        return _output_of("shardwise.programs.difference", str(a), str(b), *bounds)
     except _HelperFailedError as error:
         raise WorkerFailedError(f"{a} and {b}: {error}") from None
 
 
 def rehearsed(question: dict[str, Any], *, begins: Callable[[int], object]) -> list[dict[str, Any]]:
-    """What `shardwise.train.rehearsing.command` answers: for each rank its figures, or `refused`; `begins` is called
+    """What `shardwise.programs.rehearse` answers: for each rank its figures, or `refused`; `begins` is called
     with each rank before its rehearsal. Raises WorkerFailedError: it has no answer."""
     require_torch()
     answers: list[dict[str, Any]] = []
     try:
-        for line in _lines_of("shardwise.train.rehearsing.command", text=json.dumps(question)):
+        for line in _lines_of("shardwise.programs.rehearse", text=json.dumps(question)):
             if "begins" in line:
                 begins(line["begins"])
             else:

@@ -14,8 +14,7 @@ from shardwise.models.built.operators import norm_kind, norm_of, only_views
 from shardwise.models.built.traced import POSITIONS, TOKENS, Call, Seen
 from shardwise.models.built.watch import is_linear
 from shardwise.models.stage import outer_modules
-from shardwise.spec.model.names import OuterNames
-from shardwise.spec.model.shape import Norm, NormKind
+from shardwise.spec.model.shape import Norm, NormKind, OuterNames
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,10 @@
 """The shape of a model whose family has no row in the catalogue, read from a build on the meta device.
 
-`python -m shardwise.models.built.shape < config.json` runs one forward without numbers and writes the shape as JSON, or
-a sentence that says what is not understood. A model's own Python code is never run.
+One forward is run without numbers (`programs/model_shape.py`). A model's own Python code is never run.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import warnings
 from collections import Counter
 from copy import deepcopy
@@ -24,7 +21,7 @@ from shardwise.catalog.stated import (
     steady_positions,
     storage_type,
 )
-from shardwise.errors import InputError, ModelError, UnsupportedError, said
+from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.built.outside import Outside, read_outside
 from shardwise.models.built.roles import Block, attention_of, read_block
@@ -234,21 +231,3 @@ def _window(windows: Counter[int | None]) -> int | None:
     if len(widths) > 1:
         raise UnsupportedError(f"its blocks have windows of {', '.join(map(str, widths))} tokens; one is known")
     return widths[0] if widths else None
-
-
-def main() -> int:
-    """Reads a configuration from stdin and writes what became of it."""
-    from transformers import logging
-
-    logging.set_verbosity_error()
-    asked = json.load(sys.stdin)
-    try:
-        answer: dict[str, Any] = {"shape": built_shape(asked["config"], file=asked["file"]).to_json()}
-    except InputError as error:
-        answer = {"refused": [problem.message for problem in error.problems]}
-    json.dump(answer, sys.stdout)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -29,8 +29,7 @@ class _Whole:
     def of(cls, placed: torch.Tensor) -> _Whole:
         groups: dict[int, list[dist.ProcessGroup]] = {}
         for axis, dim in sharded_dims(placed).items():
-            mesh = cast(DTensor, placed).device_mesh
-            groups.setdefault(dim, []).append(mesh.get_group(axis))
+            groups.setdefault(dim, []).append(cast(DTensor, placed).device_mesh.get_group(axis))
         return cls(shape=placed.shape, groups=groups)
 
     def added(self, part: torch.Tensor, *dims: int) -> torch.Tensor:
@@ -47,11 +46,8 @@ class _Whole:
 
 
 class Adafactor(torch.optim.Optimizer):
-    """As torch.optim.Adafactor, for parameters that are parts of larger ones.
-
-    Args:
-        placed: for each parameter, a tensor with the shape and placement of the whole.
-    """
+    """As torch.optim.Adafactor, for parameters that are parts of larger ones. `placed`: for each
+    parameter, a tensor with the shape and placement of the whole."""
 
     def __init__(
         self,

@@ -8,8 +8,6 @@ gradients; without a GPU the host is the device, and what holds is the arithmeti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 
@@ -21,15 +19,15 @@ class HostCopies(Detour):
     `originals`: what has the values: local parts; `device`: where they lie."""
 
     def __init__(self, originals: Detour, device: torch.device) -> None:
-        self.originals, self.placed = originals.named, originals.placed
-        self.device = device
-        self.named: Named = [(name, nn.Parameter(self._room_for(original))) for name, original in self.originals]
+        self.placed, self.device = originals.placed, device
+        self.named: Named = [(name, nn.Parameter(self._room_for(original))) for name, original in originals.named]
+        self._pairs = [(copy, original) for (_, copy), (_, original) in zip(self.named, originals.named, strict=True)]
         self.reread()
 
     def before_step(self) -> None:
         """Brings the gradients to the host, and frees them on the device. An original without a gradient leaves its
         copy's alone, so that states can be created by a step of zeros."""
-        for copy, original in self._pairs():
+        for copy, original in self._pairs:
             if original.grad is not None:
                 copy.grad = self._room_for(original.grad)
                 copy.grad.copy_(original.grad, non_blocking=True)
@@ -39,19 +37,15 @@ class HostCopies(Detour):
     @torch.no_grad()
     def after_step(self) -> None:
         """Brings the new values to the device; what computes with them waits, the host does not."""
-        for copy, original in self._pairs():
+        for copy, original in self._pairs:
             original.copy_(copy, non_blocking=True)
 
     @torch.no_grad()
     def reread(self) -> None:
         """Copies the originals again."""
-        for copy, original in self._pairs():
+        for copy, original in self._pairs:
             copy.copy_(original, non_blocking=True)
         self._wait()
-
-    def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        for (_, copy), (_, original) in zip(self.named, self.originals, strict=True):
-            yield copy, original
 
     def _room_for(self, tensor: torch.Tensor) -> torch.Tensor:
         """Host memory for a tensor; PyTorch keeps page-locked memory that was freed for the next."""

@@ -85,17 +85,14 @@ def _placed(
     `last` dim."""
     if not isinstance(like, DTensor):
         return state
-    shape = list(like.shape)
-    shape[-1] = shape[-1] if last is None else last
-    placements = list(like.placements)
+    shape, placements = [*like.shape[:-1], like.shape[-1] if last is None else last], list(like.placements)
     if over is not None:
         shape[over] = 1
-        for axis, dim in sharded_dims(like).items():
-            placements[axis] = Replicate() if dim == over else placements[axis]
+        cuts = {axis for axis, dim in sharded_dims(like).items() if dim == over}
+        placements = [Replicate() if axis in cuts else one for axis, one in enumerate(placements)]
     stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(
-        state, like.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
-    )
+    mesh, size = like.device_mesh, torch.Size(shape)
+    return DTensor.from_local(state, mesh, placements, run_check=False, shape=size, stride=stride)
 
 
 @dataclass(frozen=True, kw_only=True)

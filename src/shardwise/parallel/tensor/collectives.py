@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 _collectives = torch.ops._c10d_functional
+_wait = _collectives.wait_tensor
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 
@@ -29,22 +30,22 @@ class Moves:
 
     def scatter_sequence(self, whole: torch.Tensor) -> torch.Tensor:
         """Keeps this rank's part of the sequence, whose length must be divisible; backward gathers."""
-        return _moved(whole, self._own_part, back=self._gather)
+        return _moved(whole, self._own_part, self._gather)
 
     def gather_sequence(self, part: torch.Tensor, *, sliced_after: bool) -> torch.Tensor:
         """Gathers the sequence; backward keeps this rank's part, or reduce-scatters partial sums (`sliced_after`)."""
         if sliced_after:
-            return _moved(part, self._gather, back=self._sum_part)
+            return _moved(part, self._gather, self._sum_part)
         # It leaves the root module, and FSDP2 wants no views there.
-        return _moved(part, self._gather, back=self._own_part).clone()
+        return _moved(part, self._gather, self._own_part).clone()
 
     def sum_to_sequence(self, summand: torch.Tensor) -> torch.Tensor:
         """Reduce-scatters partial sums over the sequence; backward gathers."""
-        return _moved(summand, self._sum_part, back=self._gather)
+        return _moved(summand, self._sum_part, self._gather)
 
     def sum_to_all(self, summand: torch.Tensor) -> torch.Tensor:
         """All-reduces partial sums; backward moves nothing."""
-        return _moved(summand, self._sum, back=lambda gradient: gradient)
+        return _moved(summand, self._sum, lambda gradient: gradient)
 
     def gather_features(self, part: torch.Tensor, *, size: int) -> torch.Tensor:
         """Gathers slices of the last dim, which may differ in size; backward keeps this rank's slice."""
@@ -58,14 +59,13 @@ class Moves:
         return self.mesh.size(), self.mesh.get_group().group_name
 
     def _own_part(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole.chunk(self.mesh.size(), dim=1)[self.mesh.get_local_rank()].clone(
-            memory_format=torch.contiguous_format
-        )
+        part = whole.chunk(self.mesh.size(), dim=1)[self.mesh.get_local_rank()]
+        return part.clone(memory_format=torch.contiguous_format)
 
     def _gather(self, part: torch.Tensor) -> torch.Tensor:
         degree, name = self._group
         batch, length, features = part.shape
-        parts = _arrived(_collectives.all_gather_into_tensor(part.contiguous(), degree, name))
+        parts = _wait(_collectives.all_gather_into_tensor(part.contiguous(), degree, name))
         # One row's parts are in order. Moved all the same, they get strides of which fake and real tensors differ.
         ordered = parts if batch == 1 else parts.view(degree, batch, length, features).transpose(0, 1)
         return ordered.reshape(batch, degree * length, features)
@@ -74,19 +74,11 @@ class Moves:
         degree, name = self._group
         batch, length, features = summand.shape
         parts = summand.reshape(batch, degree, length // degree, features).transpose(0, 1).contiguous()
-        mine = _collectives.reduce_scatter_tensor(parts.view(degree * batch, -1, features), "sum", degree, name)
-        return _arrived(mine)
+        flat = parts.view(degree * batch, -1, features)
+        return _wait(_collectives.reduce_scatter_tensor(flat, "sum", degree, name))
 
     def _sum(self, summand: torch.Tensor) -> torch.Tensor:
-        return _arrived(_collectives.all_reduce(summand.contiguous(), "sum", self._group[1]))
-
-
-def _arrived(moving: torch.Tensor) -> torch.Tensor:
-    return _collectives.wait_tensor(moving)
-
-
-def _moved(tensor: torch.Tensor, move: Move, *, back: Move) -> torch.Tensor:
-    return cast(Any, _Moved).apply(tensor, move, back)
+        return _wait(_collectives.all_reduce(summand.contiguous(), "sum", self._group[1]))
 
 
 class _Moved(torch.autograd.Function):
@@ -100,6 +92,9 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.back(gradient), None, None
+
+
+_moved: Callable[[torch.Tensor, Move, Move], torch.Tensor] = cast(Any, _Moved).apply
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,18 +5,16 @@ So a module's own code runs unchanged on this rank's slice.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, distribute_tensor
-
-from shardwise.parallel.buckets import sum_over
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 
 class Slicer:
@@ -55,43 +53,42 @@ class Slicer:
 
 
 def _forward_on_slices(
-    held: Iterable[tuple[nn.Module, frozenset[str]]], forward: Callable[..., Any], *args: Any, **kwargs: Any
+    held: Sequence[tuple[nn.Module, frozenset[str]]], forward: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    with ExitStack() as stack:
-        for module, uncounted in held:
-            stack.enter_context(_local_parameters(module, uncounted))
-        return forward(*args, **kwargs)
-
-
-@contextmanager
-def _local_parameters(module: nn.Module, uncounted: frozenset[str]) -> Iterator[None]:
-    held = dict(module._parameters)
-    for name, parameter in held.items():
-        if isinstance(parameter, DTensor):
-            local = _local(parameter)
-            module._parameters[name] = cast(nn.Parameter, local * 0 if name in uncounted else local)
+    stored = [(module, dict(module._parameters)) for module, _ in held]
     try:
-        yield
+        for module, uncounted in held:
+            for name, parameter in dict(module._parameters).items():
+                if isinstance(parameter, DTensor):
+                    # The gradient of a replicated parameter is a partial sum: each rank sees part of the work.
+                    whole = parameter.placements == (Replicate(),)
+                    local = parameter.to_local(grad_placements=[Partial()] if whole else None)
+                    module._parameters[name] = cast(nn.Parameter, local * 0 if name in uncounted else local)
+        return forward(*args, **kwargs)
     finally:
-        module._parameters.update(held)
+        for module, parameters in stored:
+            module._parameters.update(parameters)
 
 
-def _local(parameter: DTensor) -> torch.Tensor:
-    """This rank's slice. The gradient of a replicated parameter is a partial sum: each rank sees part of the work."""
-    whole = parameter.placements == (Replicate(),)
-    return parameter.to_local(grad_placements=[Partial()] if whole else None)
+def slice_magnitudes(
+    magnitudes: nn.Module, placements: Mapping[str, Placement], *, layer: nn.Module, slicer: Slicer
+) -> None:
+    """Slices the magnitudes of one adapter whose base layer, A and B are sliced already. `placements`: sharded with the
+    matrix's rows, or replicated where its columns are sliced; PEFT's `layer` divides each magnitude by the norm of its
+    row in `W + scaling * B A` (Liu et al., 2024), which then has to be that of the whole row."""
+    peft: Any = layer
+    reads = [peft.get_base_layer(), *peft.lora_A.values(), *peft.lora_B.values()]
+    slicer.slice(magnitudes, placements, reads=reads)
+    if not any(isinstance(placed, Shard) for placed in placements.values()):
+        vars(magnitudes)["get_weight_norm"] = partial(_norm_of_cut_rows, slicer.mesh.get_group())
 
 
-def settle_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Sums the gradients of replicated parameters over their ranks, once after the last backward of a step."""
-    waiting: dict[DeviceMesh, list[nn.Parameter]] = defaultdict(list)
-    for parameter in parameters:
-        gradient = parameter.grad
-        if isinstance(gradient, DTensor) and any(placement.is_partial() for placement in gradient.placements):
-            waiting[gradient.device_mesh].append(parameter)
-    for mesh, summed in waiting.items():
-        # Cloned, because autograd may share memory between gradients.
-        summands = [cast(DTensor, parameter.grad).to_local().clone() for parameter in summed]
-        sum_over(mesh.get_group(), summands)
-        for parameter, its_sum in zip(summed, summands, strict=True):
-            parameter.grad = DTensor.from_local(its_sum, mesh, [Replicate()], run_check=False)
+@torch.no_grad()
+def _norm_of_cut_rows(
+    group: ProcessGroup, weight: torch.Tensor, lora_weight: torch.Tensor, scaling: float, **_: Any
+) -> torch.Tensor:
+    """Norms [rows] of an adapted matrix of which each rank holds some columns [rows, local columns]."""
+    norms = torch.linalg.vector_norm(weight + scaling * lora_weight, dim=1, dtype=torch.float32)
+    squares = norms.square()
+    dist.all_reduce(squares, group=group)
+    return squares.sqrt().to(weight.dtype)

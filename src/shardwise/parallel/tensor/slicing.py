@@ -26,10 +26,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from shardwise.errors import UnsupportedError
-from shardwise.parallel.tensor.collectives import Moves, Rows
-from shardwise.parallel.tensor.dora import slice_magnitudes
-from shardwise.parallel.tensor.dropout import RandomStreams
-from shardwise.parallel.tensor.slices import Slicer
+from shardwise.parallel.tensor.collectives import Move, Moves, Rows
+from shardwise.parallel.tensor.slices import Slicer, slice_magnitudes
 from shardwise.spec.layout.axes import rows_of_shard
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
@@ -37,10 +35,7 @@ _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 #: transformers' style of a module -> placements of a linear layer (with scales, where it is quantised), of its
 #: adapter's A and B, and of DoRA's magnitudes.
 SLICES: dict[str, dict[str, Placement]] = {
-    "colwise": {
-        **dict.fromkeys(("weight", "scales", "bias", "B.weight", "M.weight"), _ROWS),
-        "A.weight": _WHOLE,
-    },
+    "colwise": {**dict.fromkeys(("weight", "scales", "bias", "B.weight", "M.weight"), _ROWS), "A.weight": _WHOLE},
     "rowwise": {
         **dict.fromkeys(("weight", "scales", "A.weight"), _COLUMNS),
         **dict.fromkeys(("bias", "B.weight", "M.weight"), _WHOLE),
@@ -60,19 +55,14 @@ _PARTS = {
 _COPY = re.compile(r"(^|\.)(original_module|modules_to_save\.\w+)(?=\.|$)")
 
 
-Move = Callable[[torch.Tensor], torch.Tensor]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """The parts of a model, or of one pipeline stage of it.
 
     Attributes:
         plan: name of a module inside a block -> transformers' style.
-        embedding: the token embedding, or None where another stage has it.
+        embedding, norm, head: None, or of the norm an identity, where another stage has it.
         blocks: the decoder blocks that are here, in order.
-        norm: the norm before the head, or an identity where another stage has it.
-        head: the head, or None where another stage has it.
         compares: the head's linear layers compare logits by the `Rows` in their attribute `vocabulary`; else gathered.
         drops: the model has dropout.
     """
@@ -93,9 +83,12 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
     if parts.embedding is not None:
         _slice_embedding(parts.embedding, slicer=slicer, moves=moves)
     for block in parts.blocks:
-        _slice_block(block, plan=parts.plan, slicer=slicer, moves=moves)
-        if parts.drops:
-            _draw(block, plan=parts.plan, mesh=mesh)
+        sliced = _sliced_modules(block, parts.plan)
+        _slice_block(block, sliced, slicer=slicer, moves=moves)
+        if parts.drops:  # dropout of slices differs between ranks; of gathered activations it is the same
+            streams = RandomStreams(block, mesh=mesh)
+            for name in (name for name, style in sliced.items() if style == "colwise"):
+                streams.share(block.get_submodule(name))
     _keep_whole(parts.norm, slicer=slicer)
     if parts.head is not None:
         _slice_head(parts.head, compares=parts.compares, slicer=slicer, moves=moves)
@@ -116,19 +109,15 @@ def check_plan(plan: Mapping[str, str]) -> None:
 
 def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     """By rows. A trained copy (`modules_to_save`) is sliced like its original."""
-    for table in [module for module in embedding.modules() if module._parameters]:
-        _slice_table(cast(nn.Embedding, table), slicer=slicer, moves=moves)
-
-
-def _slice_table(table: nn.Embedding, *, slicer: Slicer, moves: Moves) -> None:
-    slicer.slice(table, {"weight": _ROWS})
-    total, rank, degree = table.num_embeddings, slicer.mesh.get_local_rank(), slicer.mesh.size()
-    first = rank * rows_of_shard(total, degree=degree, index=0)
-    count = rows_of_shard(total, degree=degree, index=rank)
-    if table.padding_idx is not None:
-        here = table.padding_idx - first
-        table.padding_idx = here if 0 <= here < count else None
-    vars(table)["forward"] = partial(_look_up, table.forward, first, count, moves)
+    rank, degree = slicer.mesh.get_local_rank(), slicer.mesh.size()
+    for table in [cast(nn.Embedding, module) for module in embedding.modules() if module._parameters]:
+        slicer.slice(table, {"weight": _ROWS})
+        first = rank * rows_of_shard(table.num_embeddings, degree=degree, index=0)
+        count = rows_of_shard(table.num_embeddings, degree=degree, index=rank)
+        if table.padding_idx is not None:
+            here = table.padding_idx - first
+            table.padding_idx = here if 0 <= here < count else None
+        vars(table)["forward"] = partial(_look_up, table.forward, first, count, moves)
 
 
 def _look_up(
@@ -154,8 +143,7 @@ def _slice_head(head: nn.Module, *, compares: bool, slicer: Slicer, moves: Moves
             vars(module)["vocabulary"] = rows
 
 
-def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, moves: Moves) -> None:
-    sliced = _sliced_modules(block, plan)
+def _slice_block(block: nn.Module, sliced: Mapping[str, str], *, slicer: Slicer, moves: Moves) -> None:
     for name, style in sliced.items():
         module = block.get_submodule(name)
         _slice_linear(module, style, slicer=slicer)
@@ -166,14 +154,6 @@ def _slice_block(block: nn.Module, *, plan: Mapping[str, str], slicer: Slicer, m
     for group in {name.rpartition(".")[0] for name, style in sliced.items() if style == "colwise"}:
         _before(block.get_submodule(group), gather)
     _keep_whole(block, slicer=slicer)
-
-
-def _draw(block: nn.Module, *, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
-    """Dropout of slices differs between ranks; dropout of gathered activations is the same."""
-    draws = RandomStreams(block, mesh=mesh)
-    for name, style in _sliced_modules(block, plan).items():
-        if style == "colwise":
-            draws.share(block.get_submodule(name))
 
 
 def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
@@ -219,9 +199,7 @@ def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
 def _before(module: nn.Module, move: Move) -> None:
     """Applies a collective to a module's hidden states, its first argument or a keyword."""
 
-    def hook(
-        _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:
             return (move(args[0]), *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": move(kwargs["hidden_states"])}
@@ -231,8 +209,39 @@ def _before(module: nn.Module, move: Move) -> None:
 
 def _after(module: nn.Module, move: Move) -> None:
     """Applies a collective to a module's output."""
+    module.register_forward_hook(lambda *called: move(cast(torch.Tensor, called[-1])))
 
-    def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
-        return move(output)
 
-    module.register_forward_hook(hook)
+class RandomStreams:
+    """The random streams of one block's dropout on one rank of the axis `tp`. Outside the blocks ranks share a stream.
+    Inside each has its own, seeded from the shared one, for it holds a slice; adapters drop out of gathered
+    activations, by a third that ranks share. Recompute restores the generator's state."""
+
+    def __init__(self, block: nn.Module, *, mesh: DeviceMesh) -> None:
+        self._rank = mesh.get_local_rank()
+        self._seed = 0
+        self._shared: torch.Generator | None = None
+        block.forward = partial(self._run, block, block.forward)
+
+    def share(self, module: nn.Module) -> None:
+        """Makes all ranks draw the same dropout masks inside a module."""
+        for dropout in module.modules():
+            if isinstance(dropout, nn.Dropout):
+                vars(dropout)["forward"] = partial(self._drop, dropout)
+
+    def _run(self, block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not block.training:
+            return forward(*args, **kwargs)
+        self._seed, self._shared = int(torch.randint(2**62, ())), None
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+            torch.manual_seed(self._seed + 1 + self._rank)
+            return forward(*args, **kwargs)
+
+    def _drop(self, dropout: nn.Dropout, whole: torch.Tensor) -> torch.Tensor:
+        """Dropout with the stream that the ranks share."""
+        if not dropout.training or not dropout.p:
+            return whole
+        if self._shared is None:
+            self._shared = torch.Generator(whole.device).manual_seed(self._seed)
+        kept = torch.empty_like(whole, dtype=torch.bool).bernoulli_(1 - dropout.p, generator=self._shared)
+        return whole * kept / (1 - dropout.p)

@@ -6,15 +6,16 @@ from shardwise.plan.work import Scene, Work
 
 
 def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
-    """Copies of blocks' trained matrices: in the compute type, which autocast makes at first use and keeps (those that
-    stay for the whole step are counted by `step_casts`); and those of plain adapters, which their joined product saves
-    for its backward, so that under recompute only a block that is `at_work` has them."""
+    """Copies of blocks' trained matrices in the compute type, which autocast makes at first use and keeps (those that
+    stay for the whole step are counted by `step_casts`). Of slices, in compiled blocks and of adapters that one product
+    joins, the products keep them, so that under recompute only a block that is `at_work` has them."""
     execution = scene.work.execution
-    by_product = at_work if execution.recompute != "none" else blocks
-    # Autocast keeps its copies of parameters, and not those of their slices or in compiled blocks: the products do.
-    cast = by_product if execution.layout.tp > 1 or execution.compile else blocks
+    again = at_work if execution.recompute != "none" else blocks
+    cast = again if execution.layout.tp > 1 or execution.compile else blocks
     of = scene.part.cast_experts if execution.keeps_casts else scene.part.cast_matrices
-    return by_product * _joined_copies(scene) + _casts(scene, of, blocks=cast)
+    a, b = scene.part.joined_adapters  # A's are brought together, B's cast where they are wider
+    joined = (a + b if scene.work.setting.casts else a) * scene.work.types.compute
+    return again * joined + _casts(scene, of, blocks=cast)
 
 
 def step_casts(scene: Scene) -> float:
@@ -43,17 +44,6 @@ def _cast_once(scene: Scene, *, blocks: float) -> float:
     (`models/routing.py`)."""
     of_experts = _casts(scene, scene.part.cast_experts, blocks=blocks)
     return _casts(scene, scene.part.cast_matrices, blocks=blocks) - of_experts
-
-
-def _joined_copies(scene: Scene) -> float:
-    """Of the mean block: A's are brought together, B's cast where they are wider. Compiled, a single A is no copy, and
-    where products are made again each is by itself (`train/model.py`)."""
-    (a, b), execution = scene.part.joined_adapters, scene.work.execution
-    if scene.work.setting.casts:
-        return (a + b) * scene.work.types.compute
-    if execution.compile:
-        a = a - scene.part.lone_adapters if execution.recompute == "none" else 0
-    return a * scene.work.types.compute
 
 
 def kept_casts(scene: Scene, *, blocks: float) -> float:

@@ -6,21 +6,19 @@ from shardwise.plan.costs.saved_on_host import on_gpu
 from shardwise.plan.work import Scene
 
 
-def saved_by_blocks(scene: Scene, blocks: int, *, skips: bool = True) -> float:
-    """What so many blocks keep; the model's first may keep less where the embedding is frozen (`skips`)."""
+def saved_by_blocks(scene: Scene, blocks: int) -> float:
+    """What so many blocks keep."""
     work = scene.work
-    saved = (on_gpu(scene, blocks) if work.saves_on_host else blocks) * work.saved
-    if skips and scene.part.is_first:
-        saved -= work.unsaved
-    return work.tokens * saved + (blocks * (work.remade_by_mean + work.causal_masks) if work.keeps_remade else 0.0)
+    saved = (on_gpu(scene, blocks) if work.saves_on_host else blocks) * work.of_block.saved
+    return work.tokens * saved + (blocks * work.of_block.remade_by_mean if work.execution.recompute == "none" else 0.0)
 
 
 def of_one_block(scene: Scene) -> float:
     """What a block has saved, or made again, when its backward begins, and the gradient of what it gave."""
     work = scene.work
-    recomputed = work.execution.recompute != "none" and not work.reads_in_place
-    saved = work.saved_whole + (work.block_input if recomputed else 0.0) + work.unasked + work.block_backward[0]
-    return work.tokens * saved + shared(scene) + work.remade + work.causal_masks
+    recomputed = work.execution.recompute != "none" and not work.of_block.reads_in_place
+    saved = work.of_block.saved_whole + (work.of_block.stream if recomputed else 0.0) + work.of_block.gradients[0]
+    return work.tokens * saved + shared(scene) + work.of_block.remade
 
 
 def shared(scene: Scene) -> float:

@@ -1,11 +1,10 @@
-"""Collectives among ranks that share weights or states: their group, seconds, and what gloo copies."""
+"""Collectives among ranks that share weights or states: their group, and seconds."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from shardwise.plan.rates import RankGroup, group_of
-from shardwise.plan.work import Scene
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.axes import Layout
 
@@ -31,8 +30,3 @@ def shard_group(cluster: Cluster, layout: Layout) -> RankGroup:
     """The ranks among which weights, or states, are cut: see `persistent.shard_degree`."""
     axes = ("dp_shard", "cp") if layout.dp_shard > 1 else ("dp_shard",)
     return group_of(cluster, layout, *axes)
-
-
-def copied_by_gloo(scene: Scene, gathered_bytes: float) -> float:
-    """What gloo, which moves tensors between processors, makes a copy of while it gathers."""
-    return gathered_bytes if scene.work.cluster.gpu.kind == "cpu" else 0

@@ -18,4 +18,4 @@ def written_again(work: Work) -> float:
     """Seconds of writing what a compiled block makes again out of what it saved, without recompute."""
     if not (work.execution.compile and work.execution.recompute == "none"):
         return 0.0
-    return device_of(work).bytes_moved(work.tokens * (work.saved_whole - work.saved))
+    return device_of(work).bytes_moved(work.tokens * (work.of_block.saved_whole - work.of_block.saved))

@@ -10,7 +10,7 @@ from shardwise.plan.work import Scene, Work
 OPERATORS_PER_GATHER = 16
 
 
-def keys_of_others(scene: Scene) -> float:
+def all_gathered_keys(scene: Scene) -> float:
     """In attention, with a sequence over several ranks: keys and values of all of it, as they come and in order, beside
     one's own that go out; their gradients likewise."""
     work, cp = scene.work, scene.work.execution.layout.cp

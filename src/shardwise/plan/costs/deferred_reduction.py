@@ -48,24 +48,6 @@ def adds_in_place(scene: Scene) -> bool:
     return scene.turn in ("between", "last") and scene.work.types.compute == REDUCTION_BYTES
 
 
-def passes(scene: Scene, whole: int, *, largest: int, copied: float, last: int = 0) -> float:
-    """Bytes beside `kept_gradients` as a unit of so many elements is passed, whose gradients wait in the compute type
-    (unless they were added in place): they are cast, or added to what is there; the last time they are then copied into
-    a buffer, and go as this rank's part of the sum comes, but the `last` tensor, which torch's loop over them still
-    names. `largest`: elements of the largest tensor; `copied`: bytes that gloo makes a copy of."""
-    compute, wide = scene.work.types.compute, scene.work.types.compute == REDUCTION_BYTES
-    buffer = whole * REDUCTION_BYTES
-    if scene.turn == "first":
-        return buffer if wide else buffer + largest * compute
-    # A processor casts what it adds to another type.
-    cast = 0 if scene.work.setting.cuda else largest * REDUCTION_BYTES
-    added = 0 if wide else whole * compute + cast
-    if scene.turn == "between":
-        return added
-    shard = scene.holding.gradients * whole / max(1, scene.part.inventory.trained_elements)
-    return max(added, buffer, copied + shard + last * REDUCTION_BYTES)
-
-
 def gathered_once(sent: MessageTime, work: Work) -> MessageTime:
     """What is sent for the mean micro-batch where weights stay gathered, and gradients whole, until a step ends."""
     micros = work.execution.gradient_accumulation_steps

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from shardwise.plan.costs.collectives import MessageTime, copied_by_gloo, shard_group
-from shardwise.plan.costs.deferred_reduction import adds_in_place, passes
-from shardwise.plan.costs.loss import whole_head_gradient
+from shardwise.plan.costs.collectives import MessageTime, shard_group
+from shardwise.plan.costs.deferred_reduction import adds_in_place
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus
 from shardwise.plan.costs.piece import device_of
 from shardwise.plan.rates import group_of
-from shardwise.plan.work import REDUCTION_BYTES, Scene, Unit, Work, ends_of, mean, weight_degree
+from shardwise.plan.work import REDUCTION_BYTES, Scene, Unit, Work, ends_of, mean
 
 #: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
 #: buffer, or its gradients into the one to be reduced.
@@ -17,7 +16,7 @@ COPY_PASSES = 2
 _NOTHING = Unit(tensors=())
 
 
-def gathered(
+def unsharded_weights(
     scene: Scene, *, units: int, forward: bool = False, keeps: bool = True, before: bool = False, behind: int = 0
 ) -> float:
     """Whole weights under sharding: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
@@ -45,41 +44,7 @@ def gathered(
     return root + block * min(ahead * work.unit_blocks, most)
 
 
-def let_go(scene: Scene) -> float:
-    """Whole weights of the unit at work, which FSDP2 frees before it reduces what they gave (`post_backward`)."""
-    work, inventory = scene.work, scene.part.inventory
-    if not work.sharded or work.execution.postpones_reduction:
-        return 0
-    return min(work.unit_blocks, max(1, inventory.num_blocks)) * inventory.block.gathered_bytes(work.types)
-
-
-def arriving(scene: Scene, *, forward: bool = False) -> float:
-    """What is copied of a unit while it is gathered from other ranks: all of it by gloo, and what a rank sends, where
-    that is cast. In backward nothing, where it stays from its forward on."""
-    work, inventory = scene.work, scene.part.inventory
-    layout = work.execution.layout
-    if layout.weight_shards == 1 or not (forward or layout.reshard_after_forward):
-        return 0
-    unit = min(work.unit_blocks, max(1, inventory.num_blocks))
-    copied = copied_by_gloo(scene, unit * inventory.block.gathered_bytes(work.types))
-    return copied + _sent(scene, unit * inventory.block.trained_elements)
-
-
-def arriving_head(scene: Scene) -> float:
-    """The same of the final norm and the head, where they are gathered behind the blocks."""
-    if scene.work.execution.layout.weight_shards == 1:
-        return 0
-    head = scene.part.inventory.ends[1]
-    return copied_by_gloo(scene, head.gathered_bytes(scene.work.types)) + _sent(scene, head.trained_elements)
-
-
-def _sent(scene: Scene, trained: int) -> float:
-    """What a rank sends of so many trained elements, where these are cast."""
-    types = scene.work.types
-    return trained * types.compute / scene.work.execution.layout.weight_shards if types.autocasts else 0
-
-
-def in_reduction(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> float:
+def reduce_scatter_buffers(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> float:
     """So many elements of whole gradients, which wait in the compute type until all of their unit are there, and the
     float32 buffer of the unit behind it; `fresh`: those of them that have just been made."""
     if not scene.work.sharded:
@@ -89,44 +54,32 @@ def in_reduction(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> fl
     return waiting * scene.work.types.compute + buffer * REDUCTION_BYTES
 
 
-def leaving(scene: Scene, whole: int) -> float:
-    """Elements of whole gradients as they are copied into the float32 buffer that is reduced, or while it is."""
-    if not scene.work.sharded:
+def all_gather_input(scene: Scene) -> float:
+    """A rank's shards of the next unit's trained weights, cast to be gathered; and the copy that gloo makes of all."""
+    work, layout = scene.work, scene.work.execution.layout
+    if layout.weight_shards == 1 or not layout.reshard_after_forward:
         return 0
-    buffer = whole * REDUCTION_BYTES
-    several = scene.work.execution.layout.weight_shards > 1
-    copied = copied_by_gloo(scene, buffer) if several else 0
-    if scene.turn is not None:
-        return passes(scene, whole, largest=scene.part.inventory.block.largest_trained, copied=copied)
-    shard = buffer / weight_degree(scene.work.execution.layout) if several else 0
-    return buffer + max(whole * scene.work.types.compute, copied + shard)
+    block, blocks = scene.part.inventory.block, min(work.unit_blocks, max(1, scene.part.inventory.num_blocks))
+    cast = block.trained_elements * work.types.compute / layout.weight_shards if work.types.autocasts else 0
+    return blocks * (cast + block.gathered_bytes(work.types) * (not work.setting.cuda))
 
 
-def leaving_head(scene: Scene) -> float:
-    """As they leave, gradients of the final norm and the head: beside the buffer the one that the loss gave stays, and
-    this rank's part of the sum comes."""
-    work, unit = scene.work, scene.part.inventory.ends[1]
-    whole, given = unit.trained_elements, unit.trained_elements * work.types.compute
-    buffer, several = whole * REDUCTION_BYTES, work.execution.layout.weight_shards > 1
-    copied = copied_by_gloo(scene, buffer) if several else 0
-    if scene.turn is not None:
-        largest = unit.largest_trained  # the head's, which is the last
-        return max(given, passes(scene, whole, largest=largest, copied=copied, last=largest))
-    return given + buffer + (buffer / weight_degree(work.execution.layout) + copied if several else 0)
+def reduce_scatter_copy(scene: Scene, whole: int, *, freed: float = 0) -> float:
+    """So many elements of a unit's whole gradients as they are copied into the float32 buffer that is reduced, less the
+    unit's weights, which FSDP2 has freed by then (`post_backward`)."""
+    work = scene.work
+    if not work.sharded:
+        return 0
+    made, buffer = whole * work.types.compute, whole * REDUCTION_BYTES
+    return (made + buffer if scene.turn is None else max(made, buffer)) - freed
 
 
-def leaving_root(scene: Scene) -> float:
-    """As they leave, gradients of the embedding and what else lies before the blocks: whole ones in the compute type,
-    copied into the float32 buffer that is reduced; a tied head's wait to be added to them."""
-    work, root = scene.work, scene.part.inventory.root
-    whole = root.trained_elements - scene.part.inventory.ends[1].trained_elements
-    made = whole * work.types.compute
+def unsharded_unit(scene: Scene) -> float:
+    """Bytes of a unit of blocks as it is gathered, where it is freed behind its backward."""
+    work, inventory = scene.work, scene.part.inventory
     if not work.sharded or work.execution.postpones_reduction:
-        return made + whole * REDUCTION_BYTES
-    copied = copied_by_gloo(scene, whole * REDUCTION_BYTES) if work.execution.layout.weight_shards > 1 else 0
-    both = made + whole_head_gradient(scene) if scene.part.inventory.tied else made
-    largest = root.largest_trained
-    return max(both, passes(scene, whole, largest=largest, copied=copied, last=largest))
+        return 0
+    return min(work.unit_blocks, max(1, inventory.num_blocks)) * inventory.block.gathered_bytes(work.types)
 
 
 def num_units(work: Work, blocks: int) -> int:

@@ -9,7 +9,7 @@ from shardwise.plan.work import REDUCTION_BYTES, Scene, Work, shard_degree, weig
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 
-def flat_gradients(scene: Scene) -> float:
+def all_reduce_buffer(scene: Scene) -> float:
     """The buffer in which gradients are summed over replicas after the last backward, where DDP and FSDP do not."""
     work = scene.work
     layout = work.execution.layout

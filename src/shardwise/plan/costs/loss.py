@@ -16,7 +16,7 @@ _COMPILED_LOGIT_PASSES = 4
 
 def saved_by_head(scene: Scene) -> float:
     """What the final norm saves, and the gradient of the head's input, which the loss has made in forward."""
-    return scene.work.tokens * scene.work.final_norm + head_input(scene)
+    return scene.work.tokens * scene.work.of_block.final_norm + head_input(scene)
 
 
 def head_input(scene: Scene) -> float:

@@ -12,31 +12,23 @@ _OPTIMIZER_OPERATORS = 40
 
 
 def step_temporaries(scene: Scene) -> float:
-    """What an optimizer's step needs beside its states.
-
-    AdamW over lists (`foreach`) holds the roots of all second moments at once (`torch.optim.adamw`,
-    `_multi_tensor_adamw`). SGD adds weight decay to copies of the gradients, on a GPU of all of them. Adafactor makes
-    one tensor's update at a time.
-    """
+    """What an optimizer's step needs beside its states. On a GPU SGD adds weight decay to copies of
+    all gradients at once."""
     work, held = scene.work, scene.holding.gradients
+    made = work.execution.optimizer_rule.temporaries
+    if made == "none" or (made == "decayed" and not work.job.train.weight_decay):
+        return 0
     if work.execution.optimizer_on_host and work.setting.cuda:
         return 0
-    largest = scene.part.largest_trained * work.types.trainable
-    match work.execution.optimizer:
-        case "adamw_foreach":
-            return held
-        case "sgd" if work.job.train.weight_decay:
-            return held if work.setting.cuda else min(held, largest)
-        case "adafactor":
-            return min(held, largest)
-        case _:
-            return 0
+    if made == "all" or (made == "decayed" and work.setting.cuda):
+        return held
+    return min(held, scene.part.largest_trained * work.types.trainable)
 
 
 def optimizer_step(work: Work, trained: float) -> RankTime:
     """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
     device, share = device_of(work), trained / shard_degree(work.execution.layout)
-    states, width = (2 if work.execution.optimizer.startswith("adamw") else 1), work.types.trainable
+    states, width = work.execution.optimizer_rule.moments, work.types.trainable
     passes = (2 + states) * _OPTIMIZER_PASSES
     if work.execution.optimizer_on_host and work.setting.cuda:
         return step_on_host(work, share * width, passes=passes, clipping=_CLIPPING_PASSES)

@@ -21,10 +21,10 @@ def saved_on_host(work: Work, holding: Holding) -> int:
         return 0
     execution, blocks = work.execution, len(holding.part.span)
     ways = flights(execution.layout, pp=holding.part.pp, num_micro_batches=execution.gradient_accumulation_steps)
-    of_one = sum(page_locked_bytes(work.tokens * size) for size in work.saved_tensors)
+    of_one = sum(page_locked_bytes(work.tokens * size) for size in work.of_block.saved_tensors)
     return max(flight.pairs for flight in ways) * blocks * of_one
 
 
 def copied_seconds(work: Work) -> float:
     """Seconds in which what the block before saved leaves, or comes for the next, beside a block."""
-    return copy_seconds(work.cluster, work.tokens * work.saved) if work.saves_on_host else 0.0
+    return copy_seconds(work.cluster, work.tokens * work.of_block.saved) if work.saves_on_host else 0.0

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from shardwise.plan.costs.collectives import copied_by_gloo, shard_group
+from shardwise.plan.costs.collectives import shard_group
 from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 
-def exchanged_rows(scene: Scene) -> float:
-    """ZeRO-1's buffers for a message of new weights: everyone's rows, and this rank's own."""
+def all_gather_buffer(scene: Scene) -> float:
+    """The buffers for a message of new weights: everyone's rows, which gloo makes a copy of, and this rank's own."""
     layout, part = scene.work.execution.layout, scene.part
     if not layout.shards_states_only:
         return 0
-    whole = part.inventory.trained_elements * scene.work.types.trainable
-    message = min(FLAT_BYTES, whole)
-    return message * (1 + 1 / layout.dp_shard) + copied_by_gloo(scene, message)
+    message = min(FLAT_BYTES, part.inventory.trained_elements * scene.work.types.trainable)
+    return message * (1 + 1 / layout.dp_shard + (not scene.work.setting.cuda))
 
 
 def late_gather(work: Work, trained: float) -> RankTime:

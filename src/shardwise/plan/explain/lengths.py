@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 from math import inf
 
 from shardwise.plan.explain.comparison import percent
-from shardwise.plan.search import Choice, Forecasts, Search, considered, sized
+from shardwise.plan.search import Choice, Forecasts, Search, changed, considered, sized
 from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import as_trained
@@ -27,7 +27,8 @@ def worth_parts(search: Search, work: Work) -> str | None:
         return None if most == length else f"rows of {length:,} tokens fit in parts (cp) alone{upto}"
     layouts = {layout, _sharded(layout)}
     parts = {cut for one in layouts if (cut := _in_parts(one)) is not None}
-    for longer in _longer(length, most=work.model.max_position_embeddings) if parts else ():
+    powers = (1 << power for power in range((length - 1).bit_length(), 64) if parts)
+    for longer in takewhile(work.model.max_position_embeddings.__ge__, powers):
         whole = min(_seconds(search, one, longer) for one in layouts)
         cut = min(_seconds(search, one, longer, below=whole) for one in parts)
         if cut < whole:
@@ -35,14 +36,6 @@ def worth_parts(search: Search, work: Work) -> str | None:
             where = f"from rows of {longer:,} tokens on, {how}"
             return f"at the same tp and pp, context parallelism (cp: 2) is worth it {where}"
     return None
-
-
-def _longer(length: int, *, most: int) -> Iterator[int]:
-    """Powers of two from a length on, up to what a model was made for."""
-    power = 1 << (length - 1).bit_length()
-    while power <= most:
-        yield power
-        power *= 2
 
 
 def _sharded(layout: Layout) -> Layout:
@@ -53,23 +46,26 @@ def _sharded(layout: Layout) -> Layout:
 
 def _in_parts(layout: Layout) -> Layout | None:
     """A layout in which two ranks that saw different rows share each row; None where there are none."""
-    axis = "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
+    axis = _data_axis(layout)
     degree = getattr(layout, axis)
     return None if degree % 2 else replace(layout, cp=2, **{axis: degree // 2})
 
 
 def _whole(layout: Layout) -> Layout:
     """A layout in which ranks that share rows see different ones."""
-    axis = "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
+    axis = _data_axis(layout)
     return replace(layout, cp=1, **{axis: getattr(layout, axis) * layout.cp})
+
+
+def _data_axis(layout: Layout) -> str:
+    return "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
 
 
 def _seconds(search: Search, layout: Layout, length: int, *, below: float = inf) -> float:
     """Of a step at a micro-batch of one, were all rows so long; infinite where nothing of a layout fits, or takes fewer
     seconds than `below`."""
     asked = search.question
-    data = asked.job.data.model_copy(update={"max_length": length})
-    job = asked.job.model_copy(update={"data": data})
+    job = changed(asked.job, "data", max_length=length)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
     refused = open_refusal(method=job.method, layout=layout, model=as_trained(job, asked.model))
     left = [] if refused else considered(job, asked.model, choice)[0]

@@ -29,13 +29,8 @@ _MUCH_FASTER = 0.03
 
 
 def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidate | None) -> tuple[str, ...]:
-    """Why the chosen candidate is as it is.
-
-    Args:
-        search: which found it.
-        best: the fastest candidate; perhaps the chosen one.
-        without: what would be chosen with the least offload that anything fits with; perhaps the chosen one.
-    """
+    """Why the chosen candidate is as it is. `search` found it; `best`: the fastest; `without`: what
+    would be chosen with the least offload that anything fits with: each perhaps the chosen one."""
     question = search.question
     work, goal = work_on(question, question.cluster, chosen.execution), question.job.goal
     sentences = [

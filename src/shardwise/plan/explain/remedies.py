@@ -11,7 +11,8 @@ from shardwise.plan.search import Question, Search, bytes_beyond_host, offloads
 from shardwise.plan.work import BFLOAT16_BYTES, TYPES, state_bytes, take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Checkpointing, Execution, OptimizerName
+from shardwise.spec.layout.execution import Checkpointing, Execution
+from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.model.shape import ModelShape
 from shardwise.units import format_gib
 
@@ -27,26 +28,19 @@ _TRIED_BETWEEN = 16
 
 def remedies(question: Question) -> Iterator[str]:
     """Sentences, the least change first; none where nothing tried would help."""
-    length = _longest_that_fits(question)
-    if length is not None:
-        shorter = replace(question, length=length)
-        yield f"data.max_length {length} would fit{_by_offload(shorter)}"
+    if (length := _longest_that_fits(question)) is not None:
+        yield f"data.max_length {length} would fit{_by_offload(replace(question, length=length))}"
     if question.cluster.gpu.kind != "cpu" and question.job.train.gradient_checkpointing not in _ON_HOST:
-        on_host = _with_saved_on_host(question)
-        if on_host is not None:
-            yield on_host
-    lora = _with_adapters(question)
-    if lora is not None and fits(lora):
+        yield from _with_saved_on_host(question)
+    if (lora := _with_adapters(question)) is not None and fits(lora):
         yield f"method: lora would fit{_by_offload(lora)}"
-    gpus = _gpus_that_fit(question)
-    if gpus is not None:
+    if (gpus := _gpus_that_fit(question)) is not None:
         yield f"{gpus.name} would fit{_by_offload(replace(question, cluster=gpus))}"
-    host = _with_more_host_memory(question)
-    if host is not None:
+    if (host := _with_more_host_memory(question)) is not None:
         yield host
 
 
-def _with_saved_on_host(question: Question) -> str | None:
+def _with_saved_on_host(question: Question) -> Iterator[str]:
     """Checkpointing under which what blocks save waits in the host's memory, where that has room; the fastest first."""
     tried = (
         Search(question.with_checkpointing(kind).with_offload(offload))
@@ -59,10 +53,9 @@ def _with_saved_on_host(question: Question) -> str | None:
             if search.forecasts.fits(one) and bytes_beyond_host(question.cluster, one, of_rank=held) is None:
                 offload = "" if one.offload == "none" else f"offload: {one.offload} and "
                 change = f"train.gradient_checkpointing: {one.gradient_checkpointing}"
-                return (
-                    f"{change} would fit, with {offload}at least {format_gib(held)} for each GPU in the host's memory"
-                )
-    return None
+                beside = f"with {offload}at least {format_gib(held)} for each GPU in the host's memory"
+                yield f"{change} would fit, {beside}"
+                return
 
 
 def _with_adapters(question: Question) -> Question | None:
@@ -148,17 +141,13 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
     elements = sum(
         kind.num_layers * m.count * m.rows * m.columns for kind in model.kinds for m in kind.matrices if m.stacked
     )
-    if not elements:
-        return None
-    return (
-        "qlora does not quantise experts that a block keeps in one tensor: "
-        f"{format_gib(BFLOAT16_BYTES * elements)} of all weights stay in bfloat16"
-    )
+    size, what = format_gib(BFLOAT16_BYTES * elements), "experts that a block keeps in one tensor"
+    return f"qlora does not quantise {what}: {size} of all weights stay in bfloat16" if elements else None
 
 
 def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
     """A sentence on how much of 8-bit AdamW's moments is in 8 bits; None of other optimizers."""
-    if execution.optimizer != "adamw_8bit":
+    if not execution.optimizer_rule.in_8_bits:
         return None
     inventory, types = take_inventory(job, model), TYPES[execution.precision]
     units = (*inventory.blocks, (1, inventory.root))
@@ -170,5 +159,5 @@ def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
 
     share = sum(count * t.rows * t.columns for count, t in trained if t.short) / inventory.trained_elements
     rest = "; norms, biases and rows that are no multiple of 256 stay in 32 bits" if share < 1 else ""
-    sizes = f"{format_gib(takes('adamw_8bit'))} of states in all, where adamw has {format_gib(takes('adamw'))}"
-    return f"adamw_8bit keeps {100 * share:.3g} % of the moments in 8 bits, {sizes}{rest}"
+    sizes = f"{format_gib(takes(execution.optimizer))} of states in all, where adamw has {format_gib(takes('adamw'))}"
+    return f"{execution.optimizer} keeps {100 * share:.3g} % of the moments in 8 bits, {sizes}{rest}"

@@ -28,11 +28,9 @@ def why_not(work: Work, memory: MemoryForecast) -> str:
     """Why an execution does not fit, what takes most of the memory, and what would help."""
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
     part = max(worst.parts, key=lambda name: worst.parts[name])
-    return (
-        f"needs {format_gib(memory.peak_bytes)}, at most {_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at "
-        f"{memory.peak_instant}: "
-        f"{_NAMES[part]} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory)}"
-    )
+    need, names = f"needs {format_gib(memory.peak_bytes)}, at most ", _NAMES[part]
+    need += f"{_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at {memory.peak_instant}"
+    return f"{need}: {names} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory)}"
 
 
 def _too_much(need: int, capacity: int) -> str:
@@ -53,11 +51,8 @@ def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
         chunked = replace(work, execution=replace(work.execution, loss="chunked"))
         return "train with loss: chunked" if chunked.head_tokens < work.head_tokens else _less_at_once(work)
     if part == "communication":
-        return (
-            "free gathered weights after forward (fsdp)"
-            if work.sharded and not work.execution.layout.reshard_after_forward
-            else "use a smaller model or precision"
-        )
+        kept = work.sharded and not work.execution.layout.reshard_after_forward
+        return "free gathered weights after forward (fsdp)" if kept else "use a smaller model or precision"
     if work.execution.recompute != "full" and not work.execution.saves_on_host:
         return "recompute activations (gradient_checkpointing: full)"
     return _less_at_once(work)

@@ -1,8 +1,9 @@
-"""What each part of a strategy does, in words."""
+"""What each part of a strategy does, in words, and which of a plan's sentences is the main one."""
 
 from __future__ import annotations
 
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Plan
 
 _ONE_AT_A_TIME = "layers lie on different GPUs, in stages of which one works at a time"
 
@@ -45,3 +46,8 @@ def what_it_does(execution: Execution) -> str:
     if execution.gradient_accumulation_steps == 1:
         does["pp"] = _ONE_AT_A_TIME
     return "; ".join(f"{name}: {does[name]}" for name in parts)
+
+
+def main_reason(plan: Plan) -> str:
+    """Why it is this layout, or what would fit instead; empty where nothing is said of it."""
+    return next(iter(plan.advice), "") if plan.best is None else what_it_does(plan.best.execution)

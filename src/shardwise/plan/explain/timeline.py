@@ -32,6 +32,8 @@ DRAWN = 2
 DRAWN_ROUNDS, MOST_DRAWN = 2, 16
 #: A wait that is a smaller share of a stretch of work than this is rounding.
 _UNSEEN = 1e-9
+#: Where collectives run: beside computation, or in turn with it.
+_STREAM: tuple[Stream, Stream] = ("links", "compute")
 _LATE: dict[str, tuple[Stream, Kind]] = {
     "reduce gradients": ("links", "reduce"),
     "add tied gradients": ("links", "reduce"),
@@ -148,7 +150,7 @@ def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
 
 def lay_forward(streams: Streams, stage: StageTime, *, begin: float) -> float:
     """Lays out a forward; returns its end. Block i's gather waits until block i - 2 has freed its weights."""
-    message, ends, link = stage.messages, [begin, begin], _stream_of(stage)
+    message, ends, link = stage.messages, [begin, begin], _STREAM[stage.in_turn]
     if message.outer_gather:
         streams.add(link, message.outer_gather, kind="gather", name="gather embedding", not_before=begin)
     for layer in range(stage.blocks):
@@ -160,15 +162,14 @@ def lay_forward(streams: Streams, stage: StageTime, *, begin: float) -> float:
             ready += message.outer_gather
         ends.append(_block(streams, stage.forward, "forward", f"forward of layer {layer}", ready))
     if message.head_gather:
-        there = streams.add(link, message.head_gather, kind="gather", name="gather head", not_before=ends[-2])
-        return max(ends[-1], there)
-    return ends[-1]
+        ends.append(streams.add(link, message.head_gather, kind="gather", name="gather head", not_before=ends[-2]))
+    return max(ends)
 
 
 def lay_backward(streams: Streams, stage: StageTime, *, begin: float) -> float:
     """Lays out loss and backward; returns the end of the last reduction. A gather begins with the backward of the block
     behind its own, and precedes that one's reduction."""
-    message, last, link = stage.messages, stage.blocks - 1, _stream_of(stage)
+    message, last, link = stage.messages, stage.blocks - 1, _STREAM[stage.in_turn]
     ready, done = begin, begin
     if message.again:
         ready = streams.add(link, message.again, kind="gather", name=f"gather layer {last} again", not_before=begin)
@@ -192,17 +193,12 @@ def lay_backward(streams: Streams, stage: StageTime, *, begin: float) -> float:
     return max(done, streams.end)
 
 
-def _stream_of(stage: StageTime) -> Stream:
-    """Where its collectives run."""
-    return "compute" if stage.in_turn else "links"
-
-
 def _block(streams: Streams, piece: RankTime, kind: Kind, name: str, not_before: float) -> float:
     """A block's computation, and behind it what tensor and context parallelism exchange inside it."""
     end = _lay(streams, piece.seconds - piece.talking, piece.computing, name=name, kind=kind, not_before=not_before)
-    if not piece.talking:
-        return end
-    return streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
+    if piece.talking:
+        return streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
+    return end
 
 
 def _lay(

@@ -1,5 +1,5 @@
-"""A block's backward, in the moments of it that may be the fullest. What is saved is let go on the way, so that weights
-that arrive, one that is made to be used, the gradients inside the MLP and whole ones that leave do not add up."""
+"""A block's backward, in the moments of it that may be the fullest. What is saved is freed on the way, so that a weight
+made to be used, the gradients inside the MLP and whole ones that are reduced do not add up."""
 
 from __future__ import annotations
 
@@ -7,63 +7,42 @@ from collections.abc import Iterator
 
 from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
 from shardwise.plan.costs.block import of_one_block, shared
-from shardwise.plan.costs.context import keys_of_others
-from shardwise.plan.costs.fsdp import arriving, in_reduction, leaving, let_go
-from shardwise.plan.work import Alive, Scene, Work, score_bytes
+from shardwise.plan.costs.context import all_gathered_keys
+from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
+from shardwise.plan.work import Alive, Scene, Work
 
 
-def backward_of_block(scene: Scene, *, behind: int, comes: bool, stays: float = 0) -> Alive:
-    """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced; `comes`:
-    another unit is gathered meanwhile; `stays`: bytes of the gradient of what it gave that are not let go with it."""
-    compiled = scene.work.execution.compile
-    moments = _compiled(scene, behind, comes, stays) if compiled else _moments(scene, behind, comes)
+def backward_of_block(scene: Scene, *, behind: int) -> Alive:
+    """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced."""
+    moments = _compiled(scene, behind) if scene.work.execution.compile else _moments(scene, behind)
     return max(moments, key=lambda alive: sum(alive.values()))
 
 
-def _compiled(scene: Scene, behind: int, comes: bool, stays: float) -> Iterator[Alive]:
+def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     """Of a compiled block: kernels are fused, and gradients are handed over together when it ends."""
-    work, block = scene.work, scene.part.inventory.block
-    tokens, casts, stream = work.tokens, weight_casts(scene, blocks=1), work.block_backward[0]
-    last, of_mlp = _trained_of_mlp(scene)
-    recompute = work.execution.recompute
-    others = (work.unit_blocks - 1) * block.trained_elements
-    begun = tokens * (work.saved + stream) + shared(scene)
+    work = scene.work
+    casts, recompute = weight_casts(scene, blocks=1), work.execution.recompute
+    begun = work.tokens * (work.of_block.saved + work.of_block.gradients[0]) + shared(scene)
     saved = begun if recompute == "none" else of_one_block(scene)
-    arrives = arriving(scene) if comes else 0
-    yield {
-        "activations": begun,
-        "temporary": casts,
-        "communication": in_reduction(scene, whole=others, behind=behind) + arrives,
-    }
-    without = saved - tokens * work.saved_by_mlp
     # What is made again of attention comes later, unless the MLP reads it.
     later = recompute == "selective" or (recompute != "none" and work.block.parallel_residual)
-    # The kernel that makes the MLP's gradients also makes its product again, without which the last matrix has none.
-    fresh = last if recompute == "none" else 0
+    without = saved - work.tokens * work.of_block.saved_by_mlp
+    inside = begun if later else without
+    others, of_mlp = _of_other_blocks(scene), _trained_of_mlp(scene)[1]
+    before = reduce_scatter_buffers(scene, whole=others, behind=behind)
+    yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
+    yield {"activations": inside + work.tokens * work.of_block.fused_mlp, "temporary": casts, "communication": before}
     yield {
-        "activations": (begun if later else without) + tokens * work.fused_mlp,
-        "temporary": casts - _cast(work, last) + _made(work, fresh),
-        "communication": in_reduction(scene, whole=others + fresh, behind=behind, fresh=fresh),
-    }
-    yield {
-        "activations": without + tokens * work.compiled_attention,
+        "activations": without + work.tokens * work.of_block.compiled_attention,
         "temporary": casts - _cast(work, of_mlp) + _made(work, of_mlp),
-        "communication": in_reduction(scene, whole=others + of_mlp, behind=behind, fresh=of_mlp)
-        + keys_of_others(scene)
-        + stays,
-    }
-    own = others + block.trained_elements
-    made = in_reduction(scene, whole=own, behind=behind, fresh=block.trained_elements) + stays
-    yield {
-        "activations": tokens * work.compiled_end + shared(scene),
-        "temporary": _made(work, block.trained_elements),
-        "communication": made,
+        "communication": reduce_scatter_buffers(scene, whole=others + of_mlp, behind=behind, fresh=of_mlp),
     }
     # Where rows are few, inductor puts gradients off until the last kernel, which casts all of them.
-    yield {
-        "activations": tokens * stream + shared(scene),
-        "temporary": _cast(work, block.trained_elements) + _made(work, block.trained_elements),
-        "communication": max(made, leaving(scene, own) - let_go(scene)),
+    own = scene.part.inventory.block.trained_elements
+    end = _end(scene) | {"temporary": _cast(work, own) + _made(work, own)}
+    yield end
+    yield end | {
+        "communication": reduce_scatter_buffers(scene, whole=_of_other_blocks(scene) + own, behind=behind, fresh=own)
     }
 
 
@@ -77,53 +56,56 @@ def _made(work: Work, elements: int) -> float:
     return 0 if work.sharded else elements * work.types.trainable
 
 
-def _moments(scene: Scene, behind: int, comes: bool) -> Iterator[Alive]:
-    work, block = scene.work, scene.part.inventory.block
-    tokens, casts, last, of_mlp = work.tokens, weight_casts(scene, blocks=1), *_trained_of_mlp(scene)
-    stream, product, inside = work.block_backward
-    # What a block ends with: a norm, or the mean over experts.
-    saved, end = of_one_block(scene), tokens * max(work.norm_backward, work.routed[1])
-    # Where a block is computed again before its backward, the next one has come by the time that is done.
-    recomputed = work.execution.recompute != "none"
-    begun = tokens * (work.saved + stream) + shared(scene) if recomputed else saved
-    # Of the other blocks of its unit gradients wait whole.
-    others = (work.unit_blocks - 1) * block.trained_elements
-    before = in_reduction(scene, whole=others, behind=behind)
-    # Where no forward has told an order to gather ahead by, it is the block's own weights that arrive.
-    arrives = arriving(scene) if comes or not scene.flight.forwards else 0
-    yield {"activations": begun, "temporary": casts, "communication": before + arrives}
-    yield {"activations": saved + end, "temporary": casts, "communication": before}
-    if work.again_at_adapter:
-        yield {
-            "activations": saved + tokens * work.again_at_adapter,
-            "temporary": casts + work.computed_weights,
-            "communication": before,
-        }
+def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
+    work, of, largest = scene.work, scene.work.of_block, scene.part.inventory.block.largest_trained
+    tokens, casts, others = work.tokens, weight_casts(scene, blocks=1), _of_other_blocks(scene)
+    last, all_of_mlp = _trained_of_mlp(scene)
+    stream, product, inside = of.gradients
+    saved, before = of_one_block(scene), reduce_scatter_buffers(scene, whole=others, behind=behind)
+    # A block that is computed again has not been yet, as the next one's weights arrive.
+    begun = saved if work.execution.recompute == "none" else tokens * (of.saved + stream) + shared(scene)
+    yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
+    computed = of.computed_weights if of.again_at_adapter else 0
+    end = tokens * max(of.norm_backward, of.routed[1], of.again_at_adapter)
+    yield {"activations": saved + end, "temporary": casts + computed, "communication": before}
+    made = of.computed_weights + of.remade_backward
+    with_last = reduce_scatter_buffers(scene, whole=others + last, behind=behind, fresh=last)
     yield {
         "activations": saved + tokens * product,
-        "temporary": casts + fresh_gradient(work, last) + work.computed_weights + work.remade_backward,
-        "communication": in_reduction(scene, whole=others + last, behind=behind, fresh=last),
+        "temporary": casts + fresh_gradient(work, last) + made,
+        "communication": with_last,
     }
-    after = in_reduction(scene, whole=others + last, behind=behind)
-    kept = 0 if work.sharded or scene.whole else work.last_matrix * work.types.trainable
-    yield {"activations": saved + tokens * inside, "temporary": casts, "communication": after, "gradients": kept}
-    without = saved - tokens * work.saved_by_mlp
+    # The last of the MLP's gradients is made: what it saved is gone.
+    of_mlp = reduce_scatter_buffers(scene, whole=others + all_of_mlp, behind=behind, fresh=largest)
     yield {
-        "activations": without + tokens * work.mlp_begins,
-        "temporary": casts + fresh_gradient(work, block.largest_trained) + work.computed_weights + work.remade_backward,
-        "communication": in_reduction(scene, whole=others + of_mlp, behind=behind, fresh=block.largest_trained),
+        "activations": saved + tokens * (of.mlp_begins - of.saved_by_mlp),
+        "temporary": casts + fresh_gradient(work, largest) + made,
+        "communication": of_mlp,
     }
-    after = in_reduction(scene, whole=others + of_mlp, behind=behind)
-    if keys := keys_of_others(scene):
-        yield {"activations": without, "temporary": casts, "communication": after + keys}
-    if work.setting.keeps_scores:
-        scores = score_bytes(work.block, work.setting)
-        yield {"activations": without + tokens * (stream + scores), "temporary": casts, "communication": after}
-    yield {
-        "activations": tokens * stream + shared(scene),
-        "temporary": casts,
-        "communication": leaving(scene, others + block.trained_elements) - let_go(scene),
+    kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
+    yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
+    if keys := all_gathered_keys(scene):
+        yield {
+            "activations": saved - tokens * of.saved_by_mlp,
+            "temporary": casts,
+            "communication": of_mlp + keys,
+        }
+    yield _end(scene)
+
+
+def _end(scene: Scene) -> Alive:
+    """All of the block's gradients are made, and leave."""
+    work, own = scene.work, scene.part.inventory.block.trained_elements
+    return {
+        "activations": work.tokens * work.of_block.gradients[0] + shared(scene),
+        "temporary": 0,
+        "communication": reduce_scatter_copy(scene, _of_other_blocks(scene) + own, freed=unsharded_unit(scene)),
     }
+
+
+def _of_other_blocks(scene: Scene) -> int:
+    """Elements of whole gradients of the other blocks of its unit, which wait for those of the block."""
+    return (scene.work.unit_blocks - 1) * scene.part.inventory.block.trained_elements
 
 
 def _trained_of_mlp(scene: Scene) -> tuple[int, int]:

@@ -197,7 +197,7 @@ class Peaks:
         """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
         save of one micro-batch."""
         work = self.work(execution)
-        block = 0 if work.saves_on_host else work.saved * work.tokens
+        block = 0 if work.saves_on_host else work.of_block.saved * work.tokens
         return context_bytes(self.cluster, execution.layout) + max(
             # The first block may save less, and is not counted.
             one.stored + one.optimizer + max(one.gradients, max(0, len(one.part.span) - 1) * block)
@@ -251,7 +251,7 @@ class Peaks:
         if key not in self._spread.held:
             if stages not in self._spread.parts:
                 self._spread.parts[stages] = parts(self.model, self.inventory, layout, distinct=True)
-            every = execution.optimizer == "adamw_8bit"
+            every = execution.optimizer_rule.in_8_bits
             work = self.work(execution)
             self._spread.held[key] = tuple(
                 holding

@@ -13,8 +13,8 @@ from shardwise.plan.costs.autocast import head_cast, kept_casts, step_casts, wai
 from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.ddp import bucket_bytes
 from shardwise.plan.costs.deferred_reduction import adds_in_place, kept_gradients
-from shardwise.plan.costs.fsdp import arriving, arriving_head, gathered, leaving_head, leaving_root
-from shardwise.plan.costs.gradients import flat_gradients
+from shardwise.plan.costs.fsdp import reduce_scatter_copy, unsharded_weights
+from shardwise.plan.costs.gradients import all_reduce_buffer
 from shardwise.plan.costs.loss import (
     head_gradient,
     head_input,
@@ -25,8 +25,6 @@ from shardwise.plan.costs.loss import (
 )
 from shardwise.plan.costs.optimizer import step_temporaries
 from shardwise.plan.costs.pipeline import (
-    arrived_gradient,
-    came_gradient,
     left_by_cut_backward,
     messages,
     of_a_cut_backward,
@@ -34,8 +32,9 @@ from shardwise.plan.costs.pipeline import (
     of_a_later_stage,
     of_a_pair,
     pairs_of_later_stages,
+    recv_grad,
 )
-from shardwise.plan.costs.zero1 import exchanged_rows
+from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree, workspace_bytes
 
@@ -55,12 +54,8 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     if scene.flight.forwards:
         yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
         if part.is_last:
-            if arriving_head(scene):
-                yield "arrival of the head in forward", _alive(scene, "earlier", during, _arrival_of_head(scene))
             yield "end of forward", _alive(scene, "earlier", during, _end_of_forward(scene))
     if part.is_last:
-        if arriving(scene) and scene.flight.forwards:
-            yield f"arrival of layer {last} in backward", _alive(scene, "earlier", during, _arrival_behind_loss(scene))
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
         if scene.work.sharded and part.trained_head and not part.inventory.tied:
             yield "reduction of the head", _alive(scene, "earlier", during, _reduction_of_head(scene))
@@ -74,10 +69,10 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
         yield "backward of the embedding", _alive(scene, "every", during, _backward_of_embedding(scene))
     # After the last backward nothing is in flight.
     between = inputs(scene)
-    summed: Alive = {"communication": flat_gradients(scene)}
+    summed: Alive = {"communication": all_reduce_buffer(scene)}
     yield "sum of gradients over replicas", _alive(scene, "all", between, summed)
     yield "optimizer step", _alive(scene, "all", between, {"temporary": step_temporaries(scene)})
-    yield "exchange of new weights", _alive(scene, "buckets", between, {"communication": exchanged_rows(scene)})
+    yield "exchange of new weights", _alive(scene, "buckets", between, {"communication": all_gather_buffer(scene)})
     if scene.work.evaluates:
         yield "evaluation", _alive(scene, "buckets", between, _evaluation(scene))
     yield "saving", _alive(scene, "buckets", between, _saving(scene))
@@ -165,24 +160,16 @@ def saved_by_all(scene: Scene) -> float:
 
 
 def _forward_of_last_block(scene: Scene) -> Alive:
-    """At work, or as its weights arrive."""
     work, blocks = scene.work, len(scene.part.span)
-    own = work.tokens * (work.saved_whole + work.routed[0]) + (work.remade if work.keeps_remade else work.remade_once)
-    own += work.computed_weights + work.causal_masks
-    arrives = arriving(scene, forward=True)
+    own = (
+        work.tokens * (work.of_block.saved_whole + work.of_block.routed[0])
+        + work.of_block.remade
+        + work.of_block.computed_weights
+    )
     return {
-        "activations": saved_by_blocks(scene, blocks - 1, skips=False) + (own if own > arrives else 0) + shared(scene),
+        "activations": saved_by_blocks(scene, blocks - 1) + own + shared(scene),
         "temporary": weight_casts(scene, blocks=blocks),
-        "communication": gathered(scene, units=2, forward=True) + (0 if own > arrives else arrives),
-    }
-
-
-def _arrival_of_head(scene: Scene) -> Alive:
-    """As its weights are gathered, into a buffer: that of the last block stays until they have come."""
-    return {
-        "activations": saved_by_blocks(scene, len(scene.part.span)) + shared(scene) + head_input(scene),
-        "temporary": weight_casts(scene, blocks=len(scene.part.span), at_work=0),
-        "communication": gathered(scene, units=0, behind=1, forward=True) + arriving_head(scene),
+        "communication": unsharded_weights(scene, units=2, forward=True),
     }
 
 
@@ -198,17 +185,7 @@ def _end_of_forward(scene: Scene) -> Alive:
         "logits": made,
         "gradients": gradient,
         "temporary": weight_casts(scene, blocks=len(scene.part.span), at_work=0) + head_cast(scene),
-        "communication": gathered(scene, units=0, behind=2 if several else 1, forward=buffer),
-    }
-
-
-def _arrival_behind_loss(scene: Scene) -> Alive:
-    """The last block's weights, as they are gathered ahead before the loss goes backward."""
-    return {
-        "activations": saved_by_all(scene),
-        "gradients": made_head_gradient(scene),
-        "temporary": kept_casts(scene, blocks=len(scene.part.span)),
-        "communication": gathered(scene, units=1, behind=1) + arriving(scene),
+        "communication": unsharded_weights(scene, units=0, behind=2 if several else 1, forward=buffer),
     }
 
 
@@ -219,17 +196,20 @@ def _backward_of_loss(scene: Scene) -> Alive:
         "activations": saved_by_all(scene) + head_input(scene),
         "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
         "temporary": kept_casts(scene, blocks=len(part.span)),
-        "communication": gathered(scene, units=0, behind=1) + whole_head_gradient(scene),
+        "communication": unsharded_weights(scene, units=0, behind=1) + whole_head_gradient(scene),
     }
 
 
 def _reduction_of_head(scene: Scene) -> Alive:
-    """The gradient of final norm and head leaves, while the last block's weights arrive."""
-    blocks = len(scene.part.span)
+    """The gradient of final norm and head leaves, and this rank's part of the sum comes, while the last block's weights
+    arrive."""
+    blocks, head, layout = len(scene.part.span), scene.part.inventory.ends[1], scene.work.execution.layout
+    comes = scene.turn is None and layout.weight_shards > 1
+    shard = head.trained_elements * REDUCTION_BYTES / weight_degree(layout) if comes else 0
     return {
         "activations": saved_by_blocks(scene, blocks) + shared(scene) + head_input(scene),
         "temporary": kept_casts(scene, blocks=blocks),
-        "communication": gathered(scene, units=1) + leaving_head(scene),
+        "communication": unsharded_weights(scene, units=1) + reduce_scatter_copy(scene, head.trained_elements) + shard,
     }
 
 
@@ -241,36 +221,35 @@ def _backward_of_middle_block(scene: Scene) -> Alive:
     """The fullest of those behind which another block is reduced, while a third one has come."""
     behind = scene.work.unit_blocks * scene.part.inventory.block.trained_elements
     alive = _backward_of_later_block(scene, blocks=2, behind=behind)
-    alive["communication"] += arrived_gradient(scene)
+    alive["communication"] += recv_grad(scene)
     return alive
 
 
 def _backward_of_later_block(scene: Scene, *, blocks: int, behind: int) -> Alive:
     """With what all but so many `blocks` have saved."""
     earlier, ahead = len(scene.part.span) - blocks, scene.flight.forwards
-    alive = _backward_of_block(scene, behind=behind, comes=ahead, stays=came_gradient(scene) if blocks == 1 else 0)
+    alive = _backward_of_block(scene, behind=behind)
     alive["activations"] += saved_by_blocks(scene, earlier)
     alive["temporary"] += kept_casts(scene, blocks=earlier)
-    alive["communication"] += gathered(scene, units=2 if ahead else 1)
+    alive["communication"] += unsharded_weights(scene, units=2 if ahead else 1)
     return alive
 
 
 def _backward_of_first_block(scene: Scene) -> Alive:
     part, work = scene.part, scene.work
     behind = part.inventory.ends[1] if len(part.span) == 1 else part.inventory.block
-    alive = _backward_of_block(scene, behind=work.unit_blocks * behind.trained_elements, comes=False)
+    alive = _backward_of_block(scene, behind=work.unit_blocks * behind.trained_elements)
     # Backward gathers one unit ahead: before the first block a trained embedding. Its predecessor is being reduced.
     keeps = scene.flight.pairs > 1 or work.execution.postpones_reduction
     before = part.trained_embedding > 0 and scene.flight.forwards
     alive["temporary"] += waiting_for_casts(scene, blocks=len(part.span) - 1)
-    alive["communication"] += gathered(scene, units=1, keeps=keeps, before=before)
-    alive["communication"] += arrived_gradient(scene)
+    alive["communication"] += unsharded_weights(scene, units=1, keeps=keeps, before=before) + recv_grad(scene)
     return alive
 
 
-def _backward_of_block(scene: Scene, *, behind: int, comes: bool, stays: float = 0) -> Alive:
+def _backward_of_block(scene: Scene, *, behind: int) -> Alive:
     """What any block's backward needs, with the head's gradient where it is there by then."""
-    alive = backward_of_block(scene, behind=behind, comes=comes, stays=stays)
+    alive = backward_of_block(scene, behind=behind)
     head = 0 if scene.work.sharded or scene.whole else head_gradient(scene)
     alive["gradients"] = alive.get("gradients", 0) + head
     # A tied head's waits for that of the embedding.
@@ -287,20 +266,22 @@ def _end_of_cut_backward(scene: Scene) -> Alive:
         "activations": saved_by_all(scene) + head_input(scene) + left_by_cut_backward(scene),
         "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
         "temporary": kept_casts(scene, blocks=blocks),
-        "communication": gathered(scene, units=0, behind=1),
+        "communication": unsharded_weights(scene, units=0, behind=1),
     }
 
 
 def _backward_of_embedding(scene: Scene) -> Alive:
     work, part = scene.work, scene.part
     alive: Alive = {
-        "activations": work.tokens * work.block_input,
+        "activations": work.tokens * work.of_block.stream,
         "temporary": waiting_for_casts(scene, blocks=len(part.span)),
     }
     if work.sharded:
-        alive["communication"] = leaving_root(scene)
+        # The buffer in which gradients of what lies before the blocks are reduced, in a last pass beside them.
+        before = part.inventory.root.trained_elements - part.inventory.ends[1].trained_elements
+        alive["communication"] = before * (REDUCTION_BYTES + work.types.compute * work.execution.postpones_reduction)
         if work.execution.postpones_reduction:
-            alive["communication"] += gathered(scene, units=0, before=True)
+            alive["communication"] += unsharded_weights(scene, units=0, before=True)
     elif part.trained_embedding:
         # A dense gradient of the table; a tied head's waits to be added to it.
         tied = part.inventory.head_name == part.inventory.embedding_name and part.is_last
@@ -312,11 +293,11 @@ def _backward_of_embedding(scene: Scene) -> Alive:
 def _evaluation(scene: Scene) -> Alive:
     """A forward that keeps nothing: the widest place of one block."""
     work = scene.work
-    in_block = 2 * work.block_input + 3 * work.block.mlp_width * work.types.compute
+    in_block = 2 * work.of_block.stream + 3 * work.block.mlp_width * work.types.compute
     return {
         "activations": work.tokens * in_block,
-        "communication": gathered(scene, units=2, forward=True),
-        "temporary": work.computed_weights + work.remade_once,
+        "communication": unsharded_weights(scene, units=2, forward=True),
+        "temporary": work.of_block.computed_weights + work.of_block.remade,
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from shardwise.plan.memory import Peaks, forecast_memory
@@ -30,20 +31,18 @@ class Forecast:
 
 def candidate_of(question: Question, forecast: Forecast) -> Candidate:
     """What is known of an execution, as plan.json has it."""
-    work, time = forecast.work, forecast.time
+    work, time, execution = forecast.work, forecast.time, forecast.work.execution
     price = work.cluster.gpu.typical_usd_per_hour
-    hourly = None if price is None else price * work.execution.layout.world_size
-    execution = work.execution
+    hourly = None if price is None else price * execution.layout.world_size
     kernel = attention_refusal(execution.attn_implementation, work.cluster.gpu, precision=execution.precision)
-    refused = [*not_trained(question.job, work.execution, model=question.model), *([kernel] if kernel else [])]
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
     return Candidate(
-        execution=work.execution,
+        execution=execution,
         fits=True,
         memory=forecast.memory,
         time=time,
         cost=Cost(usd=usd, usd_per_hour=hourly),
-        not_trained=tuple(refused),
+        not_trained=(*not_trained(question.job, execution, model=question.model), *([kernel] if kernel else [])),
     )
 
 
@@ -69,10 +68,11 @@ class Forecasts:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self._seconds: dict[Execution, float] = {}
-        self._endings: dict[Execution, float] = {}
-        self._walked: dict[Execution, float] = {}
-        self._known: dict[Execution, Forecast] = {}
+        # Each is computed once for an execution.
+        self.seconds: Callable[[Execution], float] = cache(self._seconds)
+        self.of: Callable[[Execution], Forecast] = cache(self._of)
+        self._least_ending: Callable[[Execution], float] = cache(self._least_of_endings)
+        self._least_walked: Callable[[Execution], float] = cache(self._least_of_walk)
         cluster, network = question.cluster, question.cluster.network
         self._place = (
             question.mean_length,
@@ -115,12 +115,9 @@ class Forecasts:
         """Whether an execution fits the GPUs."""
         return self.memory.fits(execution, self.question.cluster.gpu.usable_bytes)
 
-    def seconds(self, execution: Execution) -> float:
+    def _seconds(self, execution: Execution) -> float:
         """Of a step."""
-        if execution not in self._seconds:
-            work = self._at_mean_length.work(execution)
-            self._seconds[execution] = step_of(work, self._pieces(execution)).seconds
-        return self._seconds[execution]
+        return step_of(self._at_mean_length.work(execution), self._pieces(execution)).seconds
 
     def least_seconds(self, base: Execution, size: int) -> float:
         """A lower bound of a step's seconds: the last pipeline rank waits for its first micro-batch and computes all
@@ -167,22 +164,18 @@ class Forecasts:
             return 0.0
         return min(map(self._least_walked, ways_to_reduce(sized(base, self.question.job, size))))
 
-    def _least_walked(self, execution: Execution) -> float:
+    def _least_of_walk(self, execution: Execution) -> float:
         if execution.layout.schedule == "gpipe":  # the bound is that of 1f1b
-            execution = replace(execution, layout=replace(execution.layout, schedule="1f1b"))
-        if execution not in self._walked:
-            self._walked[execution] = least_seconds_of(self._at_mean_length.work(execution), self._pieces(execution))
-        return self._walked[execution]
+            return self._least_walked(replace(execution, layout=replace(execution.layout, schedule="1f1b")))
+        return least_seconds_of(self._at_mean_length.work(execution), self._pieces(execution))
 
     def seconds_on_host(self, base: Execution) -> float:
         """Seconds of the optimizer step in the host's memory; 0 where the GPU takes it."""
         return 0.0 if base.offload == "none" else self._least_ending(base)
 
-    def _least_ending(self, base: Execution) -> float:
+    def _least_of_endings(self, base: Execution) -> float:
         """Seconds that follow the last backward, of the pipeline rank with fewest."""
-        if base not in self._endings:
-            self._endings[base] = min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
-        return self._endings[base]
+        return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
 
     def _pieces(self, execution: Execution) -> Pieces:
         layout = execution.layout
@@ -204,17 +197,13 @@ class Forecasts:
             memo.pieces[key, recompute] = pieces_of(work, memo.ran[key])
         return memo.pieces[key, recompute]
 
-    def of(self, execution: Execution) -> Forecast:
+    def _of(self, execution: Execution) -> Forecast:
         """All that is known of an execution."""
-        if execution not in self._known:
-            work, cluster = self.memory.work(execution), self.question.cluster
-            work = work if work.cluster is cluster else replace(work, cluster=cluster)
-            mean, pieces = self._at_mean_length.work(execution), self._pieces(execution)
-            asked = self.question
-            time = forecast_time(mean, num_rows=asked.num_rows, pieces=pieces, filled=asked.filled)
-            memory = forecast_memory(work, self.memory.known.get(execution))
-            self._known[execution] = Forecast(work=work, memory=memory, time=time)
-        return self._known[execution]
+        work, asked = self.memory.work(execution), self.question
+        work = work if work.cluster is asked.cluster else replace(work, cluster=asked.cluster)
+        mean, pieces = self._at_mean_length.work(execution), self._pieces(execution)
+        time = forecast_time(mean, num_rows=asked.num_rows, pieces=pieces, filled=asked.filled)
+        return Forecast(work=work, memory=forecast_memory(work, self.memory.known.get(execution)), time=time)
 
 
 #: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX

@@ -19,17 +19,8 @@ TIE_SHARE, TIE_SHARE_MEASURED = 0.10, 0.03
 #: Parts of a strategy's name, from the simplest to the most intricate; a product of two is less simple than either.
 #: FSDP stands before ZeRO-2 because it holds less.
 _SIMPLICITY = {
-    "single": 0,
-    "ddp": 1,
-    "fsdp": 2,
-    "zero2": 3,
-    "zero1": 4,
-    "hsdp": 5,
-    "tp": 10,
-    "mp": 11,
-    "pp": 12,
-    "ep": 13,
-    "cp": 14,
+    **{way: rank for rank, way in enumerate(("single", "ddp", "fsdp", "zero2", "zero1", "hsdp"))},
+    **{way: rank for rank, way in enumerate(("tp", "mp", "pp", "ep", "cp"), 10)},
 }
 _SIMPLICITY_OF_PRODUCT = 3
 #: Optimizer states in the host's memory are simpler than two of tensor, pipeline and context parallelism together.

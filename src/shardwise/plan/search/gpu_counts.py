@@ -48,13 +48,9 @@ def _numbers(most: int, every: int, step: int) -> list[int]:
 
 def best_part(question: Question) -> tuple[Cluster, Sequence[str]]:
     """The part of a cluster to plan for, the whole where nothing fits; and notes to the reasons."""
-    match question.job.goal:
-        case "fastest":
-            return question.cluster, ()
-        case "cheapest":
-            return _cheapest(question), ()
-        case "fewest-gpus":
-            return _fewest(question)
+    if question.job.goal == "fewest-gpus":
+        return _fewest(question)
+    return (_cheapest(question) if question.job.goal == "cheapest" else question.cluster), ()
 
 
 def _cheapest(question: Question) -> Cluster:

@@ -57,21 +57,17 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
         if among is None or choice.strategy in among or cluster.num_gpus == 1:
             named.add(choice.strategy)
             yield choice
-    for name in among or STRATEGIES:
-        if name not in named:
-            yield Choice(strategy=name, layout=Layout(), cluster=cluster, reason=_why_impossible(name, cluster))
-
-
-def _why_impossible(name: str, cluster: Cluster) -> str:
     world, unit = cluster.num_gpus, cluster.unit
-    if name == "hsdp" and world > 1:
-        return f"hsdp needs groups of at least 2 {unit} and at least 2 such groups; {world} {unit} make none"
-    return f"the work is spread over at least 2 {unit}; this is 1"
+    for name in among or STRATEGIES:
+        reason = f"the work is spread over at least 2 {unit}; this is 1"
+        if name == "hsdp" and world > 1:
+            reason = f"hsdp needs groups of at least 2 {unit} and at least 2 such groups; {world} {unit} make none"
+        if name not in named:
+            yield Choice(strategy=name, layout=Layout(), cluster=cluster, reason=reason)
 
 
 def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
     """Every product of allowed degrees, and each degree that is not allowed, once, with the reason."""
-
     allowed = _allowed(job, model, cluster)
     for axis in AXES_OF_A_COPY:
         for degree in divisors(cluster.num_gpus):
@@ -83,9 +79,8 @@ def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Cho
 
 
 def _choice(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> Choice:
-    return Choice(
-        strategy=layout.strategy, layout=layout, cluster=cluster, reason=_left_out(job, model, layout, cluster)
-    )
+    reason = _left_out(job, model, layout, cluster)
+    return Choice(strategy=layout.strategy, layout=layout, cluster=cluster, reason=reason)
 
 
 def _left_out(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> str | None:
@@ -97,18 +92,14 @@ def _left_out(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> 
     return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
 
 
-def _is_allowed(job: Job, model: ModelShape, axis: str, degree: int, cluster: Cluster) -> bool:
-    """Whether anything has so many ranks along an axis, and one along the others."""
-    ways = _variants(**{axis: degree})
-    return any(_left_out(job, model, way, cluster) is None for way in ways)
-
-
 def _allowed(job: Job, model: ModelShape, cluster: Cluster) -> dict[str, list[int]]:
     """Of each axis whose ranks see the same samples, the degrees that are trained by themselves."""
-    return {
-        axis: [degree for degree in divisors(cluster.num_gpus) if _is_allowed(job, model, axis, degree, cluster)]
-        for axis in AXES_OF_A_COPY
-    }
+
+    def is_allowed(axis: str, degree: int) -> bool:
+        return any(_left_out(job, model, way, cluster) is None for way in _variants(**{axis: degree}))
+
+    degrees = divisors(cluster.num_gpus)
+    return {axis: [degree for degree in degrees if is_allowed(axis, degree)] for axis in AXES_OF_A_COPY}
 
 
 def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:

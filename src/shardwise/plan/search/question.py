@@ -54,16 +54,16 @@ class Question:
 
     def eagerly(self, why: str) -> Question:
         """The question with blocks that are not compiled, and why."""
-        return replace(self, job=_with_train(self.job, compile=False), too_short=why)
+        return replace(self, job=changed(self.job, "train", compile=False), too_short=why)
 
     def with_offload(self, offload: Offload) -> Question:
         """The question with an offload stated."""
         tries = self.tries_offload or self.job.train.offload == "auto"
-        return replace(self, job=_with_train(self.job, offload=offload), tries_offload=tries)
+        return replace(self, job=changed(self.job, "train", offload=offload), tries_offload=tries)
 
     def with_checkpointing(self, kind: Checkpointing) -> Question:
         """The question with what is computed again stated."""
-        return replace(self, job=_with_train(self.job, gradient_checkpointing=kind))
+        return replace(self, job=changed(self.job, "train", gradient_checkpointing=kind))
 
     @property
     def layouts(self) -> list[Choice]:
@@ -76,17 +76,17 @@ class Question:
     @property
     def asked(self) -> dict[str, Any]:
         """The job as plan.json has it."""
-        return (self.job if self.too_short is None else _with_train(self.job, compile="auto")).to_json()
+        return (self.job if self.too_short is None else changed(self.job, "train", compile="auto")).to_json()
 
     @cached_property
     def longest(self) -> Job:
         """The job as if every sequence were as long as the longest."""
-        return _with_length(self.job, self.length)
+        return changed(self.job, "data", max_length=self.length)
 
     @cached_property
     def mean(self) -> Job:
         """The job as if every sequence had the mean length."""
-        return _with_length(self.job, self.mean_length)
+        return changed(self.job, "data", max_length=self.mean_length)
 
 
 def ask(
@@ -116,9 +116,8 @@ def _check_length(job: Job, model: ModelShape) -> None:
             f"data.max_length is {length}, and the model has {most} learned positions; lower it to {most}"
         )
     if job.train.attn_implementation == "sdpa" and (model.attention_softcap or model.eager_attention):
-        why = (
-            "cannot cap scores as this model does" if model.attention_softcap else "transformers has not for this model"
-        )
+        capped = "cannot cap scores as this model does"
+        why = capped if model.attention_softcap else "transformers has not for this model"
         raise UnsupportedError(f"train.attn_implementation is sdpa, which {why}; use eager")
 
 
@@ -129,18 +128,10 @@ def on_hardware(question: Question, cluster: Cluster) -> Question:
 
 def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:
     """One execution of the question on a part of its cluster."""
-    return work_of(
-        question.longest,
-        model=question.model,
-        cluster=cluster,
-        execution=execution,
-        inventory=question.inventory,
-    )
+    longest, model, inventory = question.longest, question.model, question.inventory
+    return work_of(longest, model=model, cluster=cluster, execution=execution, inventory=inventory)
 
 
-def _with_train(job: Job, **changes: Any) -> Job:
-    return job.model_copy(update={"train": job.train.model_copy(update=changes)})
-
-
-def _with_length(job: Job, length: int) -> Job:
-    return job.model_copy(update={"data": job.data.model_copy(update={"max_length": length})})
+def changed(job: Job, section: str, **values: Any) -> Job:
+    """A job with other values of some keys of a section, which are not checked."""
+    return job.model_copy(update={section: getattr(job, section).model_copy(update=values)})

@@ -56,11 +56,9 @@ class StrategySearch:
 
 
 class _Option(NamedTuple):
-    """What may hold the fastest execution of its strategy, with its seconds or a lower bound of them.
-
-    At level 0 a base; at 1 and 2 one of its micro-batches, of the size `-smaller`, so that of equals the largest is
-    first; at 3 an execution; at 4 one that reduces gradients once a step.
-    """
+    """What may hold the fastest execution of its strategy, with seconds or a lower bound of them.
+    Level 0 is a base; 1 and 2 one of its micro-batches, of the size `-smaller`, so that of equals
+    the largest is first; 3 an execution; 4 one that reduces gradients once a step."""
 
     seconds: float
     number: int
@@ -112,9 +110,15 @@ class Search:
 
     def _take_up(self, option: _Option, ahead: list[_Option]) -> Found | None:
         """An execution that fits; otherwise what an option stands for is added to what is ahead."""
-        if -option.smaller > self._largest.get(option.number, sys.maxsize) and not self._is_whole(option):
+        size, sizes = -option.smaller, sizes_on(self.question.job, option.base.layout.data_world_size)
+        # The largest micro-batch of all accumulates no gradients, and may fit alone.
+        if size > self._largest.get(option.number, sys.maxsize) and size != sizes[-1]:
             return None
-        execution = option.execution or self._long_pipeline(option)
+        execution = option.execution
+        if option.level == 2:  # of a long pipeline memory is sooner known than seconds
+            asked = sized(option.base, self.question.job, size)
+            long = asked.gradient_accumulation_steps * asked.layout.num_stages > _LONG
+            execution = asked if long else None
         if execution is not None:
             if not self._fits(execution):
                 if not execution.reduce_once:
@@ -125,17 +129,6 @@ class Search:
         for closer in self._closer(option):
             heappush(ahead, closer)
         return None
-
-    def _long_pipeline(self, option: _Option) -> Execution | None:
-        """The execution of a micro-batch whose memory is sooner known than its seconds."""
-        if option.level != 2:
-            return None
-        execution = sized(option.base, self.question.job, -option.smaller)
-        return execution if execution.gradient_accumulation_steps * execution.layout.num_stages > _LONG else None
-
-    def _is_whole(self, option: _Option) -> bool:
-        """Whether a micro-batch is the largest, which accumulates no gradients, and may fit alone."""
-        return -option.smaller == sizes_on(self.question.job, option.base.layout.data_world_size)[-1]
 
     def _alone(self, option: _Option) -> Found | None:
         """The fastest of one option that fits."""
@@ -191,9 +184,8 @@ class Search:
     def _beyond_host(self, execution: Execution) -> int | None:
         if not self.question.tries_offload or execution.offload == "none":
             return None
-        return bytes_beyond_host(
-            self.question.cluster, execution, of_rank=self.forecasts.memory.bytes_on_host(execution)
-        )
+        held = self.forecasts.memory.bytes_on_host(execution)
+        return bytes_beyond_host(self.question.cluster, execution, of_rank=held)
 
     def something_fits(self, *, admits: Admits = every_layout) -> bool:
         """Whether any of the leanest executions fits."""
@@ -266,11 +258,8 @@ class Search:
 
 
 def search_offloads(question: Question, *, all_strategies: bool = True) -> list[Search]:
-    """Looks for the best of each strategy with every offload that a job leaves open.
-
-    Returns:
-        The searches, first that with the least offload that anything fits with; the first of all where nothing fits.
-    """
+    """Looks for the best of each strategy with every offload that a job leaves open. First stands the search with the
+    least offload that anything fits with; the first of all where nothing fits."""
     searches: list[Search] = []
     tie = 1 + tie_of(question.cluster.gpu)
     for offload in offloads(question.job, question.cluster):
@@ -279,9 +268,8 @@ def search_offloads(question: Question, *, all_strategies: bool = True) -> list[
         if known and question.cluster.num_gpus > _MOST_OFFLOADED:
             break
         if search.has_room if all_strategies else search.something_fits():
-            search.look(
-                limit=min((tie * one for one in known), default=inf), all_strategies=all_strategies and not known
-            )
+            limit = min((tie * one for one in known), default=inf)
+            search.look(limit=limit, all_strategies=all_strategies and not known)
         if search.found and searches and not searches[0].found:
             searches.clear()
         searches.append(search)
@@ -293,9 +281,8 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     found = {id(one): (search, one) for search in searches for one in search.found}
     if not found:
         return None
-    question = searches[0].question
-    best = chosen_of((one for _, one in found.values()), goal=question.job.goal, gpu=question.cluster.gpu)
-    return found[id(best)]
+    job, gpu = searches[0].question.job, searches[0].question.cluster.gpu
+    return found[id(chosen_of((one for _, one in found.values()), goal=job.goal, gpu=gpu))]
 
 
 def best_alone(question: Question) -> Candidate | None:

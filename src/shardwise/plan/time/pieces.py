@@ -72,7 +72,7 @@ def ran_by(work: Work) -> BlockTime:
     tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention, attention_back = attention_seconds(work, device)
-    moved = device.bytes_moved(tokens * work.saved_whole) * fused_share(work)
+    moved = device.bytes_moved(tokens * work.of_block.saved_whole) * fused_share(work)
     between = _FORWARD_PASSES * moved
     trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))

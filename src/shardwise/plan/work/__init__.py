@@ -2,7 +2,7 @@
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 
-from shardwise.plan.work.activations import made_again, score_bytes
+from shardwise.plan.work.activations import made_again
 from shardwise.plan.work.in_flight import Alive, Scene, flights, longest_round, pairs_in_flight
 from shardwise.plan.work.inventory import Inventory, Unit, take_inventory
 from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends, workspace_bytes

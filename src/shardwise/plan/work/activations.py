@@ -28,6 +28,11 @@ _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
 #: How often a block that does so drops out of what it adds to the stream: what attention gave, and what the MLP gave.
 _BLOCK_DROPOUTS = 2
 
+#: Tensors of the MLP's width for each of its first matrices that the kernel works on which inductor writes for the
+#: gradients inside a compiled MLP: what the matrix gave, its gradient, and the product or its gradient. With recompute
+#: and adapters it is one more or less; `margins.DOUBT` covers that.
+FUSED_MLP_TENSORS = 3
+
 #: Names of norms that read a block's input.
 _FIRST_NORMS = ("input_layernorm", "ln_1", "norms")
 
@@ -44,7 +49,7 @@ class BlockSetting:
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
         compiled: whether blocks are.
         dropout, stream_dropout, score_dropout: of adapters; and of the model's own what its shape says.
-        cuda: on a GPU autocast runs layer norms in float32, and dropout masks are bytes.
+        cuda: on a GPU autocast runs layer norms in float32.
     """
 
     inventory: Inventory
@@ -60,16 +65,6 @@ class BlockSetting:
     cp: int = 1
     compiled: bool = False
     cuda: bool = True
-
-    @property
-    def mask_bytes(self) -> int:
-        """Bytes per element of what dropout keeps: on a processor the factors, in the type of what it drops out of."""
-        return 1 if self.cuda else self.types.compute
-
-    @property
-    def keeps_scores(self) -> bool:
-        """Whether scores of attention are kept: PyTorch's fused kernel for processors has no dropout."""
-        return self.score_dropout and not self.cuda and self.attention != "eager"
 
     @property
     def layer_norm_bytes(self) -> int:
@@ -130,10 +125,7 @@ def cut_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
     matrix, adapter or norm gave."""
     inventory, wide = setting.inventory, 0.0
     for matrix in model.matrices:
-        adapted = matrix.name in inventory.adapted
-        if inventory.trained(matrix.name):
-            wide += matrix.rows * matrix.run
-        elif adapted:
+        if inventory.trained(matrix.name) or matrix.name in inventory.adapted:
             wide += (matrix.rows + _rank(matrix.name, setting)) * matrix.run
     norms = sum(norm.width for norm in model.norms if norm.size and inventory.trained(norm.name))
     # What a root-mean-square norm gave has its weight's type, which is not cast.
@@ -150,16 +142,6 @@ def again_at_adapter_bytes(model: ModelShape, setting: BlockSetting) -> float:
     if not last or ends_with_norm(model):
         return 0.0
     return 2 * last[0].rows * setting.types.compute + (block_input_bytes(model, setting) if setting.tp > 1 else 0.0)
-
-
-def unasked_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token of what the last product of a block made: selective recompute keeps it, and asks for it only
-    where a norm reads it, or an adapter stands behind it."""
-    if ends_with_norm(model):
-        return 0.0
-    adapted = setting.inventory.adapted
-    last = [m for m in model.matrices if m.reads == "mlp_product" and not made_again(m) and m.name not in adapted]
-    return sum(m.rows for m in last) * setting.types.compute
 
 
 def ends_with_norm(model: ModelShape) -> bool:
@@ -201,32 +183,13 @@ def final_norm_bytes(model: ModelShape, setting: BlockSetting) -> float:
     return _norm(norm, model, replace(setting, compiled=False)) / setting.tp
 
 
-def unsaved_by_first_block(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token that the first block need not save where the embedding is frozen."""
-    first = _norms(model)[0]
-    if (
-        setting.inventory.trained(setting.inventory.embedding_name)
-        or not first.name.endswith(_FIRST_NORMS)
-        or first.width != model.hidden_size
-        or setting.inventory.trained(first.name)
-    ):
-        return 0.0
-    kept = _norm(first, model, setting) / setting.tp
-    read: set[Reads] = {"attention_input"}
-    if read <= _made_again_inside(model, setting):
-        # Adapters need what the norm gave, or what each of them left of it.
-        adapted = sum(m.reads == "attention_input" and m.name in setting.inventory.adapted for m in model.matrices)
-        kept += _masks(model, setting, read) - _inputs(model, setting, read) * (adapted if setting.dropout else 1)
-    return kept
-
-
 def everything_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token of all that operators of a block save, each by itself."""
     norms = sum(_norm(norm, model, setting) for norm in _norms(model))
     if model.parallel_residual and model.norm == "layer" and len(_norms(model)) > 1:
         # Both norms keep one and the same input.
         norms -= model.hidden_size * (setting.types.compute if setting.compiled else setting.layer_norm_bytes)
-    masks = _BLOCK_DROPOUTS * model.hidden_size * setting.mask_bytes if setting.stream_dropout else 0
+    masks = _BLOCK_DROPOUTS * model.hidden_size if setting.stream_dropout else 0
     return (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
 
 
@@ -336,8 +299,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Blo
     adapted = [matrix for matrix in kept if matrix.name in setting.inventory.adapted]
     if setting.dropout and adapted and not setting.compiled:
         # Each adapter drops other elements: a copy of its own, and a mask.
-        mask = 1 if setting.cuda else setting.adapter_bytes
-        return len(adapted) * (size + kept[0].columns * mask)
+        return len(adapted) * (size + kept[0].columns)
     widened = bool(adapted) and setting.widens
     if widened and not setting.compiled:
         return len(kept) * size
@@ -374,10 +336,12 @@ def _attention(model: ModelShape, setting: BlockSetting) -> float:
     query, key, value = attention_widths(model)
     wide = setting.cp * (key + value)  # the whole sequence's, for this rank's tokens
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
-    if setting.keeps_scores:
-        # The softmax, the factors that it is multiplied by, and their product; all in float32.
-        read = (2 * query + _output_width(model)) * FLOAT32_BYTES
-        return read + 3 * score_bytes(model, setting) + _attention_output(model, setting)
+    if setting.score_dropout and not setting.cuda and setting.attention != "eager":
+        # PyTorch's fused kernel for processors has no dropout: the softmax, the factors that it is multiplied by, and
+        # their product; all in float32.
+        scores = model.num_attention_heads * setting.length
+        read = 2 * query + _output_width(model) + 3 * scores
+        return read * FLOAT32_BYTES + _attention_output(model, setting)
     if setting.masked or setting.attention == "eager":
         repeated = query + _output_width(model)  # keys and values, for each group of heads
         if setting.cp > 1:
@@ -393,19 +357,6 @@ def _attention(model: ModelShape, setting: BlockSetting) -> float:
     else:
         read = query + key + value
     return read * c + _attention_output(model, setting)
-
-
-def score_bytes(model: ModelShape, setting: BlockSetting) -> int:
-    """Bytes per token of attention's scores in float32, or of their gradient."""
-    return model.num_attention_heads * setting.length * FLOAT32_BYTES
-
-
-def causal_mask_bytes(setting: BlockSetting) -> float:
-    """Bytes of the masks that attention keeps in a block, however many rows there are: with a sequence in parts, a
-    processor's kernel makes one of each part's queries and the keys before its end."""
-    if setting.cp == 1 or setting.cuda or setting.masked or setting.attention == "eager":
-        return 0.0
-    return setting.length**2 * (2 * setting.cp + 1) / (4 * setting.cp**2) * setting.types.compute
 
 
 def _attention_output(model: ModelShape, setting: BlockSetting) -> float:
@@ -465,26 +416,17 @@ def adapted_apart(model: ModelShape, setting: BlockSetting) -> list[Matrix]:
 
 
 def mlp_begin_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept of its input, the
-    gradient of what it made, and that of its input."""
-    first: dict[Reads, Matrix] = {}
-    for matrix in model.matrices:
-        if matrix.reads in ("mlp_input", "expert_input") and not _routes(matrix, model):
-            first.setdefault(matrix.reads, matrix)
-    return sum(
-        _group(m.reads, [m], model, setting) + (m.rows * m.run + m.columns * _copies(m)) * setting.types.compute
-        for m in first.values()
-    )
+    """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept of its input,
+    and the gradients of what it made and of that."""
+    read = [m for m in model.matrices if m.reads in ("mlp_input", "expert_input") and not _routes(m, model)]
+    first = {m.reads: m for m in read}.values()
+    gradients = sum(m.rows * m.run + m.columns * _copies(m) for m in first) * setting.types.compute
+    return gradients + sum(_group(m.reads, [m], model, setting) for m in first)
 
 
 def remade_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes of the weights that PEFT makes anew of bare parameters and adapters in a block (`ParamWrapper`)."""
     return sum(_remade(model, setting)) * setting.types.compute
-
-
-def remade_once_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes of the largest of them: where nothing is kept, one goes before the next one comes."""
-    return max(_remade(model, setting), default=0) * setting.types.compute
 
 
 def remade_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
@@ -497,3 +439,28 @@ def remade_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
 
 def _remade(model: ModelShape, setting: BlockSetting) -> list[int]:
     return [m.count * m.rows * m.columns for m in model.matrices if m.name in setting.inventory.bare]
+
+
+def fused_mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
+    """Bytes per token in the compiled kernel that makes the gradients inside an MLP: above the factor, what adapters
+    give and get that PEFT's own code adds, of the MLP's width inside it and of the stream's behind it."""
+    apart, again = adapted_apart(model, setting), recompute != "none"
+    behind, first, last = (
+        sum(m.reads == reads for m in apart) for reads in ("attention_output", "mlp_input", "mlp_product")
+    )
+    tensors = FUSED_MLP_TENSORS * (2 if model.mlp == "gated" else 1)
+    if not again:
+        return (tensors + first + last) * model.mlp_width * setting.types.compute
+    needed = any(keeps_input(m, setting) for m in model.matrices if m.reads == "mlp_product")
+    beside = (0 if model.parallel_residual else behind) + (0 if recompute == "selective" else last)
+    inside = (tensors - (not needed) + 2 * first + last) * model.mlp_width
+    return (inside + (1 + beside * (not ends_with_norm(model))) * model.hidden_size) * setting.types.compute
+
+
+def compiled_attention_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
+    """Bytes per token as a compiled block's backward comes to attention, above what it saved and one gradient of the
+    stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
+    were made again."""
+    apart = adapted_apart(model, setting) if recompute != "none" else []
+    made = sum(m.rows for m in apart if m.reads == "attention_input")
+    return (3 * model.hidden_size + sum(attention_widths(model)) + made) * setting.types.compute

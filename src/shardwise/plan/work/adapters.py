@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.work.tensors import Tensor
-from shardwise.spec.adapters.saved_names import is_saved, saved_refusal
-from shardwise.spec.adapters.target_names import target_refusal
+from shardwise.spec.adapters.asked_names import is_saved, saved_refusal, target_refusal
 from shardwise.spec.adapters.targets import adapter_rank, half_named, hold_of, is_copied, names_it
 from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -91,14 +90,13 @@ class Inventory:
     """All parameters of a job. Compared by identity, so that results can be cached. `blocks` is one decoder block of
     each kind with their number, `root` all that lies outside of blocks; matrices of blocks that carry adapters are
     `adapted` as modules or `bare` parameters, and `joined` where one function computes an adapted product
-    (`methods/lora_products.py`); of these `alone` are those whose input no other reads."""
+    (`methods/lora_products.py`)."""
 
     blocks: tuple[tuple[int, Unit], ...]
     root: Unit
     adapted: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
     joined: frozenset[str] = frozenset()
-    alone: frozenset[str] = frozenset()
     trained_names: frozenset[str] = frozenset()
     tied: bool = False
     dora: bool = False
@@ -211,17 +209,10 @@ def _taken(model: ModelShape, method: Method, adapters: str | None) -> Inventory
         adapted=adapted,
         bare=frozenset(name for name, hold in held.items() if hold == "bare"),
         joined=joined,
-        alone=frozenset(name for kind in model.kinds for name in _alone(kind, joined)),
         trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in tensors if tensor.trained),
         tied=model.tied,
         dora=lora is not None and lora.use_dora,
     )
-
-
-def _alone(kind: ModelShape, joined: frozenset[str]) -> Iterator[str]:
-    """Of the joined ones those whose input no other of them reads."""
-    read = Counter(m.reads for m in kind.matrices if m.name in joined)
-    return (m.name for m in kind.matrices if m.name in joined and read[m.reads] == 1)
 
 
 def _block(kind: ModelShape, method: Method, lora: LoraSpec | None) -> Unit:

@@ -54,12 +54,6 @@ class RankPart:
         return sums[0] / max(1, held.num_blocks), sums[1] / max(1, held.num_blocks)
 
     @cached_property
-    def lone_adapters(self) -> float:
-        """Elements of those of these A's that are brought together with no other."""
-        held = self.inventory
-        return held.over_blocks(lambda unit: unit.joined_elements(held.alone)[0]) / max(1, held.num_blocks)
-
-    @cached_property
     def largest_trained(self) -> int:
         """Elements of the largest tensor with a gradient."""
         return max(self.inventory.block.largest_trained, self.inventory.root.largest_trained)

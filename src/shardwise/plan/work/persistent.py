@@ -13,7 +13,8 @@ from shardwise.plan.work.inventory import Unit
 from shardwise.plan.work.parts import RankPart, bounds
 from shardwise.plan.work.tensors import DtypeBytes, Tensor, state_bytes
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution, OptimizerName
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.layout.optimizers import OptimizerName
 
 
 @dataclass(frozen=True, kw_only=True)

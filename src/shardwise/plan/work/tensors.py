@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.spec.layout.axes import dim_of_shard, rows_of_shard
-from shardwise.spec.layout.execution import BLOCK_OF_8_BIT, OptimizerName, Precision, has_8bit_moments
+from shardwise.spec.layout.execution import BLOCK_OF_8_BIT, Precision, has_8bit_moments
+from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName
 from shardwise.spec.model.shape import Cut
-from shardwise.spec.support.trained import NF4_BLOCK
+from shardwise.spec.support.rows import NF4_BLOCK
 
 #: Gradients are reduced over ranks in float32, whatever the compute type.
 REDUCTION_BYTES = 4
@@ -38,9 +39,6 @@ TYPES: dict[Precision, DtypeBytes] = {
     "fp32": DtypeBytes(trainable=4, frozen=4, compute=4, compute_name="float32"),
 }
 
-#: A step count is one float32 scalar per parameter tensor.
-_STEP_COUNTS: frozenset[OptimizerName] = frozenset({"adamw", "adamw_foreach", "adamw_8bit", "adafactor"})
-
 
 def state_bytes(
     optimizer: OptimizerName,
@@ -51,19 +49,14 @@ def state_bytes(
     short: bool = False,
     momentum: bool = False,
 ) -> int:
-    """Bytes of optimizer states for a tensor, or a rank's shard of one; `factors` is Adafactor's (`Tensor.factors`);
-    `short`: 8-bit AdamW keeps its moments in one byte per element and a float32 scale per block."""
-    step = FLOAT32_BYTES if optimizer in _STEP_COUNTS else 0
-    match optimizer:
-        case "adamw" | "adamw_foreach":  # two moments (Loshchilov and Hutter, 2019), in the type of the weight
-            return 2 * elements * types.trainable + step
-        case "adamw_8bit":
-            each = 1 + FLOAT32_BYTES / BLOCK_OF_8_BIT if short else FLOAT32_BYTES
-            return int(2 * elements * each) + step
-        case "sgd":
-            return elements * types.trainable if momentum else 0
-        case "adafactor":
-            return factors * types.trainable + step
+    """Bytes of optimizer states for a tensor, or a rank's shard of one. `factors`: what is kept of a
+    matrix whose moments are factored (`Tensor.factors`); `short`: moments are in 8 bits, where the
+    optimizer has such, with a float32 scale per block."""
+    rule, width = OPTIMIZER_RULES[optimizer], float(types.trainable)
+    if rule.in_8_bits:
+        width = 1 + FLOAT32_BYTES / BLOCK_OF_8_BIT if short else FLOAT32_BYTES
+    moments = rule.num_moments(momentum=momentum) * (factors if rule.factored else elements)
+    return int(moments * width) + (FLOAT32_BYTES if rule.counts_steps else 0)
 
 
 #: Where a tensor outside the blocks lies in a pipeline; a tied embedding lies at both ends.

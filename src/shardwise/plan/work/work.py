@@ -6,31 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import ceil
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
-from shardwise.plan.work.activations import (
-    BlockSetting,
-    again_at_adapter_bytes,
-    backward_bytes,
-    block_input_bytes,
-    causal_mask_bytes,
-    cut_backward_bytes,
-    everything_bytes,
-    final_norm_bytes,
-    mlp_begin_bytes,
-    mlp_bytes,
-    norm_backward_bytes,
-    reads_in_place,
-    remade_backward_bytes,
-    remade_bytes,
-    remade_once_bytes,
-    routed_bytes,
-    saved_bytes,
-    saved_under_recompute,
-    unasked_bytes,
-    unsaved_by_first_block,
-)
-from shardwise.plan.work.compiled_blocks import compiled_attention_bytes, compiled_end_bytes, fused_mlp_bytes
+from shardwise.plan.work.activations import BlockSetting
+from shardwise.plan.work.block_bytes import BlockBytes, block_bytes
 from shardwise.plan.work.inventory import Inventory
 from shardwise.plan.work.parts import sliced_shape
 from shardwise.plan.work.tensors import TYPES, DtypeBytes
@@ -43,26 +22,11 @@ from shardwise.spec.support.attention import MASKED
 T = TypeVar("T")
 
 
-class of_all_sizes(Generic[T]):  # noqa: N801  # a decorator, as cached_property
-    """A number of a work that depends on nothing in which `Work.under` makes others: computed once for all of them."""
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
-
-    def __get__(self, work: Work | None, owner: type[Work]) -> T:
-        if work is None:
-            return cast(T, self)
-        if self.name not in work.alike:
-            work.alike[self.name] = self.make(work)
-        return work.__dict__.setdefault(self.name, work.alike[self.name])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What every rank does in one optimizer step.
 
-    `block` is the model as one tensor-parallel rank sees it. `saved_whole` are bytes per token of all that operators of
-    the largest block save, `saved` what the mean block keeps under the execution, which may make some of it again.
+    `block` is the model as one tensor-parallel rank sees it, `of_block` what a block of it keeps and works in.
     `document` is the mean length of a packed row, `trained` the positions of a micro-batch that are trained, where they
     are known.
     """
@@ -75,12 +39,10 @@ class Work:
     types: DtypeBytes
     block: ModelShape = field(repr=False)
     setting: BlockSetting
-    saved_whole: float = field(repr=False)
-    saved: float = field(repr=False)
+    of_block: BlockBytes = field(repr=False)
     document: float | None = None
     trained: int | None = None
     memo: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
-    alike: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
 
     def under(self, execution: Execution) -> Work:
         """The work of an execution that differs in how ranks share data and stages, in sizes and in order alone."""
@@ -126,148 +88,10 @@ class Work:
         mean = self.inventory.over_blocks(lambda unit: unit.elements) / max(1, blocks)
         return max(1, min(blocks, ceil(least / mean))) if least else 1
 
-    @of_all_sizes
-    def block_input(self) -> float:
-        """Bytes per token of the residual stream."""
-        return block_input_bytes(self.block, self.setting)
-
-    @of_all_sizes
-    def block_backward(self) -> tuple[float, float, float]:
-        """Bytes per token of gradients inside a block, above what it saved (`backward_bytes`)."""
-        return backward_bytes(self.block, self.setting)
-
-    @of_all_sizes
-    def saved_by_mlp(self) -> float:
-        """Bytes per token that a block's MLP saves, which its backward has let go of when that of attention begins."""
-        return mlp_bytes(self.block, self.setting, recompute=self.execution.recompute)
-
-    @of_all_sizes
-    def mlp_begins(self) -> float:
-        """Bytes per token as a block's backward comes to the matrix of its MLP that was first."""
-        return mlp_begin_bytes(self.block, self.setting)
-
-    @of_all_sizes
-    def again_at_adapter(self) -> float:
-        """Bytes per token as a block that is computed again comes to the adapter of its MLP's last matrix."""
-        again = self.execution.recompute != "none"
-        return again_at_adapter_bytes(self.block, self.setting) if again else 0.0
-
     @cached_property
     def saves_on_host(self) -> bool:
         """Whether what blocks save waits for their backward in other memory than the rank's own."""
         return self.execution.saves_on_host and self.setting.cuda
-
-    @of_all_sizes
-    def saved_tensors(self) -> tuple[float, ...]:
-        """Bytes per token of each tensor that the largest block saves under recompute."""
-        kinds = (saved_under_recompute(kind, self.setting, self.execution.recompute) for kind in self.block.kinds)
-        return max(kinds, key=sum)
-
-    @of_all_sizes
-    def fused_mlp(self) -> float:
-        """Bytes per token in the kernel of a compiled block that makes the gradients inside its MLP."""
-        return fused_mlp_bytes(self.block, self.setting, recompute=self.execution.recompute)
-
-    @of_all_sizes
-    def compiled_attention(self) -> float:
-        """Bytes per token as a compiled block's backward comes to attention, above what it saved and the stream's."""
-        return compiled_attention_bytes(self.block, self.setting, recompute=self.execution.recompute)
-
-    @of_all_sizes
-    def cut_backward(self) -> float:
-        """Bytes per token that a block's backward of inputs leaves for that of weights, where the two are cut."""
-        return cut_backward_bytes(self.block, self.setting)
-
-    @of_all_sizes
-    def compiled_end(self) -> float:
-        """Bytes per token in the last kernel of a compiled block's backward."""
-        return compiled_end_bytes(self.block, self.setting)
-
-    @of_all_sizes
-    def last_matrix(self) -> int:
-        """Elements of the matrix that reads a dense MLP's product, where it is trained."""
-        last = [m for m in self.block.matrices if m.reads == "mlp_product" and self.inventory.trained(m.name)]
-        return max((m.rows * m.columns for m in last), default=0)
-
-    @of_all_sizes
-    def norm_backward(self) -> float:
-        """Bytes per token that the backward of a norm at a block's end works in, where the block has one."""
-        return norm_backward_bytes(self.block, self.setting)
-
-    @of_all_sizes
-    def routed(self) -> tuple[float, float]:
-        """Bytes per token around the mean over experts, in forward and in backward."""
-        return max(routed_bytes(kind, self.setting) for kind in self.block.kinds)
-
-    @of_all_sizes
-    def reads_in_place(self) -> bool:
-        """Whether a block keeps its input as it comes in, and no copy of it."""
-        return reads_in_place(self.block, self.setting)
-
-    @of_all_sizes
-    def unasked(self) -> float:
-        """Bytes per token that selective recompute keeps of a block until its backward ends, and does not need."""
-        selective = self.execution.recompute == "selective" and not self.execution.compile
-        return unasked_bytes(self.block, self.setting) if selective else 0.0
-
-    @of_all_sizes
-    def unsaved(self) -> float:
-        """Bytes per token that the model's first block need not keep."""
-        return unsaved_by_first_block(self.block, self.setting) if self.keeps_remade else 0.0
-
-    @of_all_sizes
-    def computed_weights(self) -> float:
-        """Bytes of whole matrices that exist while one is used: dequantised ones, and those whose norm DoRA takes.
-
-        PEFT multiplies an identity by A and B, adds the scaled product to the weight, and takes norms of its rows, in
-        the adapters' type where that is wider.
-        """
-        matrices = [m for kind in self.block.kinds for m in kind.matrices if m.adaptable]
-        dequantised = normed = 0
-        if self.job.method == "qlora":
-            dequantised = max((m.rows * m.columns for m in matrices), default=0)
-        if self.inventory.dora:
-            compute, wide = self.types.compute, self.setting.adapter_bytes
-            sums = 2 * compute + wide + (wide if wide != compute else 0)
-            adapted = (m for m in matrices if m.name in self.inventory.adapted)
-            normed = max((sums * m.rows * m.columns + wide * m.columns**2 for m in adapted), default=0)
-        return dequantised * self.types.compute + normed
-
-    @of_all_sizes
-    def remade(self) -> float:
-        """Bytes of the weights with their adapters' products that a block makes of bare parameters."""
-        return max(remade_bytes(kind, self.setting) for kind in self.block.kinds)
-
-    @cached_property
-    def causal_masks(self) -> float:
-        """Bytes of the masks that a block's attention keeps, once for all rows."""
-        return causal_mask_bytes(self.setting)
-
-    @property
-    def keeps_remade(self) -> bool:
-        """Whether they stay until the block's backward; under recompute they are made again."""
-        return self.execution.recompute == "none"
-
-    @of_all_sizes
-    def remade_once(self) -> float:
-        """Bytes of the largest of them, in a forward that keeps none."""
-        return max(remade_once_bytes(kind, self.setting) for kind in self.block.kinds)
-
-    @of_all_sizes
-    def remade_backward(self) -> float:
-        """Bytes of the gradients of such weights inside a block."""
-        return max(remade_backward_bytes(kind, self.setting) for kind in self.block.kinds)
-
-    @of_all_sizes
-    def remade_by_mean(self) -> float:
-        """The same of the mean block."""
-        kinds = self.block.kinds
-        return sum(kind.num_layers * remade_bytes(kind, self.setting) for kind in kinds) / self.block.num_layers
-
-    @of_all_sizes
-    def final_norm(self) -> float:
-        """Bytes per token that the norm behind the blocks keeps."""
-        return final_norm_bytes(self.block, self.setting)
 
     @property
     def evaluates(self) -> bool:
@@ -324,14 +148,5 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         types=types,
         block=block,
         setting=setting,
-        saved_whole=max(everything_bytes(kind, setting) for kind in block.kinds),
-        saved=_mean_saved(block, setting, execution),
+        of_block=block_bytes(block, setting, recompute=execution.recompute, quantised=job.method == "qlora"),
     )
-
-
-def _mean_saved(model: ModelShape, setting: BlockSetting, execution: Execution) -> float:
-    recompute = execution.recompute
-    kept = [(kind.num_layers, saved_bytes(kind, setting, recompute=recompute)) for kind in model.kinds]
-    if len(kept) == 1:
-        return kept[0][1]
-    return sum(count * of_one for count, of_one in kept) / model.num_layers

@@ -9,12 +9,13 @@ from typing import Any
 
 from shardwise.report.contents import Curve
 from shardwise.spec.data_facts import RowLengths
-from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Stream, Timeline, TimelineSpan
+from shardwise.spec.plan.timeline import KIND_WORDS, Lane, Stream, Timeline, TimelineSpan
 from shardwise.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds
 
 MOST_LANES = 16
 #: Spans of one kind that are closer than this share of the step are drawn as one.
 MERGED_WITHIN = 0.0008
+STREAMS: tuple[Stream, ...] = ("compute", "links")
 BYTE_UNITS = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
 
 
@@ -93,42 +94,35 @@ def memory_chart(stacks: Sequence[MemoryBar], *, title: str, capacity: int | Non
     longest = max((stack.total for stack in stacks), default=0)
     high = max(capacity or 0, min(longest, most * capacity if capacity else longest)) or 1
     unit, unit_name = next((unit, name) for unit, name in BYTE_UNITS if high >= unit or unit == 1)
-    named = dict.fromkeys(part for stack in stacks for part in stack.parts)
-    used = [part for part in named if any(stack.parts.get(part) for stack in stacks)]
-    legend = tuple((f"part {part}", part) for part in used)
+    parts = dict.fromkeys(part for stack in stacks for part in stack.parts)
+    used = [part for part in parts if any(stack.parts.get(part) for stack in stacks)]
+    named = [" ".join(filter(None, (stack.label, stack.under))) for stack in stacks]
+    sizes = [[*(stack.parts.get(part, 0) for part in used), stack.total] for stack in stacks]
+    rows = [(name, *map(format_bytes, row)) for name, row in zip(named, sizes, strict=True)]
+    legend = [(f"part {part}", part) for part in used]
     return Chart(
         title=title,
         bars=tuple(_memory_bar(stack, high=high) for stack in stacks),
-        legend=(*legend, ("capacity", f"capacity {format_bytes(capacity)}")) if capacity else legend,
+        legend=(*legend, *([("capacity", f"capacity {format_bytes(capacity)}")] if capacity else [])),
         ticks=ticks_of(high / unit, lambda value: f"{value:g} {unit_name}"),
         mark=None if not capacity else 100 * capacity / high,
-        table=Table(
-            columns=("", *used, "total"),
-            rows=tuple(
-                (
-                    " ".join(filter(None, (stack.label, stack.under))),
-                    *(format_bytes(stack.parts.get(part, 0)) for part in used),
-                    format_bytes(stack.total),
-                )
-                for stack in stacks
-            ),
-        ),
+        table=Table(columns=("", *used, "total"), rows=tuple(rows)),
     )
 
 
 def _memory_bar(stack: MemoryBar, *, high: float) -> Bar:
     segments: list[Segment] = []
-    before = 0
+    before, total = 0, format_bytes(stack.total)
     for part, size in stack.parts.items():
         start, end = (min(100.0, 100 * at / high) for at in (before, before + size))
         before += size
         if end > start:
-            tip = f"{part} {format_bytes(size)}, {100 * size / stack.total:.0f} % of {format_bytes(stack.total)}"
+            tip = f"{part} {format_bytes(size)}, {100 * size / stack.total:.0f} % of {total}"
             segments.append(Segment(look=f"part {part}", start=start, width=end - start, tip=tip))
     return Bar(
         label=stack.label,
         under=stack.under,
-        total=format_bytes(stack.total) + stack.suffix,
+        total=total + stack.suffix,
         segments=tuple(segments),
         strong=stack.strong,
         new=stack.new,
@@ -138,56 +132,33 @@ def _memory_bar(stack: MemoryBar, *, high: float) -> Bar:
 def lengths_chart(lengths: RowLengths) -> Chart:
     """A bar for each bin of lengths; rows that are longer than `max_length` have a look of their own."""
     most = max(rows for _, _, rows in lengths.bins)
-    looks = {False: "part main", True: "part communication"}
-    bars = [
-        Bar(
-            label=label,
-            total=f"{rows} rows, {share} up to here",
-            segments=(
-                Segment(
-                    look=looks[low > lengths.max_length],
-                    start=0.0,
-                    width=100 * number / most,
-                    tip=f"{rows} rows of {label} tokens",
-                ),
-            ),
-        )
-        for (label, rows, share), (low, _, number) in zip(lengths.labelled(), lengths.bins, strict=True)
-    ]
-    over = ((looks[True], f"longer than max_length, {lengths.max_length:,}"),) if lengths.num_over else ()
-    return Chart(
-        title="Rows by tokens, before any is cut or dropped", bars=tuple(bars), legend=((looks[False], "rows"), *over)
-    )
+    usual, too_long = "part main", "part communication"
+    bars: list[Bar] = []
+    for (label, rows, share), (low, _, number) in zip(lengths.labelled(), lengths.bins, strict=True):
+        look = too_long if low > lengths.max_length else usual
+        segment = Segment(look=look, start=0.0, width=100 * number / most, tip=f"{rows} rows of {label} tokens")
+        bars.append(Bar(label=label, total=f"{rows} rows, {share} up to here", segments=(segment,)))
+    legend = [(usual, "rows"), (too_long, f"longer than max_length, {lengths.max_length:,}")]
+    shown = legend if lengths.num_over else legend[:1]
+    return Chart(title="Rows by tokens, before any is cut or dropped", bars=tuple(bars), legend=tuple(shown))
 
 
 def timeline_chart(timeline: Timeline) -> Chart:
     """A bar for each GPU, or for GPUs that do the same: what it computes; below it what is sent."""
-    lanes, high = timeline.lanes[:MOST_LANES], timeline.seconds
-    kinds: list[Kind] = [kind for kind in KIND_WORDS if any(span.kind == kind for span in timeline.spans)]
+    high, kinds = timeline.seconds, {span.kind for span in timeline.spans}
+    words = {kind: word for kind, word in KIND_WORDS.items() if kind in kinds}
+    bars: list[Bar] = []
+    rows: list[tuple[str, ...]] = []
+    for lane in timeline.lanes[:MOST_LANES]:
+        share, upper, lower = (f"{100 * lane.computing:.0f} %", *(_spans(timeline, lane, of) for of in STREAMS))
+        bars.append(Bar(label=lane.name, total=share, segments=upper, below=lower))
+        rows.append((lane.name, f"{share} of the step", *(_seconds(timeline, lane, kind) for kind in words)))
     return Chart(
         title=f"One step of {timeline.strategy}: who computes, communicates and waits",
-        bars=tuple(
-            Bar(
-                label=lane.name,
-                total=f"{100 * lane.computing:.0f} %",
-                segments=_spans(timeline, lane, "compute"),
-                below=_spans(timeline, lane, "links"),
-            )
-            for lane in lanes
-        ),
-        legend=(*((f"span {kind}", KIND_WORDS[kind]) for kind in kinds), ("idle", "waiting for others")),
+        bars=tuple(bars),
+        legend=(*((f"span {kind}", word) for kind, word in words.items()), ("idle", "waiting for others")),
         ticks=ticks_of(high, "{:g} s".format) if high >= 1 else ticks_of(1000 * high, "{:g} ms".format),
-        table=Table(
-            columns=("", "computes", *(KIND_WORDS[kind] for kind in kinds)),
-            rows=tuple(
-                (
-                    lane.name,
-                    f"{100 * lane.computing:.0f} % of the step",
-                    *(format_seconds(_seconds(timeline, lane, kind)) for kind in kinds),
-                )
-                for lane in lanes
-            ),
-        ),
+        table=Table(columns=("", "computes", *words.values()), rows=tuple(rows)),
         notes=_timeline_notes(timeline),
     )
 
@@ -203,8 +174,9 @@ def _timeline_notes(timeline: Timeline) -> tuple[str, ...]:
     )
 
 
-def _seconds(timeline: Timeline, lane: Lane, kind: str) -> float:
-    return sum(span.end - span.start for span in timeline.spans if span.rank == lane.rank and span.kind == kind)
+def _seconds(timeline: Timeline, lane: Lane, kind: str) -> str:
+    spans = [span for span in timeline.spans if span.rank == lane.rank and span.kind == kind]
+    return format_seconds(sum(span.end - span.start for span in spans))
 
 
 def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...]:
@@ -238,24 +210,15 @@ def merged(spans: Sequence[TimelineSpan], *, within: float = MERGED_WITHIN) -> l
 def curve_data(
     lines: Sequence[tuple[str, str, Curve]], *, title: str, unit: str, level: tuple[str, float] | None = None
 ) -> dict[str, Any]:
-    """What uPlot draws: one x axis for all lines, a gap where a line has no value.
-
-    Args:
-        lines: (name, class of the style sheet, curve); those without a point are left out.
-        title: of the chart.
-        unit: how page.js writes values: `plain`, `seconds` or `power`.
-        level: (name, value) of a horizontal line, such as the forecast.
-    """
+    """What uPlot draws: one x axis for all `lines`, which are (name, class of the style sheet, curve), with gaps where
+    a line has no value. `unit`: how page.js writes values: `plain`, `seconds` or `power`; `level`: (name, value) of a
+    horizontal line, such as the forecast."""
     drawn = [(name, look, dict(curve.points)) for name, look, curve in lines if curve.points]
     steps = sorted({step for _, _, points in drawn for step in points})
-    series: list[dict[str, Any]] = [
-        {"name": name, "look": look, "values": [_rounded(points.get(step)) for step in steps]}
-        for name, look, points in drawn
-    ]
     if level is not None and steps:
-        series.append({"name": level[0], "look": "reference", "values": [_rounded(level[1])] * len(steps)})
+        drawn.append((level[0], "reference", dict.fromkeys(steps, level[1])))
+    rounded = [
+        (name, look, {step: float(f"{value:.6g}") for step, value in points.items()}) for name, look, points in drawn
+    ]
+    series = [{"name": name, "look": look, "values": [*map(points.get, steps)]} for name, look, points in rounded]
     return {"title": title, "unit": unit, "steps": steps, "series": series}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")

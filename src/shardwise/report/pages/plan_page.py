@@ -31,7 +31,7 @@ def _context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
         "model": str(plan.job.get("model", "model")),
         "hardware": str(plan.hardware.get("name", "this machine")),
         "candidates": candidates,
-        "memory": memory_of(plan, candidates),
+        "memory": _memory_of(plan, candidates),
         "offloaded": any(candidate.execution.offload != "none" for candidate in candidates),
         "timeline": None if timeline is None else timeline_chart(timeline),
         "strategy": "" if timeline is None else timeline.strategy,
@@ -47,7 +47,7 @@ def rows_of(data: DataFacts | None) -> dict[str, Any]:
     return {"rows": data, "rows_chart": None if lengths is None else lengths_chart(lengths)}
 
 
-def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
+def _memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
     """A bar for each candidate: the rank that needs most, part by part."""
     if not candidates:
         return None

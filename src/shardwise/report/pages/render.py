@@ -24,36 +24,21 @@ _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 def render(template: str, *, curves: list[dict[str, Any]] | None = None, **context: Any) -> str:
     """The page as text, from a file of `report/templates`; `curves` are drawn by uPlot, which None leaves out."""
-    style, scripts = _static("page.css"), [_static("page.js")]
+    style, scripts = static_text("page.css"), [static_text("page.js")]
     if curves is not None:  # uPlot with its licence, which has to stay with every copy
-        style = _static("uplot.css") + style
-        scripts.insert(0, f"/*!\n{_static('uplot.LICENSE.txt')}*/\n{_static('uplot.min.js')}")
+        style = static_text("uplot.css") + style
+        scripts.insert(0, f"/*!\n{static_text('uplot.LICENSE.txt')}*/\n{static_text('uplot.min.js')}")
     allowed = " ".join(map(_digest, scripts))
-    policy = (
-        f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; base-uri 'none'; form-action 'none'"
-    )
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            **context,
-            style=style,
-            scripts=scripts,
-            policy=policy,
-            curves=None if curves is None else safe_json(curves),
-        )
-    )
+    sources = f"script-src {allowed}; style-src {_digest(style)}"
+    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
+    drawn = None if curves is None else safe_json(curves)
+    return render_part(template, **context, style=style, scripts=scripts, policy=policy, curves=drawn)
 
 
 def render_part(template: str, **context: Any) -> str:
     """What stands inside such a page, for one that has other parts beside it: its style sheet and scripts are
     `static_text`."""
     return _environment().get_template(template).render(**context)
-
-
-def static_text(name: str) -> str:
-    """A file of `report/static`."""
-    return _static(name)
 
 
 def safe_json(data: Any) -> str:
@@ -66,7 +51,8 @@ def _digest(text: str) -> str:
 
 
 @cache
-def _static(name: str) -> str:
+def static_text(name: str) -> str:
+    """A file of `report/static`."""
     return files("shardwise.report").joinpath("static", name).read_text(encoding="utf-8").strip() + "\n"
 
 
@@ -89,6 +75,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"bytes": format_bytes, "seconds": format_seconds, "count": format_count, "percent": percent}
-    environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
+    filters: dict[str, Any] = {"bytes": format_bytes, "seconds": format_seconds, "count": format_count}
+    environment.filters.update(filters, percent=percent)  # pyright: ignore[reportUnknownMemberType]
     return environment

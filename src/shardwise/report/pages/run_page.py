@@ -53,8 +53,8 @@ def _context(report: Report) -> dict[str, Any]:
         "report": report,
         "cards": [row for name in CARDS if (row := report.comparison(name)) is not None],
         "memory": memory_by_rank(report.memory),
-        "num_ranks_shown": len(shown_ranks(report.memory)),
-        "capacity_drawn": capacity_in_sight(report.memory),
+        "num_ranks_shown": min(MAX_RANKS, len(report.memory.ranks)),
+        "capacity_drawn": _near_capacity(report.memory) is not None,
         "values": _values(report),
         **rows_of(report.rows),
         "examples": [(one.where, one.pieces, one.cut) for one in report.examples],
@@ -90,38 +90,36 @@ def _values(report: Report) -> Table | None:
     steps = sorted({step for _, points, _ in kept for step in points})
     if not steps:
         return None
-    last = len(steps) - 1
-    shown = sorted({steps[round(last * index / (MAX_TABLE_ROWS - 1))] for index in range(MAX_TABLE_ROWS)})
-    rows = [
-        (f"{step:,}", *(write(points[step]) if step in points else MISSING for _, points, write in kept))
-        for step in shown
-    ]
+    apart = (len(steps) - 1) / (MAX_TABLE_ROWS - 1)
+    shown = sorted({steps[round(apart * index)] for index in range(MAX_TABLE_ROWS)})
+    columns = [[write(points[step]) if step in points else MISSING for step in shown] for _, points, write in kept]
+    rows = zip((f"{step:,}" for step in shown), *columns, strict=True)
     return Table(columns=("step", *(name for name, _, _ in kept)), rows=tuple(rows))
 
 
-def shown_ranks(memory: MemoryReport) -> list[RankReport]:
-    """The ranks with the highest peaks, by number."""
+def _peak(rank: RankReport) -> int:
+    return rank.measured_peak_bytes or rank.forecast_peak_bytes or 0
 
-    def height(rank: RankReport) -> tuple[bool, int, int]:
-        worst = rank.rank == memory.worst_rank
-        return (worst, rank.measured_peak_bytes or rank.forecast_peak_bytes or 0, -rank.rank)
 
-    return sorted(sorted(memory.ranks, key=height, reverse=True)[:MAX_RANKS], key=lambda rank: rank.rank)
+def _shown_ranks(memory: MemoryReport) -> list[RankReport]:
+    """The ranks with the highest peaks, the worst of all among them, by number."""
+    by_peak = sorted(memory.ranks, key=lambda one: (one.rank != memory.worst_rank, -_peak(one), one.rank))
+    return sorted(by_peak[:MAX_RANKS], key=lambda rank: rank.rank)
+
+
+def _near_capacity(memory: MemoryReport) -> int | None:
+    """The capacity, where it is known and near enough to the peaks to be drawn."""
+    farthest = FARTHEST_CAPACITY * max(map(_peak, memory.ranks), default=0)
+    return memory.capacity_bytes if 0 < (memory.capacity_bytes or 0) <= farthest else None
 
 
 def memory_by_rank(memory: MemoryReport) -> Chart | None:
     """Two bars for each rank, forecast and measured; None where nothing is known."""
-    stacks = [stack for rank in shown_ranks(memory) for stack in _stacks(rank)]
+    stacks = [stack for rank in _shown_ranks(memory) for stack in _stacks(rank)]
     if not any(stack.total for stack in stacks):
         return None
-    capacity = memory.capacity_bytes if capacity_in_sight(memory) else None
-    return memory_chart(stacks, title="Memory of each rank, forecast and measured", capacity=capacity)
-
-
-def capacity_in_sight(memory: MemoryReport) -> bool:
-    """Whether the capacity is known and near enough to the peaks to be drawn."""
-    peaks = [rank.measured_peak_bytes or rank.forecast_peak_bytes or 0 for rank in memory.ranks]
-    return bool(memory.capacity_bytes) and (memory.capacity_bytes or 0) <= FARTHEST_CAPACITY * max(peaks, default=0)
+    title = "Memory of each rank, forecast and measured"
+    return memory_chart(stacks, title=title, capacity=_near_capacity(memory))
 
 
 def _stacks(rank: RankReport) -> list[MemoryBar]:
@@ -134,7 +132,5 @@ def _stacks(rank: RankReport) -> list[MemoryBar]:
         sides.append(("measured", rank.measured_parts))
     elif rank.measured_peak_bytes:
         sides.append(("measured", {"peak": rank.measured_peak_bytes}))
-    return [
-        MemoryBar(label=f"rank {rank.rank}", under=side, parts=parts, new=index == 0)
-        for index, (side, parts) in enumerate(sides)
-    ]
+    name = f"rank {rank.rank}"
+    return [MemoryBar(label=name, under=side, parts=parts, new=side is sides[0][0]) for side, parts in sides]

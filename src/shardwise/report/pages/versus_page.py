@@ -52,11 +52,9 @@ def _bars(one: Contender, name: str, *, high: float) -> list[Bar]:
     figure = one.figure(name)
     bars: list[Bar] = []
     for side, look in SIDES:
-        value = figure.measured if side == "measured" else figure.forecast
-        if value is not None:
+        if (value := getattr(figure, side)) is not None:
             total = figure.written(side)
-            segment = Segment(
-                look=look, start=0.0, width=100 * value / high, tip=f"{one.layout}: {name} {total} {side}"
-            )
+            tip = f"{one.layout}: {name} {total} {side}"
+            segment = Segment(look=look, start=0.0, width=100 * value / high, tip=tip)
             bars.append(Bar(label=one.layout, under=side, total=total, segments=(segment,), new=not bars))
     return bars

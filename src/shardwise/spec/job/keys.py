@@ -9,9 +9,10 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
-from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
+from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, OptimizerName, Precision
+from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
+from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
 
 Auto = Literal["auto"]
 Method = Literal["full", "lora", "qlora"]
@@ -50,10 +51,6 @@ class LoraSpec(Strict):
     use_dora: bool = False
     modules_to_save: list[str] = Field(default_factory=list[str])
     bias: Literal["none"] = "none"
-
-
-#: Those of a job that says nothing of them.
-_USUAL_ADAPTERS = LoraSpec()
 
 
 class TrainSpec(Strict):
@@ -106,29 +103,24 @@ class TrainSpec(Strict):
     compile: bool | Auto = "auto"
     save_dtype: SaveType | Auto = "auto"
 
+    @property
+    def optimizer_rule(self) -> OptimizerRule:
+        """What is known of its optimizer."""
+        return OPTIMIZER_RULES["adamw" if self.optimizer == "auto" else self.optimizer]
+
     def num_steps(self, steps_per_epoch: int) -> int:
         """Optimizer steps in all."""
         # Rounded first, so that three tenths of ten steps are three and not four.
         return self.max_steps or max(1, math.ceil(round(self.num_train_epochs * steps_per_epoch, 6)))
 
     @model_validator(mode="after")
-    def _one_warmup(self) -> Self:
+    def _what_is_set_has_an_effect(self) -> Self:
         if self.warmup_ratio and self.warmup_steps:
             raise ValueError("warmup_ratio and warmup_steps exclude each other; keep one")
-        return self
-
-    @model_validator(mode="after")
-    def _momentum_has_an_effect(self) -> Self:
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum is set, which optimizer {self.optimizer} does not have; write optimizer: sgd")
-        return self
-
-    @model_validator(mode="after")
-    def _adam_constants_have_an_effect(self) -> Self:
-        fields = type(self).model_fields
-        changed = [n for n in ("adam_beta1", "adam_beta2", "adam_epsilon") if getattr(self, n) != fields[n].default]
-        if changed and self.optimizer in ("sgd", "adafactor"):
-            raise ValueError(f"{changed[0]} is set, which optimizer {self.optimizer} does not have; remove it")
+        for name in ("momentum", "adam_beta1", "adam_beta2", "adam_epsilon"):
+            if getattr(self, name) != type(self).model_fields[name].default and name not in self.optimizer_rule.keys:
+                way = "write optimizer: sgd" if name == "momentum" else "remove it"
+                raise ValueError(f"{name} is set, which optimizer {self.optimizer} does not have; {way}")
         return self
 
 
@@ -159,12 +151,6 @@ class LayoutSpec(LayoutKeys):
         if self.pp == 1 and self.schedule != "1f1b":
             raise ValueError(f"schedule {self.schedule} has no effect without pp; remove it")
         return self
-
-    @property
-    def changed(self) -> frozenset[str]:
-        """Names of the keys that are not at their defaults."""
-        fields = type(self).model_fields
-        return frozenset(name for name in fields if getattr(self, name) != fields[name].default)
 
     def to_layout(self) -> Layout:
         """The layout that planner and trainer use."""
@@ -234,32 +220,18 @@ class Job(Strict):
         return stated
 
     @model_validator(mode="after")
-    def _lora_matches_method(self) -> Self:
+    def _keys_agree(self) -> Self:
         if self.lora is not None and self.method == "full":
             raise ValueError("lora: is set but method is full; write method: lora (or qlora), or remove lora:")
-        return self
-
-    @model_validator(mode="after")
-    def _dropout_has_an_effect(self) -> Self:
         if self.train.disable_dropout and self.lora is not None and self.lora.lora_dropout:
             raise ValueError("lora: lora_dropout is set, which train.disable_dropout switches off; keep one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _units_are_gathered(self) -> Self:
-        if not isinstance(self.layout, LayoutSpec):
-            return self
-        asked = [name for name in ("min_num_params", "prefetch") if name in self.layout.changed]
-        sharded = self.layout.to_layout().weight_shards > 1 or self.train.offload in ("parameters", "all")
-        if asked and not sharded:
+        stated = self.layout if isinstance(self.layout, LayoutSpec) else LayoutSpec()
+        asked = [name for name in ("min_num_params", "prefetch") if name in changed_keys(stated)]
+        if asked and stated.to_layout().weight_shards == 1 and self.train.offload not in ("parameters", "all"):
             raise ValueError(
                 f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "
                 "zero_stage 2 or 3, or remove it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _evaluation_has_data(self) -> Self:
         if self.train.eval_steps and not (self.data.eval_path or self.data.eval_fraction or self.data.num_rows):
             raise ValueError(
                 "train: eval_steps is set but there is nothing to evaluate on; add data.eval_fraction or data.eval_path"
@@ -269,9 +241,7 @@ class Job(Strict):
     @property
     def adapters(self) -> LoraSpec | None:
         """The LoRA settings in force, or None for full fine-tuning."""
-        if self.method == "full":
-            return None
-        return self.lora or _USUAL_ADAPTERS
+        return None if self.method == "full" else self.lora or LoraSpec()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with every default filled in."""

@@ -23,6 +23,11 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
+def changed_keys(keys: BaseModel) -> set[str]:
+    """Names of the keys that are not at their defaults."""
+    return {name for name, field in type(keys).model_fields.items() if getattr(keys, name) != field.default}
+
+
 #: Of what nothing executes, such as the most of plan.json: a later version may have added keys.
 OPEN = ConfigDict(extra="ignore", strict=True)
 

@@ -25,11 +25,8 @@ class Located:
 
 
 def parse_yaml(text: str, *, file: str) -> Located:
-    """Reads one YAML document.
-
-    Raises:
-        JobError: broken YAML, or a construct that is refused; every message begins with `file:line`.
-    """
+    """Reads one YAML document. Raises JobError: broken YAML, or a construct that is refused; every message begins with
+    `file:line`."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

@@ -19,8 +19,19 @@ EXPERT_AXES = ("pp", "dp_outer", "dp_mod_ep", "ep", "cp", "tp")
 #: Stages of each pipeline rank, where a schedule has more than one.
 _STAGES_PER_RANK: dict[Schedule, int] = {"interleaved": 2}
 
-#: The names a user may write for `layout`, beside `auto` and a product of axes.
-STRATEGIES = ("mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "cp")
+_STATES: dict[str, Any] = {"zero_stage": 1, "reshard_after_forward": False}
+#: The names a user may write for `layout`, beside `auto` and a product of axes -> the axis of all ranks, and what else.
+STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mp": ("pp", {"schedule": "sequential"}),
+    "ddp": ("dp_replicate", {}),
+    "zero1": ("dp_shard", _STATES),
+    "zero2": ("dp_shard", {**_STATES, "zero_stage": 2}),
+    "fsdp": ("dp_shard", {}),
+    "hsdp": ("dp_shard", {}),
+    "tp": ("tp", {}),
+    "pp": ("pp", {}),
+    "cp": ("cp", {}),
+}
 
 
 def stages_per_rank(schedule: Schedule) -> int:
@@ -200,30 +211,16 @@ class Layout:
     def from_strategy(cls, name: str, *, world_size: int, gpus_per_node: int | None = None) -> Layout:
         """The layout a strategy name means on `world_size` GPUs. Raises ValueError: the name is not one of
         `STRATEGIES`, or `hsdp` has no whole nodes to shard inside."""
-        if world_size == 1 and name in STRATEGIES:
+        if name not in STRATEGIES:
+            raise ValueError(f"{name!r} is not a strategy; the strategies are {', '.join(STRATEGIES)}")
+        if world_size == 1:
             return cls()
-        match name:
-            case "ddp":
-                return cls(dp_replicate=world_size)
-            case "fsdp":
-                return cls(dp_shard=world_size)
-            case "zero2":
-                return cls(dp_shard=world_size, zero_stage=2, reshard_after_forward=False)
-            case "zero1":
-                return cls(dp_shard=world_size, zero_stage=1, reshard_after_forward=False)
-            case "tp":
-                return cls(tp=world_size)
-            case "cp":
-                return cls(cp=world_size)
-            case "pp":
-                return cls(pp=world_size)
-            case "mp":
-                return cls(pp=world_size, schedule="sequential")
-            case "hsdp":
-                inside = _hybrid_group(world_size, gpus_per_node=gpus_per_node)
-                return cls(dp_replicate=world_size // inside, dp_shard=inside)
-            case _:
-                raise ValueError(f"{name!r} is not a strategy; the strategies are {', '.join(STRATEGIES)}")
+        if name == "hsdp":
+            inside = _hybrid_group(world_size, gpus_per_node=gpus_per_node)
+            return cls(dp_replicate=world_size // inside, dp_shard=inside)
+        axis, others = STRATEGIES[name]
+        keys: dict[str, Any] = {axis: world_size, **others}
+        return cls(**keys)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for plan.json."""

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, Literal
 
 from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
 from shardwise.units import MIB
 
 Precision = Literal["mixed", "bf16", "fp16", "fp32"]
@@ -16,7 +17,6 @@ Checkpointing = Literal["none", "selective", "full", "offloaded", "selective_off
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "parameters", "optimizer", "all"]
 LossKind = Literal["full", "chunked"]
-OptimizerName = Literal["adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"]
 Attention = Literal["sdpa", "varlen", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 #: Sequences are padded to a multiple of this, which tensor cores want.
@@ -85,6 +85,11 @@ class Execution:
     attn_implementation: Attention = "sdpa"
     compile: bool = False
     reduce_once: bool = False
+
+    @property
+    def optimizer_rule(self) -> OptimizerRule:
+        """What is known of its optimizer."""
+        return OPTIMIZER_RULES[self.optimizer]
 
     @property
     def recompute(self) -> Recompute:

@@ -24,13 +24,8 @@ ActionKind = Literal["forward", "backward", "backward_input", "backward_weight"]
 
 
 class Action(NamedTuple):
-    """One stretch of a rank's work.
-
-    Attributes:
-        kind: `backward` makes the gradients of inputs and of weights; the other two make one of them.
-        stage: which stage of the whole pipeline.
-        micro: which micro-batch of the step.
-    """
+    """One stretch of a rank's work. `kind`: `backward` makes the gradients of inputs and of weights; the other two make
+    one of them. `stage`: which stage of the whole pipeline. `micro`: which micro-batch of the step."""
 
     kind: ActionKind
     stage: int

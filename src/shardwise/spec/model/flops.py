@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shardwise.spec.adapters.saved_names import is_saved
+from shardwise.spec.adapters.asked_names import is_saved
 from shardwise.spec.adapters.targets import adapter_rank, hold_of, is_copied
 from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import Matrix, ModelShape
@@ -17,13 +17,8 @@ from shardwise.spec.model.shape import Matrix, ModelShape
 
 def matrix_parameters(shape: ModelShape) -> int:
     """Elements of the matrices that a token is multiplied with: blocks (of experts, those routed to) and head."""
-    blocks = sum(
-        kind.num_layers * matrix.routed * matrix.rows * matrix.columns
-        for kind in shape.kinds
-        for matrix in kind.matrices
-    )
     outer = sum(matrix.num_parameters for matrix in shape.outer_matrices)
-    return blocks + outer + shape.embedding_parameters
+    return shape.multiplied_elements + outer + shape.embedding_parameters
 
 
 def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from shardwise.spec.job.strict import from_plain
-from shardwise.spec.model.names import LLAMA_NAMES, OuterNames
 
 MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
@@ -16,34 +15,21 @@ NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
 Split = Literal["stages", "stages without dropout", "slices", "documents"]
 #: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
-Reads = Literal[
-    "attention_input",
-    "attention_output",
-    "mlp_input",
-    "mlp_product",
-    "expert_input",
-    "expert_product",
-    "query_latent",
-    "key_value_latent",
-]
+Reads = (
+    Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
+    | Literal["expert_input", "expert_product", "query_latent", "key_value_latent"]
+)
 #: A dim of a matrix.
 Cut = Literal["rows", "columns"]
 #: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of it) gives a slice of
 #: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole. So a block needs one sum
 #: over ranks after attention and one after the MLP (Shoeybi et al., 2019).
-SLICED_BY: dict[Reads, Cut] = {
-    "attention_input": "rows",
-    "query_latent": "rows",
-    "key_value_latent": "rows",
-    "mlp_input": "rows",
-    "expert_input": "rows",
-    "attention_output": "columns",
-    "mlp_product": "columns",
-    "expert_product": "columns",
-}
+_WHOLE: tuple[Reads, ...] = ("attention_input", "query_latent", "key_value_latent", "mlp_input", "expert_input")
+_IN_SLICES: tuple[Reads, ...] = ("attention_output", "mlp_product", "expert_product")
+SLICED_BY: dict[Reads, Cut] = {**dict.fromkeys(_WHOLE, "rows"), **dict.fromkeys(_IN_SLICES, "columns")}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Matrix:
     """One linear layer of a block.
 
@@ -95,16 +81,11 @@ class Matrix:
         return self.count if self.runs_all else self.routed
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Norm:
-    """One normalisation of a block.
-
-    Attributes:
-        size: elements of its weight, 0 where it has none.
-        width: elements per token that it normalises; a norm of each head has a small weight and a wide input.
-        bias: it has a bias of `size` elements too.
-        count: how many alike it stands for, which share the `width` between them.
-    """
+    """One normalisation of a block. `size`: elements of its weight, 0 where it has none. `width`: elements per token
+    that it normalises; a norm of each head has a small weight and a wide input. `bias`: it has a bias of `size`
+    elements too. `count`: how many alike it stands for, which share the `width` between them."""
 
     name: str
     size: int
@@ -131,6 +112,26 @@ class OtherBlocks:
     count: int
     matrices: tuple[Matrix, ...]
     norms: tuple[Norm, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterNames:
+    """Names of the modules outside the blocks, in the Hugging Face module tree; the defaults are Llama's. None where a
+    module is absent."""
+
+    embedding: str = "model.embed_tokens"
+    head: str = "lm_head"
+    final_norm: str | None = "model.norm"
+    blocks: str = "model.layers"
+    positions: str | None = None
+
+    @property
+    def backbone(self) -> str:
+        """The module around all of them but the head."""
+        return self.blocks.partition(".")[0]
+
+
+LLAMA_NAMES = OuterNames()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which decoder blocks each pipeline stage holds, for planner and trainer alike.
+"""Which blocks each pipeline stage holds, and which FSDP gathers together, for planner and trainer alike.
 
 Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored elements (bytes) of their parts.
 """
@@ -6,6 +6,7 @@ Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -72,3 +73,16 @@ def balanced(
     for stages in range(num_stages, 1, -1):
         ends.append(last_begins(stages, ends[-1]))
     return tuple(range(begin, end) for begin, end in pairwise([0, *reversed(ends)]))
+
+
+def unit_blocks(sizes: Sequence[int], *, least: int) -> tuple[range, ...]:
+    """The blocks of each unit, which FSDP gathers and reduces together: they join until it holds `least`
+    parameters; the last may hold fewer."""
+    units: list[range] = []
+    begin = held = 0
+    for index, size in enumerate(sizes):
+        held += size
+        if held >= least or index == len(sizes) - 1:
+            units.append(range(begin, index + 1))
+            begin, held = index + 1, 0
+    return tuple(units)

@@ -13,7 +13,8 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.keys import LayoutKeys
 from shardwise.spec.job.strict import Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, OptimizerName, Precision
+from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
+from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.forecast import Cost, MemoryForecast, TimeForecast
 from shardwise.spec.plan.found import FoundBatch

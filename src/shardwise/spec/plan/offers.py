@@ -66,11 +66,6 @@ class Offer:
     reason: str | None = None
 
     @property
-    def answers(self) -> str:
-        """What it is the best for: `cheapest, smallest`."""
-        return ", ".join(_CALLED[goal] for goal in self.best_for)
-
-    @property
     def cost(self) -> str | None:
         """What the run costs at the typical price, or a million tokens where its length is not known."""
         if self.typical_usd is not None:
@@ -85,23 +80,19 @@ class Offer:
             return format_seconds(self.total_seconds)
         return None if self.step_seconds is None else f"{format_seconds(self.step_seconds)} a step"
 
-    @property
-    def memory(self) -> str:
-        """Memory of the GPU that needs most, and what it has: `20.7 of 23.6 GiB`."""
-        peak = "" if self.peak_bytes is None else format_gib(self.peak_bytes).removesuffix(" GiB") + " of "
-        return peak + format_gib(self.capacity_bytes)
-
-    @property
-    def typical(self) -> str:
-        """The typical price of an hour; marked where it is the price of one provider."""
-        if self.typical_usd_per_hour is None:
-            return "not known"
-        return format_dollars(self.typical_usd_per_hour) + ("*" if self.price_providers == 1 else "")
-
-    @property
-    def lowest(self) -> str:
-        """The lowest offer for an hour."""
-        return "not known" if self.usd_per_hour is None else format_dollars(self.usd_per_hour[0])
+    def cells(self) -> tuple[str, ...]:
+        """Its row of a report; a typical price is marked where it is the price of one provider."""
+        typical, lowest, peak = self.typical_usd_per_hour, self.usd_per_hour, self.peak_bytes
+        return (
+            self.hardware,
+            ", ".join(_CALLED[goal] for goal in self.best_for),
+            self.written or "",
+            (self.duration or "").removesuffix(" a step"),
+            (self.cost or "not known").removesuffix(" per 1M tokens"),
+            "not known" if typical is None else format_dollars(typical) + "*" * (self.price_providers == 1),
+            "not known" if lowest is None else format_dollars(lowest[0]),
+            ("" if peak is None else f"{format_gib(peak).removesuffix(' GiB')} of ") + format_gib(self.capacity_bytes),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +119,7 @@ class Offers:
         known = any(option.total_seconds is not None for option in self.shown)
         time, cost = ("run", "cost") if known else ("step", "per 1M tokens")
         names = ("hardware", "best for", "layout", time, cost, "typical/h", "lowest/h", "peak memory")
-        return [names, *(_cells(option) for option in self.shown)]
+        return [names, *(option.cells() for option in self.shown)]
 
     @property
     def sentence(self) -> str:
@@ -136,7 +127,10 @@ class Offers:
         best: dict[Goal, Offer] = {goal: option for option in self.options for goal in option.best_for}
         if not best:
             return "the job fits on nothing that was compared"
-        answers = [_answer(goal, best[goal]) for goal in sorted(best, key=lambda goal: goal != self.goal)]
+        answers: list[str] = []
+        for goal in sorted(best, key=lambda goal: goal != self.goal):
+            facts = ", ".join(fact for fact in (best[goal].duration, best[goal].cost) if fact)
+            answers.append(f"{_CALLED[goal]}: {best[goal].hardware} ({facts})")
         if self.goal not in best:  # only the cheapest may be unknown
             answers.insert(0, f"{_CALLED[self.goal]}: not known, for nothing that fits has a typical price")
         return "; ".join(answers)
@@ -146,7 +140,7 @@ class Offers:
         """What the prices are, and when and where they were read."""
         if self.price_date is None:
             return "no price is known for what was compared"
-        one = " (*: of one)" if any(option.typical.endswith("*") for option in self.shown) else ""
+        one = " (*: of one)" if any(cell.endswith("*") for option in self.shown for cell in option.cells()) else ""
         return (
             f"typical: the median of providers' on-demand prices{one}, which costs are counted at; lowest: the lowest "
             f"offer, which may be for a single machine; prices of {self.price_date}: {self.price_source}"
@@ -155,18 +149,14 @@ class Offers:
     def notes(self) -> list[str]:
         """What else was compared, and what does not fit: those with one reason together."""
         others = sum(option.fits is not False and not option.shown for option in self.options)
+        said = [f"{others} more are no better in price and time, or hardly; --json lists them"] if others else []
         unfit = [option for option in self.options if option.fits is False]
+        if len(unfit) > _MOST_NAMED:
+            return [*said, f"the job does not fit, or is not trained, on {len(unfit)} more; --json says why"]
         by_reason: dict[str, list[str]] = {}
         for option in unfit:
             by_reason.setdefault(option.reason or "", []).append(option.hardware)
-        return [
-            *([f"{others} more are no better in price and time, or hardly; --json lists them"] if others else []),
-            *(
-                [f"the job does not fit, or is not trained, on {len(unfit)} more; --json says why"]
-                if len(unfit) > _MOST_NAMED
-                else (f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
-            ),
-        ]
+        return said + [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
 
     def to_json(self) -> dict[str, Any]:
         """The keys of plan.json that open hardware adds."""
@@ -187,21 +177,3 @@ class Offers:
             price_source=prices.get("source"),
             options=tuple(from_plain(Offer, option) for option in data["hardware_options"]),
         )
-
-
-def _cells(option: Offer) -> tuple[str, ...]:
-    return (
-        option.hardware,
-        option.answers,
-        option.written or "",
-        (option.duration or "").removesuffix(" a step"),
-        (option.cost or "not known").removesuffix(" per 1M tokens"),
-        option.typical,
-        option.lowest,
-        option.memory,
-    )
-
-
-def _answer(goal: Goal, option: Offer) -> str:
-    facts = ", ".join(fact for fact in (option.duration, option.cost) if fact)
-    return f"{_CALLED[goal]}: {option.hardware} ({facts})"

@@ -1,4 +1,4 @@
-"""What a plan says in a sentence: whether the job fits and how fast, and why with this layout."""
+"""What a plan says in a sentence: whether the job fits and how fast, and what it costs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,3 @@ def cost_text(cost: Cost) -> str:
     if cost.usd is not None:
         return format_dollars(cost.usd)
     return f"{format_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"
-
-
-def main_reason(plan: Plan) -> str:
-    """Why it is this layout, or what would fit instead; empty where nothing is said of it."""
-    if plan.best is None:
-        return next(iter(plan.advice), "")
-    first = plan.best.execution.layout.strategy.partition(" x ")[0]
-    reasons = plan.best.reasons
-    return next((reason for reason in reasons if reason.startswith(f"{first}: ")), next(iter(reasons), ""))

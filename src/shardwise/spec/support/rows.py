@@ -1,44 +1,286 @@
-"""Jobs whose result would depend on how rows are batched or laid out: they are not trained."""
+"""The table of what is not trained: when each row applies, what it says, what to write instead, and the job's key."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from shardwise.spec.adapters.targets import names_it
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.axes import Layout, dim_of_shard
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.splits import (
+    MASKED_WITHOUT_POSITIONS,
+    NOT_IN_PARTS,
+    STAGED_FAMILIES,
+    most_slices,
+    splits,
+)
 
-#: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
-#: apart.
-MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
+#: Elements that share a scale in NF4 (Dettmers et al., 2023): tensor parallelism cuts between such blocks.
+NF4_BLOCK = 64
 
+#: Families whose linear layers are of a class of their own, which bitsandbytes passes over.
+OWN_LINEAR_LAYERS = ("falcon",)
 
-def follows_the_batch(job: Job, model: ModelShape) -> list[str]:
-    """Why a row's result would depend on the rows beside it; empty where it does not."""
-    reasons: list[str] = []
-    if job.data.packing and model.family in MASKED_WITHOUT_POSITIONS:
-        reasons.append(
-            f"packing is not trained for {model.family}, whose code in transformers lets packed documents see each "
-            "other; use packing: false"
-        )
-    steady = model.steady_positions
-    if steady is not None and job.data.max_length > steady:
-        reasons.append(
-            f"max_length {job.data.max_length} is not trained: beyond {steady} tokens this model's rotary positions "
-            "follow the longest sequence of a micro-batch, so that the result would depend on how the work is spread; "
-            f"use max_length: {steady} or less"
-        )
-    return reasons
+_STAGED = ", ".join(STAGED_FAMILIES)
+_EAGER = "use compile: false"
 
 
-def follows_the_layout(job: Job, model: ModelShape, layout: Layout) -> list[str]:
-    """Why padding for a layout would move rotary positions beyond the steady ones; empty where it does not."""
-    steady, multiple, length = model.steady_positions, layout.sequence_multiple, job.data.max_length
-    rounded = -(-length // multiple) * multiple
-    if steady is None or length > steady or rounded <= steady:
-        return []
-    longest = steady // multiple * multiple
-    mended = f"use max_length: {longest} or less, or " if longest else "use "
+class Row(NamedTuple):
+    """A rule. `when`: whether it applies; `what`, `remedy`: its sentence; `key`: of the job, as `train.compile`;
+    `names_layout`: the remedy names a layout that is trained."""
+
+    when: object
+    what: str
+    remedy: str = ""
+    key: str = "layout"
+    names_layout: bool = True
+
+
+class Reason(str):
+    """The sentence of a row that applies."""
+
+    row: Row
+
+    @classmethod
+    def of(cls, row: Row) -> Reason:
+        """What a row says."""
+        reason = cls(f"{row.what}; {row.remedy}" if row.remedy else row.what)
+        reason.row = row
+        return reason
+
+
+def reasons(rows: Iterable[Row]) -> list[Reason]:
+    """What those rows say that apply."""
+    return [Reason.of(row) for row in rows if row.when]
+
+
+def first(rows: Iterable[Row]) -> Reason | None:
+    """What the first of them says."""
+    return next(iter(reasons(rows)), None)
+
+
+def _is_cut(layout: Layout) -> bool:
+    """Whether the backward of each stage is cut in two."""
+    return layout.pp > 1 and layout.schedule == "zero_bubble"
+
+
+def _nearest(model: ModelShape) -> str:
+    return "fsdp, with train.disable_dropout: true" if model.layerdrop else "fsdp"
+
+
+def of_experts(model: ModelShape, layout: Layout) -> Iterator[Row]:
+    """Why a model's experts are not dealt among ranks."""
+    ep, shards = layout.ep, max(1, layout.dp_shard // layout.ep)
+    stacks = [m for kind in model.kinds for m in kind.matrices if m.stacked]
+    deals = f"ep = {ep} deals experts among ranks, and {model.family} has none"
+    yield Row(not stacks, deals, "write ep: 1, or use fsdp")
+    for m in stacks:
+        odd = f"ep = {ep} does not divide the {m.count} experts of each block"
+        yield Row(m.count % ep, odd, names_layout=False)
+        shape = (m.count // ep, *((m.columns, m.rows) if m.transposed else (m.rows, m.columns)))
+        uneven = f"the {shape[0]} experts of a rank under ep = {ep} are not cut evenly over {shards} shards"
+        yield Row(shape[dim_of_shard(shape, degree=shards)] % shards, uneven, names_layout=False)
+
+
+def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
+    """Why a model is not sliced, and why it is not cut in stages, whatever the degrees."""
+    built, family, nearest = model.built, model.family, _nearest(model)
+    # A build that no degree slices evenly was not tried sliced: then that is the reason, and not the family.
+    sliced = layout.tp > 1 and not splits(model, "slices") and (built is None or most_slices(model) > 1)
+    staged = layout.pp > 1 and not splits(model, "stages")
+    if not (sliced or staged):
+        return [], []
+    trained = f"the nearest layout that trains it: {nearest}"
+    unseen = f"this {family} has no row in the catalogue, and its build was not seen to work when it is"
+    drops = (
+        f"{family} drops something out at random, perhaps between its embedding and its blocks, which each pipeline "
+        "stage would do again"
+    )
+    drops_between = staged and "stages without dropout" in (built or ())
     return [
-        f"{layout.strategy} rounds rows up to a multiple of {multiple}, those of max_length {length} to {rounded}, and "
-        f"beyond {steady} tokens this model's rotary positions follow the longest sequence of a micro-batch; {mended}"
-        "another layout"
+        Row(sliced and built is not None, f"{unseen} sliced by tensor parallel (tp)", trained),
+        Row(sliced, f"{family} is not sliced by tensor parallel (tp) in this version", trained),
+    ], [
+        Row(drops_between, drops, f"set train.disable_dropout: true, or use {nearest}"),
+        Row(staged and built is not None, f"{unseen} cut in pipeline stages", trained),
+        Row(staged, f"{family} is not cut in pipeline stages by this version, which does {_STAGED}", trained),
     ]
+
+
+def of_slices(model: ModelShape, layout: Layout, parts: dict[str, int]) -> list[Row]:
+    """Why `tp` does not divide some of the parts."""
+    odd = [f"{count} {what}" for what, count in parts.items() if count % layout.tp]
+    if not odd:
+        return []
+    most, uneven = most_slices(model), f"tp = {layout.tp} does not divide the model's {' and '.join(odd)}"
+    return [
+        Row(most > 1, uneven, f"the largest tp that slices it evenly is {most}", names_layout=False),
+        Row(True, uneven, "no tp slices it evenly: use fsdp"),
+    ]
+
+
+def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
+    """Why there are more stages than blocks. `most`: pipeline ranks whose stages have a block each."""
+    stages, blocks = layout.num_stages, model.num_layers
+    if stages <= blocks:
+        return []
+    most, what = blocks * layout.pp // stages, f"{stages} pipeline stages for {blocks} layers"
+    return [
+        Row(most > 1, what, f"use pp: {most} at most", names_layout=False),
+        Row(blocks > 1, what, f"use schedule: 1f1b and pp: {blocks} at most", names_layout=False),
+        Row(True, what, "use fsdp"),
+    ]
+
+
+def quantised_cuts(model: ModelShape, tp: int) -> Iterator[Row]:
+    """Which matrices `tp` cuts inside of quantised blocks."""
+    for m in (m for kind in model.kinds for m in kind.matrices if tp > 1 and m.sliced_by):
+        cut = f"tp = {tp} cuts blocks of {NF4_BLOCK} quantised elements in rows of {m.name}"
+        yield Row(m.columns % (NF4_BLOCK * (tp if m.sliced_by == "columns" else 1)), cut, "use fsdp")
+
+
+def in_parts(model: ModelShape, layout: Layout) -> Row:
+    """Why sequences are not cut in parts."""
+    whole = model.attention_softcap or model.eager_attention or model.has_experts or model.family in NOT_IN_PARTS
+    what = f"{model.family} is not trained on parts of sequences (cp) by this version"
+    return Row(layout.cp > 1 and whole, what, f"the nearest layout that trains it: {_nearest(model)}")
+
+
+def left_out(model: ModelShape, layout: Layout) -> Row:
+    """Why blocks are not left out at random."""
+    what = (
+        f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and wait "
+        "for ever for what the others exchange of them"
+    )
+    remedy = "the nearest layout that trains it: one process, or set train.disable_dropout: true"
+    return Row(model.layerdrop and layout.world_size > 1, what, remedy)
+
+
+def of_layout(layout: Layout) -> list[Row]:
+    """Why experts are not dealt among ranks under a layout, whatever the model."""
+    dealt, apart = layout.ep > 1, "leave one of them out"
+    zero1 = "ep is not trained with zero1, whose ranks hold whole weights"
+    return [
+        Row(dealt and layout.tp > 1, "ep is not trained with tp by this version", apart),
+        Row(dealt and layout.cp > 1, "ep is not trained with cp by this version", apart),
+        Row(dealt and layout.shards_states_only, zero1, "use fsdp, zero2 or ddp with it"),
+    ]
+
+
+def schedule(layout: Layout) -> Row:
+    """Why a schedule does not go with sharded weights."""
+    # The deferred half of a cut backward comes when weights would have been let go of.
+    gathered = layout.schedule == "zero_bubble" and layout.weight_shards > 1 and layout.reshard_after_forward
+    what = "schedule zero_bubble keeps gathered weights until a step ends"
+    return Row(gathered, what, "write zero_stage: 2, or schedule: 1f1b")
+
+
+def compiled(layout: Layout) -> list[Row]:
+    """Why blocks are not compiled under a layout: a cut backward is no whole."""
+    cut, key = "compile is not trained with schedule zero_bubble", "train.compile"
+    under = f"compile is not trained under {layout.strategy}"
+    return [Row(_is_cut(layout), cut, _EAGER, key), Row(layout.tp * layout.cp > 1, under, _EAGER, key)]
+
+
+def of_choices(execution: Execution) -> list[Row]:
+    """What is trained, but not under an execution's layout or with its other choices."""
+    layout, kind, cut = execution.layout, execution.gradient_checkpointing, _is_cut(execution.layout)
+    kernel, dealt = execution.attn_implementation, layout.ep > 1
+    under, recompute = f"is not trained under {layout.strategy}", f"gradient_checkpointing {kind}"
+    again = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}"
+    optimizer, on_host = f"optimizer {execution.optimizer}", execution.optimizer_on_host
+    alone = kind == "selective_offloaded" and not (execution.compile or cut or dealt)
+    rule = execution.optimizer_rule
+    not_elementwise, in_8_bit = not rule.elementwise, rule.in_8_bits
+    ways, key = "use optimizer: adamw, or offload: none", "train.gradient_checkpointing"
+    return [
+        Row(
+            layout.cp > 1 and kernel != "sdpa",
+            f"attn_implementation {kernel} {under}",
+            "use sdpa",
+            "train.attn_implementation",
+        ),
+        Row(
+            dealt and execution.recompute == "selective",
+            f"{recompute} is not trained with ep",
+            "use full or none",
+            key,
+        ),
+        Row(alone, f"{recompute} needs compile: true", "use offloaded", key),
+        # It would compute a block again for each of its weights' gradients, which it asks for one by one.
+        Row(cut and kind != "none", again, "use none, or schedule: 1f1b"),
+        Row(not_elementwise and on_host, f"{optimizer} is not trained with offload", ways, "train.optimizer"),
+        # Slices of columns would cut blocks that share a scale.
+        Row(
+            in_8_bit and layout.tp > 1 and not on_host,
+            f"{optimizer} {under}",
+            "use optimizer: adamw, or fsdp",
+            "train.optimizer",
+        ),
+    ]
+
+
+def of_streams(execution: Execution) -> list[Row]:
+    """What contradicts weights that are streamed from the host; with a cut backward nothing would be gained."""
+    asked, key, layout = f"offload {execution.offload}", "train.offload", execution.layout
+    kept = f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there"
+    cut, whole = f"{asked} does not go with schedule zero_bubble", "use schedule: 1f1b, or offload: optimizer"
+    streamed = execution.parameters_on_host
+    return [
+        Row(streamed and layout.shards_states_only, kept, "use offload: optimizer", key),
+        Row(streamed and _is_cut(layout), cut, whole, key),
+    ]
+
+
+def of_rows(job: Job, model: ModelShape) -> list[Row]:
+    """Why a row's result would depend on the rows beside it."""
+    packed = (
+        f"packing is not trained for {model.family}, whose code in transformers lets packed documents see each other"
+    )
+    steady, length = model.steady_positions, job.data.max_length
+    long = (
+        f"max_length {length} is not trained: beyond {steady} tokens this model's rotary positions follow the longest "
+        "sequence of a micro-batch, so that the result would depend on how the work is spread"
+    )
+    untold = job.data.packing and model.family in MASKED_WITHOUT_POSITIONS
+    return [
+        Row(untold, packed, "use packing: false", "data.packing"),
+        Row(steady is not None and length > steady, long, f"use max_length: {steady} or less", "data.max_length"),
+    ]
+
+
+def of_padding(job: Job, model: ModelShape, layout: Layout) -> Row:
+    """Why padding for a layout would move rotary positions beyond the steady ones."""
+    steady, multiple, length = model.steady_positions or 0, layout.sequence_multiple, job.data.max_length
+    rounded, longest = -(-length // multiple) * multiple, steady // multiple * multiple
+    what = (
+        f"{layout.strategy} rounds rows up to a multiple of {multiple}, those of max_length {length} to {rounded}, and "
+        f"beyond {steady} tokens this model's rotary positions follow the longest sequence of a micro-batch"
+    )
+    remedy = f"use max_length: {longest} or less, or another layout" if longest else "use another layout"
+    return Row(length <= steady < rounded, what, remedy)
+
+
+def of_qlora(job: Job, model: ModelShape) -> Iterator[Row]:
+    """Why a model's matrices are not quantised, or not as the job asks."""
+    if job.method != "qlora" or job.adapters is None:
+        return
+    matrices = [matrix for kind in model.kinds for matrix in kind.matrices]
+    linear = (m for m in (*matrices, *model.outer_matrices) if m.adaptable and not m.stacked)
+    broken = next(
+        (f"{m.name}, a matrix of {m.rows} x {m.columns}" for m in linear if m.rows * m.columns % NF4_BLOCK), ""
+    )
+    copied = [name for name in job.adapters.modules_to_save if any(names_it(m.name, name) for m in matrices)]
+    quantised, use = "method qlora does not quantise", "use lora"
+    transposed = any(m.transposed for m in matrices)
+    yield Row(transposed, f"{quantised} the transposed matrices of {model.family}", use, "method")
+    own = f"{quantised} {model.family}, whose linear layers are no nn.Linear"
+    yield Row(model.family in OWN_LINEAR_LAYERS, own, use, "method")
+    yield Row(broken, f"{quantised} {broken}: it has no whole blocks of {NF4_BLOCK}", use, "method")
+    copies = "method qlora trains no copy of a quantised matrix"
+    yield Row(copied, copies, f"lora.modules_to_save names {''.join(copied[:1])}", "method")
+    dora = "method qlora is not trained with lora.use_dora"
+    yield Row(job.adapters.use_dora, dora, "use method: lora, or leave DoRA out", "method")

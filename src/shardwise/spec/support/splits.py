@@ -7,7 +7,7 @@ from math import gcd
 from typing import Literal
 
 from shardwise.spec.job.keys import Job
-from shardwise.spec.model.shape import ModelShape, Split
+from shardwise.spec.model.shape import ModelShape
 
 #: Families whose models are cut in stages: between tokens and head they have embedding, blocks and norm, and no more.
 STAGED_FAMILIES = (
@@ -32,6 +32,10 @@ NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gpt_neo", "gptj", "mpt")
 #: parameters (deepseek_v3, glm4_moe), or no test trains them.
 EXPERT_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 
+#: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
+#: apart.
+MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
+
 
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
     """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
@@ -52,23 +56,6 @@ def heads(model: ModelShape) -> dict[str, int]:
 def most_slices(model: ModelShape) -> int:
     """The largest tp that slices a model evenly."""
     return gcd(model.intermediate_size, *heads(model).values())
-
-
-def unseen(model: ModelShape, split: Split, *, nearest: str) -> str | None:
-    """Why a model that was read off its build is not split; None where its family is in the catalogue. `nearest`: the
-    layout to write instead."""
-    if model.built is None:
-        return None
-    if split == "stages" and "stages without dropout" in model.built:
-        return (
-            f"{model.family} drops something out at random, perhaps between its embedding and its blocks, which each "
-            f"pipeline stage would do again; set train.disable_dropout: true, or use {nearest}"
-        )
-    how = "cut in pipeline stages" if split == "stages" else "sliced by tensor parallel (tp)"
-    return (
-        f"this {model.family} has no row in the catalogue, and its build was not seen to work when it is {how}; the "
-        f"nearest layout that trains it: {nearest}"
-    )
 
 
 def as_trained(job: Job, model: ModelShape) -> ModelShape:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from shardwise.data.digests import STRANGER, Sight, join, samples_seen
 from shardwise.data.micro_batches import GlobalBatch
@@ -18,8 +18,9 @@ from shardwise.data.store import PreparedData
 from shardwise.errors import ShardwiseError
 from shardwise.parallel.mesh import World
 from shardwise.parallel.optimizer.stepped import Stepped
-from shardwise.parallel.ownership import Ownership, local_part, sharded_axes
+from shardwise.parallel.ownership import Ownership, local_part, sharded_axes, sharded_dims
 from shardwise.spec.layout.axes import dim_of_shard, rows_of_shard
+from shardwise.units import format_ranks
 
 T = TypeVar("T")
 
@@ -46,26 +47,50 @@ def agree(world: World, facts: dict[str, Any]) -> None:
                 )
 
 
+def agree_on_model(world: World, content: dict[str, str]) -> None:
+    """Compares the hashes of the model's files by name: one name may stand for two folders on two machines. The same
+    GuardError on every rank names a file that differs."""
+    everyone = gather(world, content)
+    names = sorted({name for files in everyone for name in files})
+    differing = [name for name in names if len({files.get(name) for files in everyone}) > 1]
+    if not differing:
+        return
+    holders: dict[str | None, list[int]] = {}
+    for rank, files in enumerate(everyone):
+        holders.setdefault(files.get(differing[0]), []).append(rank)
+    held = "; ".join(
+        f"{format_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} "
+        f"{'none' if file is None else f'one with hash {file[:8]}'}"
+        for file, ranks in holders.items()
+    )
+    more = len(differing) - 1
+    others = f" (and {more} other file{'s' if more > 1 else ''})" if more else ""
+    raise GuardError(
+        f"ranks read different models: of {differing[0]}{others}, {held}. Each would train its part of another model; "
+        "copy one folder to every machine, or download it again"
+    )
+
+
 def check_layout(
     world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, elements: dict[str, int]
 ) -> None:
     """Checks on live tensors that this rank holds its part of every weight, and all ranks every element once. Raises
     GuardError naming the first weight that differs. `elements` are those of each weight of the whole model."""
-    for name, parameter in parameters:
-        _check_part(world, name, parameter, held=local_part(parameter).numel(), shards=world.layout.weight_shards)
+    counted = Counter[str]()
+    for name, parameter in parameters:  # stages of one rank may hold the same name
+        held = local_part(parameter).numel()
+        _check_part(world, name, parameter, held=held, shards=world.layout.weight_shards)
+        counted[name] += held if ownership.counts(name, parameter) else 0
     if world.layout.tp > 1 and not any(_sliced_dims(parameter) for _, parameter in parameters):
         raise GuardError(
             f"rank {world.rank} holds no slice of any weight; the layout is {world.layout.strategy}. What was asked is "
             "not what runs"
         )
-    counted = Counter[str]()
-    for name, parameter in parameters:  # stages of one rank may hold the same name
-        counted[name] += local_part(parameter).numel() if ownership.counts(name, parameter) else 0
     strangers = sum(count for name, count in counted.items() if name not in elements)
     expected_of = [*sorted(elements.items()), ("weights that the model does not have", 0)]
-    held = torch.tensor([*(counted[name] for name in sorted(elements)), strangers])
-    dist.all_reduce(held, group=world.control)
-    for found, (name, expected) in zip(held.tolist(), expected_of, strict=True):
+    everywhere = torch.tensor([*(counted[name] for name in sorted(elements)), strangers])
+    dist.all_reduce(everywhere, group=world.control)
+    for found, (name, expected) in zip(everywhere.tolist(), expected_of, strict=True):
         if found != expected:
             raise GuardError(
                 f"all ranks together count {found} elements of {name}, and the model has {expected}. What was asked "
@@ -113,8 +138,8 @@ def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: St
     def check() -> None:
         for name, key, state, placed in stepped.states(optimizer):
             if state.ndim and len(placed) > 1:  # a count of steps has no rows, and Adafactor's mean over rows has one
-                what, shards = f"the optimizer's {key} of {name}", world.layout.shard_degree
-                _check_part(world, what, placed, held=state.numel(), shards=shards)
+                what = f"the optimizer's {key} of {name}"
+                _check_part(world, what, placed, held=state.numel(), shards=world.layout.shard_degree)
 
     after_first_step(optimizer, check)
 
@@ -130,13 +155,10 @@ def after_first_step(optimizer: torch.optim.Optimizer, check: Callable[[], None]
     optimizer.register_step_post_hook(call)
 
 
-def _sliced_dims(parameter: torch.Tensor) -> list[int]:
-    """The dims along which tensor parallelism slices a parameter."""
-    if not isinstance(parameter, DTensor):
-        return []
-    names = parameter.device_mesh.mesh_dim_names or ()
-    placed = zip(names, parameter.placements, strict=True)
-    return [placement.dim for name, placement in placed if name == "tp" and isinstance(placement, Shard)]
+def _sliced_dims(tensor: torch.Tensor) -> list[int]:
+    """The dims along which tensor parallelism slices a tensor."""
+    names = (tensor.device_mesh.mesh_dim_names or ()) if isinstance(tensor, DTensor) else ()
+    return [dim for axis, dim in sharded_dims(tensor).items() if names[axis] == "tp"]
 
 
 def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: Sequence[Sight]) -> None:
@@ -168,34 +190,27 @@ def check_batches(world: World, batch: GlobalBatch, data: PreparedData) -> None:
     if seen != asked or any(sorted(other) != asked for _, other in everyone):
         known = set(asked)
         others = [(rank, sample) for rank, share in shares.values() for sample in share if sample not in known]
-        stray = f"; rank {others[0][0]} sees {_named(others[0][1])}" if others else ""
+        stray = ""
+        if others:
+            (rank, sample), *_ = others
+            row = "a row that is not the sample it is said to be"
+            stray = f"; rank {rank} sees {row if sample == STRANGER else f'sample {sample}, not one of them'}"
         raise GuardError(
             f"step {batch.step}: {len(shares)} shares of the batch hold {len(seen)} samples, {len(set(seen))} of them "
             f"different; the global batch has {len(asked)}{stray}. Ranks do not see the samples they should"
         )
 
 
-def _named(sample: int) -> str:
-    known = f"sample {sample}, not one of them"
-    return "a row that is not the sample it is said to be" if sample == STRANGER else known
-
-
 def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sample: Any, where: Any) -> None:
-    """Raises GuardError before the optimizer step if the loss or the gradient norm is not finite.
-
-    Args:
-        bad_sample: gives a sample id of this rank or None; called on failure only.
-        where: sample id -> `file:line`.
-    """
+    """Raises GuardError before the optimizer step if the loss or the gradient norm is not finite. `bad_sample`: gives a
+    sample id of this rank or None, called on failure only; `where`: sample id -> `file:line`."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
-    samples = gather(world, bad_sample())
-    culprit = next(((rank, sample) for rank, sample in enumerate(samples) if sample is not None), None)
+    culprits = [(rank, sample) for rank, sample in enumerate(gather(world, bad_sample())) if sample is not None]
+    culprit = culprits[0] if culprits else None
     source = f" on rank {culprit[0]} in the sample from {where(culprit[1])}" if culprit else ""
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
     at = "that row" if culprit else "the model, as no sample has a loss of its own that is not finite"
-    if step > 1:
-        remedy = f"lower train.learning_rate, or look at {at}"
-    else:
-        remedy = f"look at {at}" + (", or at the model" if culprit else "")
+    first = f"look at {at}" + (", or at the model" if culprit else "")
+    remedy = first if step == 1 else f"lower train.learning_rate, or look at {at}"
     raise GuardError(f"step {step}: {what}{source}. The weights are those of step {step - 1}; {remedy}")

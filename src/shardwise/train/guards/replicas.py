@@ -20,9 +20,6 @@ CHUNK_WORDS = 2**20
 
 _WHOLE_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-_TRAINED = ("trained", "each would train its own model")
-_FROZEN = ("frozen", "each would train for a model of its own")
-
 Part = tuple[str, tuple[int, ...], tuple[int, ...]]
 """A weight's name, where in it a part begins, and how far it goes, by dim."""
 
@@ -38,17 +35,17 @@ def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]],
         for part, value in hashes[1].items():
             other, first = known.setdefault(part, (rank, value))
             if value != first:
-                kind, harm = _TRAINED if part[0] in trained else _FROZEN
+                kind = "trained" if part[0] in trained else "frozen"
+                harm = "train its own model" if kind == "trained" else "train for a model of its own"
                 raise GuardError(
                     f"{when}: rank {other} and rank {rank} hold different {kind} weights in {part[0]}, though they are "
-                    f"replicas; the run was stopped because {harm}"
+                    f"replicas; the run was stopped because each would {harm}"
                 )
 
 
 def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, int]:
-    """Each part that this rank holds -> a hash of its bits, modulo 2**64. Each word is multiplied with an odd number
-    that depends on its position. A changed word always changes the hash. Integer sums do not depend on device or
-    order."""
+    """Each part that this rank holds -> a hash of its bits, modulo 2**64: the sum of words, each times an odd number of
+    its position. A changed word always changes it, and integer sums do not depend on device or order."""
     words = [bits(local_part(parameter)) for _, parameter in parameters]
     if not words:
         return {}

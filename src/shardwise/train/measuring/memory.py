@@ -39,20 +39,15 @@ class Held:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Their sum."""
         return self.weights + self.gradients + self.optimizer
 
 
 def held(
     parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, *, device: torch.device | None = None
 ) -> Held:
-    """Counts storages, each once, of parameters, gradients and optimizer states; with the padding of shards.
-
-    Args:
-        parameters: of the model.
-        optimizer: its states count, and what it steps where that is a copy of the parameters.
-        device: whose memory is meant; what lies elsewhere is left out.
-    """
+    """Counts storages, each once and with the padding of shards, on a device: of parameters, gradients and optimizer
+    states, among which is what the optimizer steps where that is a copy of the parameters."""
     parameters = list(parameters)
     named = (item for state in optimizer.state.values() for item in state.items())
     states = [v for key, v in named if isinstance(v, torch.Tensor) and not key.startswith(CONSTANTS)]
@@ -80,10 +75,8 @@ class Allocations(profile):
     """torch's profiler, of memory alone: the inner half of `torch.profiler.profile`, whose cycles torch 2.11 warns
     about where there are none.
 
-    Functions are not recorded. A collective's is told its end by a thread of gloo, which may be later than the profiler
-    has given up what it wrote down. That is the likely cause, not a proven one, of three ranks' native deaths in some
-    thousands of worlds, two of them of a damaged heap in the second step that was profiled.
-    """
+    Functions are not recorded: a thread of gloo ends a collective's, maybe when the profiler has given up what it wrote
+    down; the likely cause, not a proven one, of three ranks' native deaths in some thousands of worlds."""
 
     def _start_trace(self) -> None:
         self.entered = True
@@ -95,7 +88,8 @@ class Allocations(profile):
 class MemoryMeter:
     """Peak memory of this rank so far. `rows_seen`: tokens, with padding, of the longest rows of the steps that were
     measured: in their first forwards, and in later ones; `trained_seen`: positions that were trained there, of all
-    rows. `buckets`: gradients that stay between steps, when no parameter has them."""
+    rows; `reserved_bytes`: the most that a GPU's allocator has reserved, 0 on a CPU. `buckets`: gradients that stay
+    between steps, when no parameter has them."""
 
     def __init__(
         self,
@@ -105,23 +99,16 @@ class MemoryMeter:
         optimizer: torch.optim.Optimizer,
         buckets: Sequence[torch.Tensor] = (),
     ) -> None:
-        self._device = device
-        self._parameters = parameters
-        self._optimizer = optimizer
-        self._buckets = buckets
-        self._watched = 0
-        self._phase = LOADING
+        self._device, self._on_gpu = device, device.type == "cuda"
+        self._parameters, self._optimizer, self._buckets = parameters, optimizer, buckets
+        self._watched, self._phase = 0, LOADING
         self._turns: list[tuple[int, str]] = []
         self._peaks: dict[str, int] = {}
-        self._reserved = 0
+        self.reserved_bytes = 0
         self.rows_seen, self.trained_seen = [0, 0], [0, 0]
+        self.kind = "cuda_allocated" if self._on_gpu else "cpu_allocation_events"
         optimizer.register_step_pre_hook(lambda *_: self._turn(OPTIMIZER))
         optimizer.register_step_post_hook(lambda *_: self._turn(FORWARD_BACKWARD))
-
-    @property
-    def kind(self) -> str:
-        """What the figure is."""
-        return "cuda_allocated" if self._device.type == "cuda" else "cpu_allocation_events"
 
     def begin(self) -> None:
         """From here on peaks are those of training; what loading took is a phase of its own."""
@@ -129,10 +116,10 @@ class MemoryMeter:
 
     def _turn(self, phase: str) -> None:
         """What is allocated from here on is of another phase."""
-        if self._device.type == "cuda":
+        if self._on_gpu:
             self._note(self._phase, torch.cuda.max_memory_allocated(self._device))
             if self._phase != LOADING:
-                self._reserved = max(self._reserved, torch.cuda.max_memory_reserved(self._device))
+                self.reserved_bytes = max(self.reserved_bytes, torch.cuda.max_memory_reserved(self._device))
             torch.cuda.reset_peak_memory_stats(self._device)
         elif self._watched <= _MEASURED_STEPS:
             self._turns.append((time_ns(), phase))
@@ -151,25 +138,22 @@ class MemoryMeter:
     @property
     def phase_peaks(self) -> dict[str, int]:
         """The most that was allocated at one instant of each phase that was measured."""
-        if self._device.type == "cuda":
+        if self._on_gpu:
             self._turn(self._phase)
         return dict(self._peaks)
 
-    @property
-    def reserved_bytes(self) -> int:
-        """The most that a GPU's allocator has reserved; 0 on a CPU, where nothing is."""
-        return self._reserved
-
     def device_figures(self) -> dict[str, int]:
-        """What a GPU's allocator and driver say beside the peaks of training: that of loading, the most that was
-        reserved, what all processes hold of the GPU now, and how often the allocator gave back what it kept to make
-        room. Nothing on a CPU."""
-        if self._device.type != "cuda":
+        """What a GPU's allocator and driver say beside the peaks of training, that of loading among them; how often the
+        allocator gave back what it kept to make room. Nothing on a CPU."""
+        if not self._on_gpu:
             return {}
         free, total = torch.cuda.mem_get_info(self._device)
-        retries = torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0)
-        used = {"peak_reserved_bytes": self._reserved, "device_used_bytes": total - free}
-        return {"loading_peak_bytes": self._peaks.get(LOADING, 0), **used, "allocation_retries": retries}
+        return {
+            "loading_peak_bytes": self._peaks.get(LOADING, 0),
+            "peak_reserved_bytes": self.reserved_bytes,
+            "device_used_bytes": total - free,
+            "allocation_retries": torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0),
+        }
 
     @property
     def peak_bytes(self) -> int:
@@ -178,15 +162,14 @@ class MemoryMeter:
 
     @contextmanager
     def watch(self, lengths: Sequence[int], *, trained: Iterable[int] = ()) -> Iterator[None]:
-        """Measures the step inside, where this device needs it to be watched. `lengths`: tokens of a row in each
-        of its forwards, with padding; `trained`: of all rows, the positions that are trained; it is read where the step
-        is measured."""
-        is_cuda = self._device.type == "cuda"
+        """Measures the step inside. `lengths`: tokens of a row in each of its forwards, with padding; `trained`: of all
+        rows, the positions that are trained; it is read where the step is measured."""
         self._watched += 1
-        if is_cuda or self._watched <= _MEASURED_STEPS:
+        is_first = self._watched <= _MEASURED_STEPS
+        if self._on_gpu or is_first:
             self.rows_seen = _most(self.rows_seen, lengths)
             self.trained_seen = _most(self.trained_seen, [*trained])
-        if is_cuda or self._watched > _MEASURED_STEPS:
+        if self._on_gpu or not is_first:
             yield
             return
         before = held(self._parameters, self._optimizer, device=self._device).total
@@ -194,8 +177,8 @@ class MemoryMeter:
         self._turns.clear()
         with Allocations(profile_memory=True) as profiler:
             yield
-        for phase, highest in _highest_by_phase(profiler, self._turns).items():
-            self._note(phase, before + highest)
+        for phase, peak in highest_by_phase(profiler, self._turns).items():
+            self._note(phase, before + peak)
 
 
 def _most(seen: Sequence[int], now: Sequence[int]) -> list[int]:
@@ -204,12 +187,7 @@ def _most(seen: Sequence[int], now: Sequence[int]) -> list[int]:
     return [max(first, *now[:1], 0), max(later, *now[1:], 0)]
 
 
-def _highest(profiler: Any) -> int:
-    """Largest sum of allocations minus frees since the profiler began."""
-    return max(_highest_by_phase(profiler, []).values())
-
-
-def _highest_by_phase(profiler: Any, turns: list[tuple[int, str]]) -> dict[str, int]:
+def highest_by_phase(profiler: Any, turns: Sequence[tuple[int, str]] = ()) -> dict[str, int]:
     """Largest sum of allocations minus frees since the profiler began, in order of time, of each phase of a step; what
     is alive when one begins is of it too. `turns`: when each but the first began."""
     events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -16,13 +16,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardwise.catalog.gpus import find_gpu
 from shardwise.data.digests import Sight
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.data.store import IGNORED
+from shardwise.errors import HardwareError
 from shardwise.parallel.mesh import World
 from shardwise.spec.run import PHASES, RunDirectory, append_line
 from shardwise.train.measuring.memory import MemoryMeter
 from shardwise.train.measuring.trackers import Trackers
+from shardwise.train.precision import type_name
 from shardwise.train.watching.journal import Journal
 from shardwise.units import format_bytes, format_seconds
 
@@ -32,16 +35,9 @@ _UTILIZATION_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
-    """What ranks exchange after each step, in one small collective.
-
-    Attributes:
-        peak_memory_bytes, peak_reserved_bytes: by rank.
-        phase_peak_bytes: by phase, of those that were measured, and by rank.
-        busy: share of the step in which the rank worked, by rank.
-        stop: the signal some rank was asked to stop with, or 0.
-        is_written: no rank is still writing a checkpoint.
-        sights: what each rank saw, by rank.
-    """
+    """What ranks exchange after each step, in one small collective, by rank: peaks of memory, in all and of each phase
+    that was measured; the share of the step in which a rank was `busy`; what it saw. `stop`: the signal some rank was
+    asked to stop with, or 0; `is_written`: no rank is still writing a checkpoint."""
 
     peak_memory_bytes: list[int]
     peak_reserved_bytes: list[int]
@@ -105,21 +101,20 @@ class Metrics:
         return self._utilization
 
     def pulse(self, *, stop: int, is_written: bool, sight: Sight) -> Pulse:
-        """Exchanges this rank's figures, whether it was asked to stop, and what it saw. `stop`: the signal this rank
-        was asked to stop with, or 0; `is_written`: this rank is not writing a checkpoint; `sight`: of the step that is
-        done."""
+        """Exchanges this rank's figures, the signal that it was asked to stop with (or 0), whether it is not writing a
+        checkpoint, and what it saw in the step that is done."""
         busy, phases = self._busy(), self.meter.phase_peaks
         memory = [self.meter.peak_bytes, self.meter.reserved_bytes, *(phases.get(phase, 0) for phase in PHASES)]
         mine = torch.tensor([busy, stop, is_written, *sight, *memory], dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self.world.size)]
         dist.all_gather(everyone, mine, group=self.world.control)
         shares, stops, written, *rest = torch.stack(everyone).T.tolist()
-        sights, (peaks, reserved, *by_phase) = rest[: len(sight)], rest[len(sight) :]
-        each = {phase: [int(peak) for peak in peaks] for phase, peaks in zip(PHASES, by_phase, strict=True)}
+        sights, rest = rest[: len(sight)], [[int(figure) for figure in figures] for figures in rest[len(sight) :]]
+        peaks, reserved, *by_phase = rest
         return Pulse(
-            peak_memory_bytes=[int(peak) for peak in peaks],
-            peak_reserved_bytes=[int(peak) for peak in reserved],
-            phase_peak_bytes={phase: peaks for phase, peaks in each.items() if any(peaks)},
+            peak_memory_bytes=peaks,
+            peak_reserved_bytes=reserved,
+            phase_peak_bytes={phase: each for phase, each in zip(PHASES, by_phase, strict=True) if any(each)},
             busy=shares,
             stop=int(max(stops)),
             is_written=all(written),
@@ -138,7 +133,8 @@ class Metrics:
         loss_scale: float | None,
     ) -> None:
         """Writes one step; `norm` is None where it was skipped, `loss_scale` where nothing is scaled."""
-        rate = batch.tokens / self._seconds
+        rate, busy = batch.tokens / self._seconds, sum(pulse.busy) / len(pulse.busy)
+        peak = self.world.size * (self.peak_flops or 0)
         figures: dict[str, Any] = {
             "step": batch.step,
             "epoch": round(batch.epoch, 6),
@@ -149,8 +145,8 @@ class Metrics:
             "trained_tokens": batch.trained_tokens,
             "step_seconds": self._seconds,
             "tokens_per_second": rate,
-            "mfu": self._mfu(rate),
-            "gpu_utilization": _mean(pulse.busy),
+            "mfu": self.flops_per_token * rate / peak if peak else None,
+            "gpu_utilization": None if math.isnan(busy) else busy,  # a rank could not measure it
             "gpu_utilization_by_rank": [None if math.isnan(busy) else busy for busy in pulse.busy],
             "peak_memory_bytes": pulse.peak_memory_bytes,
             "peak_reserved_bytes": pulse.peak_reserved_bytes if any(pulse.peak_reserved_bytes) else None,
@@ -167,29 +163,34 @@ class Metrics:
         if batch.step % self.logging_steps == 0 or batch.step in (1, self.total_steps):
             self.journal.say(self._line(figures))
 
-    def _mfu(self, tokens_per_second: float) -> float | None:
-        if not self.peak_flops:
-            return None
-        return self.flops_per_token * tokens_per_second / (self.world.size * self.peak_flops)
-
     def _line(self, figures: dict[str, Any]) -> str:
         left = (self.total_steps - figures["step"]) * figures["step_seconds"]
         evaluated = f"  eval loss {figures['eval_loss']:.4f}" if figures.get("eval_loss") is not None else ""
+        if figures["grad_norm"] is None:
+            norm = f"skipped: gradients overflowed at loss scale {figures['loss_scale']:.10g}"
+        else:
+            norm = f"grad norm {figures['grad_norm']:.3f}"
         return (
-            f"step {figures['step']}/{self.total_steps}  loss {figures['loss']:.4f}{evaluated}  "
-            f"{_norm(figures)}  lr {figures['learning_rate']:.2e}  "
-            f"{figures['tokens_per_second']:.0f} tokens/s  peak {format_bytes(max(figures['peak_memory_bytes']))}  "
-            f"ETA {format_seconds(left)}"
+            f"step {figures['step']}/{self.total_steps}  loss {figures['loss']:.4f}{evaluated}  {norm}  "
+            f"lr {figures['learning_rate']:.2e}  {figures['tokens_per_second']:.0f} tokens/s  "
+            f"peak {format_bytes(max(figures['peak_memory_bytes']))}  ETA {format_seconds(left)}"
         )
 
 
-def _norm(figures: dict[str, Any]) -> str:
-    if figures["grad_norm"] is None:
-        return f"skipped: gradients overflowed at loss scale {figures['loss_scale']:.10g}"
-    return f"grad norm {figures['grad_norm']:.3f}"
-
-
-def _mean(shares: list[float]) -> float | None:
-    """The mean over ranks, or None where a rank could not measure it."""
-    mean = sum(shares) / len(shares)
-    return None if math.isnan(mean) else mean
+def peak_flops(device: torch.device, dtype: torch.dtype) -> tuple[float | None, str]:
+    """Dense FLOP/s of a device in a dtype, for MFU, and the source of the figure. A GPU's is the catalogue's, or None;
+    a CPU's is the best of a few matrix products, measured in under 0.1 s."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        try:
+            gpu = find_gpu(name).gpu
+        except HardwareError:
+            return None, f"{name} is not in the catalogue"
+        return gpu.dense_flops.get(type_name(dtype)), f"catalogue entry {gpu.name}"
+    size, seconds, factor = 512, list[float](), torch.ones(512, 512, dtype=dtype)
+    torch.mm(factor, factor)
+    for _ in range(5):
+        began = time.perf_counter()
+        torch.mm(factor, factor)
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / min(seconds), "matrix product of this process, measured at the start"

@@ -1,7 +1,7 @@
 """Rates of this machine, with as many ranks at work at once as train on it.
 
-`python -m shardwise.train.measuring.probe JSON` starts the ranks and prints the means of what they measured. What a
-rank has alone on a machine is more than it has beside its peers, which share memory, links and processors with it.
+`measure` starts the ranks and takes the means of what they measured. What a rank has alone on a
+machine is more than it has beside its peers, which share memory, links and processors with it.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -49,12 +48,11 @@ BETWEEN = (512, 512)
 OPERATORS = 200
 
 
-def main(arguments: dict[str, Any]) -> None:
-    """Prints the rates as JSON. `arguments`: `ranks`, and an empty `folder`, whose disk is measured."""
-    ranks, folder = int(arguments["ranks"]), str(arguments["folder"])
+def measure(*, ranks: int, folder: str) -> dict[str, Any]:
+    """The rates of `ranks` at work together; `folder` is empty, and its disk is measured."""
     spawn(_measure, (ranks, folder), nprocs=ranks)
     found = [json.loads((Path(folder) / f"rank_{rank}.json").read_text()) for rank in range(ranks)]
-    print(json.dumps(_mean(found)))
+    return _mean(found)
 
 
 def _mean(found: list[Any]) -> Any:
@@ -69,20 +67,22 @@ def _measure(rank: int, ranks: int, folder: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = own_device()
-    if device.type == "cuda":
+    on_gpu = device.type == "cuda"
+    if on_gpu:
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks)
     before = _share_of_cores(device)
+    talks = _talks(device) if ranks > 1 else {}
     rates = {
         "product_flops": {type_name(dtype): _products(device, dtype) for dtype in TYPES},
         "attention_seconds": {type_name(dtype): _attention(device, dtype) for dtype in TYPES},
         "memory_bytes_per_second": _copies(device),
         "operator_seconds": _operators(device),
-        "message_seconds": {name: _messages(device, talk) for name, talk in TALKS.items()} if ranks > 1 else {},
+        "message_seconds": {name: _messages(device, talk) for name, talk in talks.items()},
         "disk_bytes_per_second": _disk(Path(folder) / f"file_{rank}"),
-        "host_to_device_bytes_per_second": _host_copies(device) if device.type == "cuda" else 0.0,
-        "sample": _samples(device, ranks) if device.type == "cpu" else {},
+        "host_to_device_bytes_per_second": _host_copies(device) if on_gpu else 0.0,
+        "sample": {} if on_gpu else _samples(device, ranks),
         "share_of_cores": min(before, _share_of_cores(device)),
     }
     (Path(folder) / f"rank_{rank}.json").write_text(json.dumps(rates))
@@ -94,13 +94,17 @@ def _seconds(device: torch.device, work: Callable[[], Any], *, lasting: float = 
     work()
     _wait(device)
     dist.barrier()
-    found, began = [], time.perf_counter()
+    found, began = list[float](), time.perf_counter()
     while time.perf_counter() - began < lasting or len(found) < times:
-        start = time.perf_counter()
-        work()
-        _wait(device)
-        found.append(time.perf_counter() - start)
+        found.append(_taken(device, work))
     return statistics.median(found)
+
+
+def _taken(device: torch.device, work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
 
 
 def _wait(device: torch.device) -> None:
@@ -124,8 +128,8 @@ def _products(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     """FLOP/s by `m x k x n`."""
     found: dict[str, float] = {}
     for m, k, n in SHAPES[device.type]:
-        left, right = (torch.ones(shape, dtype=dtype, device=device) for shape in ((m, k), (k, n)))
-        found[f"{m}x{k}x{n}"] = 2.0 * m * k * n / _seconds(device, lambda a=left, b=right: torch.mm(a, b))
+        factors = (torch.ones(shape, dtype=dtype, device=device) for shape in ((m, k), (k, n)))
+        found[f"{m}x{k}x{n}"] = 2.0 * m * k * n / _seconds(device, partial(torch.mm, *factors))
     return found
 
 
@@ -136,17 +140,11 @@ def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, dict[str, 
     heads, width = 8, 64
     for length in LENGTHS[device.type]:
         query = torch.ones(1, heads, length, width, dtype=dtype, device=device, requires_grad=True)
-
-        def attend(query: torch.Tensor = query) -> torch.Tensor:
-            return scaled_dot_product_attention(query, query, query, is_causal=True)
-
+        attend = partial(scaled_dot_product_attention, query, query, query, is_causal=True)
         result, flops = attend(), str(2 * heads * length**2 * width)
         forward[flops] = _seconds(device, attend, lasting=SECONDS / 4)
-        backward[flops] = _seconds(
-            device,
-            lambda result=result: result.backward(result.detach(), retain_graph=True),
-            lasting=SECONDS / 4,
-        )
+        learn = partial(result.backward, result.detach(), retain_graph=True)
+        backward[flops] = _seconds(device, learn, lasting=SECONDS / 4)
     return {"forward": forward, "backward": backward}
 
 
@@ -178,9 +176,7 @@ def _samples(device: torch.device, ranks: int) -> dict[str, float]:
         ways["alone"] = lambda: ranks * _alone(device, ranks)
     turns = [{name: way() for name, way in ways.items()} for _ in range(TURNS)]
     found = {name: statistics.median(turn[name] for turn in turns) for name in ways}
-    if ranks > 1:
-        found["sharded"] = _sample_step(device, shards=ranks)
-    return found
+    return found | ({"sharded": _sample_step(device, shards=ranks)} if ranks > 1 else {})
 
 
 def _alone(device: torch.device, ranks: int) -> float:
@@ -188,10 +184,10 @@ def _alone(device: torch.device, ranks: int) -> float:
     threads, seconds = torch.get_num_threads(), 0.0
     if dist.get_rank() == 0:
         torch.set_num_threads(threads * ranks)
-        seconds = _sample_step(device)
+        seconds = _sample_step(device)  # has a barrier of its own
         torch.set_num_threads(threads)
     else:
-        dist.barrier()  # before the first begins
+        dist.barrier()
     dist.barrier()
     return seconds
 
@@ -202,7 +198,9 @@ def _sample_step(device: torch.device, *, shards: int = 1, casts: bool = False) 
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SAMPLE), dtype=torch.float32)
+    lasting, times, rows = SAMPLE_SECONDS, TIMES, SAMPLE_ROWS
     if shards > 1:
+        lasting, times, rows = 0.0, STEPS, 1
         mesh = init_device_mesh(device.type, (1, shards), mesh_dim_names=("copies", "shards"))
         apply_sharding(
             model,
@@ -218,16 +216,14 @@ def _sample_step(device: torch.device, *, shards: int = 1, casts: bool = False) 
     row = torch.arange(SAMPLE_LENGTH).unsqueeze(0)
 
     def step() -> None:
-        for _ in range(SAMPLE_ROWS if shards == 1 else 1):
+        for _ in range(rows):
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=casts):
                 loss = model(input_ids=row, labels=row, use_cache=False).loss
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    if shards > 1:
-        return _seconds(device, step, lasting=0.0, times=STEPS)
-    return _seconds(device, step, lasting=SAMPLE_SECONDS)
+    return _seconds(device, step, lasting=lasting, times=times)
 
 
 def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict[str, float]:
@@ -235,39 +231,18 @@ def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict
     Every rank does the same number of them."""
     found: dict[str, float] = {}
     ranks = dist.get_world_size()
-    left, right = (torch.ones(BETWEEN, device=device) for _ in range(2))
+    factor = torch.ones(BETWEEN, device=device)
     for size in MESSAGES:
-        share = -(-size // (4 * ranks))
-        tensor, taken = torch.ones(ranks * share, device=device), list[float]()
+        tensor, taken = torch.ones(ranks * -(-size // (4 * ranks)), device=device), list[float]()
         talk(tensor)
         for _ in range(50 if size < 2**20 else 15 if size < 2**26 else 5):
-            torch.mm(left, right)
+            torch.mm(factor, factor)
             _wait(device)
-            start = time.perf_counter()
-            talk(tensor)
-            _wait(device)
-            taken.append(time.perf_counter() - start)
+            taken.append(_taken(device, partial(talk, tensor)))
         mean = torch.tensor(statistics.fmean(taken) / ranks, device=device)
         dist.all_reduce(mean)
         found[str(size)] = float(mean)
     return found
-
-
-def _gather(whole: torch.Tensor) -> None:
-    all_gather_single(whole, whole.new_empty(len(whole) // dist.get_world_size()))
-
-
-def _exchange(whole: torch.Tensor) -> None:
-    exchange_rows([whole], axis=_everyone(whole.device.type))
-
-
-@cache
-def _everyone(kind: str) -> DeviceMesh:
-    return init_device_mesh(kind, (dist.get_world_size(),))
-
-
-def _scatter(whole: torch.Tensor) -> None:
-    reduce_scatter_single(whole.new_empty(len(whole) // dist.get_world_size()), whole)
 
 
 def _send(tensor: torch.Tensor) -> None:
@@ -280,13 +255,17 @@ def _send(tensor: torch.Tensor) -> None:
 
 
 #: What is measured of messages; gloo's ways to gather and to reduce are not halves of its all-reduce.
-TALKS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "all_reduce": dist.all_reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-    "exchange": _exchange,
-    "message": _send,
-}
+def _talks(device: torch.device) -> dict[str, Callable[[torch.Tensor], Any]]:
+    """What is measured of messages; gloo's ways to gather and to reduce are not halves of its all-reduce."""
+    ranks = dist.get_world_size()
+    axis = init_device_mesh(device.type, (ranks,))
+    return {
+        "all_reduce": dist.all_reduce,
+        "gather": lambda whole: all_gather_single(whole, whole.new_empty(len(whole) // ranks)),
+        "scatter": lambda whole: reduce_scatter_single(whole.new_empty(len(whole) // ranks), whole),
+        "exchange": lambda whole: exchange_rows([whole], axis=axis),
+        "message": _send,
+    }
 
 
 def _disk(path: Path) -> float:
@@ -301,7 +280,3 @@ def _disk(path: Path) -> float:
 def _host_copies(device: torch.device) -> float:
     source = torch.ones(2**26, dtype=torch.uint8).pin_memory()
     return source.nbytes / _seconds(device, lambda: source.to(device, non_blocking=True))
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory
 
-#: How a tracker may fail; some call exit where a login is missing.
-FAILURES = (Exception, SystemExit)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Tracker:
+class Tracker(NamedTuple):
     """An open tracker: what records figures of a step, and what closes it."""
 
     record: Callable[[dict[str, float], int], object]
@@ -57,50 +53,40 @@ def _mlflow(job: Job, run: RunDirectory) -> Tracker:
     return Tracker(record=lambda figures, step: mlflow.log_metrics(figures, step=step), close=mlflow.end_run)
 
 
-_TRACKERS: dict[str, Callable[[Job, RunDirectory], Tracker]] = {
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-    "mlflow": _mlflow,
-}
-
-
-def _said(error: BaseException) -> str:
-    """Why a tracker failed."""
-    if isinstance(error, SystemExit):
-        return f"it called exit({error.code if error.code is not None else ''})"
-    return str(error) or type(error).__name__
+_TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
 
 
 class Trackers:
-    """All trackers of a job; empty on ranks that do not report."""
+    """Those of `names` that could be opened; others are left out with a warning, and so is one that fails later."""
 
-    def __init__(self, trackers: dict[str, Tracker], *, complain: Callable[[str], None]) -> None:
-        self._trackers = trackers
+    def __init__(self, names: Iterable[str], job: Job, run: RunDirectory, *, complain: Callable[[str], None]) -> None:
+        self._trackers: dict[str, Tracker] = {}
         self._complain = complain
+        for name in names:
+            with self._left_out(name, "cannot be opened and is not"):
+                self._trackers[name] = _TRACKERS[name](job, run)
 
     def record(self, figures: dict[str, float], *, step: int) -> None:
         """Passes figures on."""
-        self._each(lambda tracker: tracker.record(figures, step))
+        for name, tracker in list(self._trackers.items()):
+            with self._left_out(name, "failed and is no longer"):
+                tracker.record(figures, step)
 
     def close(self) -> None:
         """Closes all."""
-        self._each(lambda tracker: tracker.close())
-
-    def _each(self, action: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):
-            try:
-                action(tracker)
-            except FAILURES as error:  # a tracker's network or disk may fail in any way; training must not
-                self._complain(f"{name} failed and is no longer reported to: {_said(error)}")
-                del self._trackers[name]
+            with self._left_out(name, "failed and is no longer"):
+                tracker.close()
 
-
-def open_trackers(job: Job, run: RunDirectory, *, complain: Callable[[str], None]) -> Trackers:
-    """Opens the trackers of `report_to`; one that cannot be opened is left out with a warning."""
-    opened: dict[str, Tracker] = {}
-    for name in job.train.report_to:
+    @contextmanager
+    def _left_out(self, name: str, how: str) -> Iterator[None]:
+        """A tracker's network or disk may fail in any way, and some call exit where a login is missing: nothing that it
+        does may stop training."""
         try:
-            opened[name] = _TRACKERS[name](job, run)
-        except FAILURES as error:  # as in Trackers: nothing a tracker does may stop training
-            complain(f"{name} cannot be opened and is not reported to: {_said(error)}")
-    return Trackers(opened, complain=complain)
+            yield
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            why = str(error) or type(error).__name__
+            if isinstance(error, SystemExit):
+                why = f"it called exit({error.code if error.code is not None else ''})"
+            self._complain(f"{name} {how} reported to: {why}")
+            self._trackers.pop(name, None)

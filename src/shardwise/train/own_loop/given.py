@@ -6,6 +6,8 @@ import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -18,8 +20,11 @@ from shardwise.errors import InputError, UnsupportedError
 from shardwise.methods.lora import is_adapter, leave_inputs
 from shardwise.models.built.shape import built_shape
 from shardwise.parallel.mesh import World
+from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import gather
 from shardwise.train.guards.replicas import part_hashes
 from shardwise.train.model import attention_of, join_where_alone
@@ -29,14 +34,17 @@ from shardwise.train.precision import TYPES, type_name
 _TRAINED_PARTS = (".lora_A.default.weight", ".lora_B.default.weight", ".lora_magnitude_vector.default.weight")
 _COPY = ".modules_to_save.default."
 
+#: All names of shared parameters too.
+_named = partial(nn.Module.named_parameters, remove_duplicate=False)
+
 #: Kernels that a model in memory may be set to.
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A causal language model with its weights. `base`: from transformers; `adapters`: the PEFT model around it, or
-    None; `values`: whole tensors by each of their names in `base`."""
+    """A causal language model of transformers. `adapters`: the PEFT model around it, or None; `values`: whole tensors
+    by each of their names in `base`."""
 
     base: nn.Module
     adapters: Any
@@ -47,18 +55,17 @@ class Given:
         """Raises UnsupportedError: what it is, is not trained."""
         adapters = _peft_model(model)
         base: nn.Module = model if adapters is None else adapters.get_base_model()
-        _refuse_base(base)
-        given = cls(base=base, adapters=adapters, values={name: p.detach() for name, p in _named(base)})
-        if adapters is not None:
-            _refuse_adapters(adapters, base)
-        elif (frozen := next((name for name, p in _named(base) if not p.requires_grad), None)) is not None:
+        for reason in chain(_refusals(base), () if adapters is None else _refusals_of_adapters(adapters, base)):
+            raise UnsupportedError(reason)
+        frozen = [name for name, p in _named(base) if not p.requires_grad]
+        if adapters is None and frozen:
             raise UnsupportedError(
-                f"{frozen} is frozen (requires_grad is False); parallelize trains all weights, or adapters that PEFT "
-                "puts beside frozen ones: make all trainable, or add adapters by peft.get_peft_model"
+                f"{frozen[0]} is frozen (requires_grad is False); parallelize trains all weights, or adapters that "
+                "PEFT puts beside frozen ones: make all trainable, or add adapters by peft.get_peft_model"
             )
-        return given
+        return cls(base=base, adapters=adapters, values={name: p.detach() for name, p in _named(base)})
 
-    @property
+    @cached_property
     def shape(self) -> ModelShape:
         """Read from its configuration, as from a config.json."""
         config: Any = cast(Any, self.base).config
@@ -85,32 +92,38 @@ class Given:
             return None
         config = self.adapters.peft_config["default"]
         ends = {name.partition(".lora_A.")[0].rpartition(".")[2] for name in self.values if ".lora_A." in name}
-        return {
-            "r": config.r,
-            "lora_alpha": config.lora_alpha,
-            "lora_dropout": config.lora_dropout,
-            "target_modules": sorted(ends),
-            "use_rslora": config.use_rslora,
-            "use_dora": config.use_dora,
-            "modules_to_save": list(config.modules_to_save or ()),
-        }
+        same = ("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora")
+        names = {"target_modules": sorted(ends), "modules_to_save": list(config.modules_to_save or ())}
+        return {name: getattr(config, name) for name in same} | names
 
     @property
     def saved_dtype(self) -> torch.dtype:
         """As it came; of adapters, the type they are in."""
         return next(p.dtype for _, p in _named(self.base) if p.requires_grad)
 
+    def refuse(self, execution: Execution) -> None:
+        """Raises UnsupportedError: `shardwise train` would refuse it too; says why."""
+        asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
+        job = job_from_data(asked if self.lora is None else {**asked, "method": "lora", "lora": self.lora})
+        reasons = execution_refusals(job, execution, model=self.shape)
+        if execution.precision == "fp16":
+            reasons.append("precision fp16 scales the loss, which a loop of one's own does not; use `shardwise train`")
+        if job.adapters is not None:
+            refused = (refusal(self.shape, job.adapters) for refusal in (saved_refusal, target_refusal))
+            reasons += [reason for reason in refused if reason is not None]
+        if reasons:
+            raise UnsupportedError("; ".join(reasons))
+
     def agree(self, world: World) -> None:
         """Takes rank 0's values where ranks have others, as DDP does: PEFT draws adapters anew in every process. Raises
         InputError: ranks were given different models."""
         here = [(name, nn.Parameter(value, requires_grad=False)) for name, value in self.values.items()]
         hashes = {name: value for (name, _, _), value in part_hashes(here).items()}
-        known = [(name, tuple(value.shape), str(value.dtype)) for name, value in self.values.items()]
-        everyone = gather(world, (known, hashes))
-        if any(theirs[0] != everyone[0][0] for theirs in everyone):
+        everyone = gather(world, ([(name, tuple(p.shape), str(p.dtype)) for name, p in here], hashes))
+        if any(known != everyone[0][0] for known, _ in everyone):
             raise InputError("ranks were given different models: names, shapes or types of their weights differ")
         for name, value in self.values.items():
-            if len({theirs[1][name] for theirs in everyone}) > 1:
+            if len({theirs[name] for _, theirs in everyone}) > 1:
                 whole = value.cpu().contiguous()
                 dist.broadcast(whole, 0, group=world.control)
                 value.copy_(whole)
@@ -136,10 +149,6 @@ class Given:
                     module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
 
-def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return model.named_parameters(remove_duplicate=False)
-
-
 def _peft_model(model: Any) -> Any:
     """The model where it is PEFT's. Raises UnsupportedError: it has adapters of another kind."""
     configs: dict[str, Any] | None = getattr(model, "peft_config", None)
@@ -155,41 +164,37 @@ def _peft_model(model: Any) -> Any:
     return model
 
 
-def _refuse_base(base: Any) -> None:
+def _refusals(base: Any) -> Iterator[str]:
     if not hasattr(base, "config") or not hasattr(base, "get_output_embeddings"):
-        raise UnsupportedError(f"{type(base).__name__} is not a causal language model of transformers")
+        yield f"{type(base).__name__} is not a causal language model of transformers"
     if getattr(base, "hf_quantizer", None) is not None or getattr(base, "is_quantized", False):
-        raise UnsupportedError(
+        yield (
             "the model is quantised; parallelize trains weights in 32 or 16 bits. For QLoRA use `shardwise train` with "
             "method: qlora"
         )
     if len(set((getattr(base, "hf_device_map", None) or {}).values())) > 1:
-        raise UnsupportedError("the model is spread by device_map; load it without, and let the layout spread it")
+        yield "the model is spread by device_map; load it without, and let the layout spread it"
     if any(parameter.is_meta for parameter in base.parameters()):
-        raise UnsupportedError("the model's weights are on the meta device; load them, or use `shardwise train`")
+        yield "the model's weights are on the meta device; load them, or use `shardwise train`"
     if any(getattr(module, "gradient_checkpointing", False) is True for module in base.modules()):
-        raise UnsupportedError(
-            "the model has gradient checkpointing enabled; leave it off, and write gradient_checkpointing='full'"
-        )
-    if base.config._attn_implementation not in _ATTENTION:
-        raise UnsupportedError(
-            f"the model's attn_implementation is {base.config._attn_implementation}; use {', '.join(_ATTENTION)}"
-        )
+        yield "the model has gradient checkpointing enabled; leave it off, and write gradient_checkpointing='full'"
+    if (kind := base.config._attn_implementation) not in _ATTENTION:
+        yield f"the model's attn_implementation is {kind}; use {', '.join(_ATTENTION)}"
 
 
-def _refuse_adapters(adapters: Any, base: nn.Module) -> None:
-    """Refuses what PEFT trains beside LoRA's matrices and copies of modules."""
+def _refusals_of_adapters(adapters: Any, base: nn.Module) -> Iterator[str]:
+    """What PEFT trains beside LoRA's matrices and copies of modules."""
     for name, parameter in _named(base):
         known = name.endswith(_TRAINED_PARTS) if is_adapter(name) else _COPY in name
         if (parameter.requires_grad or is_adapter(name)) and not known:
-            raise UnsupportedError(
+            yield (
                 f"the adapter trains {name}; of PEFT's LoRA, matrices of linear layers, DoRA and modules_to_save are "
                 "trained, with bias: none"
             )
     variants = {type(one).__name__ for m in base.modules() for one in (getattr(m, "lora_variant", None) or {}).values()}
     if others := sorted(name for name in variants if "Dora" not in name):
-        raise UnsupportedError(f"the adapter is of the variant {', '.join(others)}; LoRA, rsLoRA and DoRA are trained")
+        yield f"the adapter is of the variant {', '.join(others)}; LoRA, rsLoRA and DoRA are trained"
     if not any(p.requires_grad for p in base.parameters()):
-        raise UnsupportedError("the adapter is frozen; load it with PeftModel.from_pretrained(..., is_trainable=True)")
-    if adapters.peft_config["default"].bias != "none":
-        raise UnsupportedError(f"the adapter's bias is {adapters.peft_config['default'].bias}; use bias: none")
+        yield "the adapter is frozen; load it with PeftModel.from_pretrained(..., is_trainable=True)"
+    if (bias := adapters.peft_config["default"].bias) != "none":
+        yield f"the adapter's bias is {bias}; use bias: none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,8 +49,9 @@ class Gradient(torch.Tensor):
             return _whole(func, given, args, kwargs or {}, name=name)
         if torch.Tag.pointwise in func.tags or name in _ELEMENTWISE or name.startswith(("_foreach", "_fused")):
             return _elementwise(func, given, args, kwargs or {}, name=name)
-        if name == "cat":
-            return _joined(given, args[0])
+        if name == "cat" and len(given) == len(args[0]) and all(part.ndim == 1 for part in args[0]):
+            # Side by side, of the parts those that this rank counts.
+            return Gradient.of(torch.cat([one.part if one.counts else one.part[:0] for one in given]), counts=True)
         raise _refused(name)
 
 
@@ -74,7 +75,7 @@ _ELEMENTWISE = frozenset(
     "empty_like full_like fill fill_ zero_ copy_ masked_fill masked_fill_".split()
 )
 
-#: How what ranks computed of their parts becomes what it is of the whole, and what it is of no elements.
+#: Reductions -> how what ranks found of their parts becomes that of the whole, and what it is of no elements.
 _COMBINED: dict[str, tuple[Callable[[torch.Tensor, float], torch.Tensor], float]] = {
     **dict.fromkeys(("sum", "mean", "dot", "vdot", "count_nonzero"), (lambda found, _: found.sum(), 0.0)),
     **dict.fromkeys(("max", "amax"), (lambda found, _: found.amax(), -math.inf)),
@@ -82,9 +83,6 @@ _COMBINED: dict[str, tuple[Callable[[torch.Tensor, float], torch.Tensor], float]
     **dict.fromkeys(("min", "amin", "all"), (lambda found, _: found.amin(), math.inf)),
     **dict.fromkeys(("linalg_vector_norm", "norm"), (torch.linalg.vector_norm, 0.0)),
 }
-
-#: Of these a wider type is asked, which norms of 16 bits and long sums do not suffer from.
-_WIDENED = ("sum", "mean", "linalg_vector_norm")
 
 
 def _local(func: Any, args: Any, kwargs: Any, *, of: Callable[[Gradient], torch.Tensor] = plain) -> Any:
@@ -104,13 +102,6 @@ def _elementwise(func: Any, given: list[Gradient], args: Any, kwargs: Any, *, na
     return Gradient.of(found, counts=given[0].counts)
 
 
-def _joined(given: list[Gradient], parts: Sequence[torch.Tensor]) -> Gradient:
-    """Parts side by side, of them those that this rank counts."""
-    if len(given) != len(parts) or any(part.ndim != 1 for part in parts):
-        raise _refused("cat")
-    return Gradient.of(torch.cat([one.part if one.counts else one.part[:0] for one in given]), counts=True)
-
-
 def _whole(func: Any, given: list[Gradient], args: Any, kwargs: Any, *, name: str) -> torch.Tensor:
     """What a reduction over all elements is of the whole weight: one exchange of what ranks found of their parts."""
     like = _local(func, args, kwargs, of=lambda one: one.part.new_ones((1,) * one.ndim))
@@ -118,7 +109,7 @@ def _whole(func: Any, given: list[Gradient], args: Any, kwargs: Any, *, name: st
     if not isinstance(like, torch.Tensor) or like.ndim or order <= 0:
         raise _refused(f"{name} over some dims, or of an order that is not positive,")
     part, (combine, nothing) = given[0].part, _COMBINED[name]
-    if name in _WIDENED and part.is_floating_point():
+    if name in ("sum", "mean", "linalg_vector_norm") and part.is_floating_point():  # 16 bits and long sums lose digits
         kwargs = {**kwargs, "dtype": torch.float64 if part.device.type == "cpu" else torch.float32}
     counted = part.numel() * given[0].counts
     mine = part.new_tensor([nothing, 0.0], dtype=torch.float64)

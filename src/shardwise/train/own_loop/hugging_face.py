@@ -20,43 +20,25 @@ from shardwise.train.own_loop.parallelized import Parallelized, lacking, paralle
 class Trainer(transformers.Trainer):
     """As `transformers.Trainer`, over the ranks of a layout: its data order, schedule, logs and callbacks; the step is
     Shardwise's. Every rank loads the whole batch: `per_device_train_batch_size` rows for each data-parallel rank and
-    each of `gradient_accumulation_steps`.
-
-    Args:
-        layout, precision: as of `parallelize`.
-
-    Raises:
-        UnsupportedError: arguments, or methods of a subclass, that would have no effect (`own_loop/honoured.py`).
-    """
+    each of `gradient_accumulation_steps`. `layout`, `precision`: as of `parallelize`. Raises UnsupportedError:
+    arguments, or methods of a subclass, that would have no effect (`own_loop/honoured.py`)."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        args: transformers.TrainingArguments,
-        *,
-        layout: str | Mapping[str, Any] | Layout,
-        precision: Any = None,
-        **others: Any,
+        self, model: Any, args: Any, *, layout: str | Mapping[str, Any] | Layout, precision: Any = None, **others: Any
     ) -> None:
         refuse(args, others, kind=type(self), ours=Trainer)
         args, rows = copy.copy(args), args.per_device_train_batch_size
-        self._whole: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # pyright: ignore
-        recompute = "full" if args.gradient_checkpointing else "none"
-        self.parallelized = parallelize(
-            model,
-            layout,
-            precision=precision,
-            gradient_checkpointing=recompute,
-            micro_batch_size=rows,
-            seed=args.seed,
-        )
+        self._whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+        chosen: dict[str, Any] = {"gradient_checkpointing": "full" if args.gradient_checkpointing else "none"}
+        chosen |= {"precision": precision, "micro_batch_size": rows, "seed": args.seed}
+        self.parallelized = parallelize(model, layout, **chosen)
         args.per_device_train_batch_size = rows * self.parallelized.data_world_size * args.gradient_accumulation_steps
         args.gradient_accumulation_steps, args.gradient_checkpointing = 1, False
         vars(args)["activation_checkpointing"] = False  # as transformers 5.23 calls it
         super().__init__(model=_Facade(self.parallelized), args=args, **others)  # pyright: ignore
-        clip = self.parallelized.clip_grad_norm_
-        vars(self.accelerator)["clip_grad_norm_"] = lambda _, max_norm, **_others: clip(max_norm)
-        vars(self.accelerator)["prepare_model"] = lambda model, **_: model  # DDP is not to wrap it
+        clip, accelerator = self.parallelized.clip_grad_norm_, vars(self.accelerator)
+        accelerator["clip_grad_norm_"] = lambda _, max_norm, **_others: clip(max_norm)
+        accelerator["prepare_model"] = lambda model, **_: model  # DDP is not to wrap it
 
     def train(self, resume_from_checkpoint: Any = None, *given: Any, **named: Any) -> Any:
         """As there, but from the start. Raises UnsupportedError: something was set since that would have no effect."""

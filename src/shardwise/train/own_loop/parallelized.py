@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from shardwise.data.micro_batches import GlobalBatch
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.models.anatomy import drops_out
 from shardwise.models.known_ahead import hold_rotations, rows_unpacked
@@ -25,12 +26,9 @@ from shardwise.parallel.context import Context
 from shardwise.parallel.mesh import join_world
 from shardwise.parallel.optimizer.stepped import Detour, LocalParts
 from shardwise.parallel.optimizer.zero1 import Windows
-from shardwise.spec.adapters.saved_names import saved_refusal
-from shardwise.spec.adapters.target_names import target_refusal
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Checkpointing, Execution, Precision
-from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
@@ -63,7 +61,6 @@ def parallelize(
             afterwards: each rank keeps its part of the weights. Where ranks have different values, rank 0's are taken.
         layout: a strategy (`single`, `ddp`, `fsdp`, ...), or a product such as `{"dp_shard": 2, "tp": 2}`.
         precision: `mixed`, `bf16` or `fp32`; None for that of the weights as they are.
-        gradient_checkpointing: `none`, `selective`, `full` or `offloaded`.
         micro_batch_size: rows of one forward of one rank; None for its share of the batch, under a pipeline for a
             quarter of that with two ranks, a sixth with three, and so on.
         seed: of dropout.
@@ -82,47 +79,28 @@ def parallelize(
         attn_implementation=given.base.config._attn_implementation,  # pyright: ignore
     )
     shape = given.shape
-    _refuse(given, execution)
+    given.refuse(execution)
     world = join_world(execution.layout)
     atexit.register(_leave_groups)
     given.agree(world)
     if execution.layout.cp > 1:
         Context(world.mesh["cp"]).register()
-    parts = cut_parts(
-        partial(given.without_weights, execution),
-        execution,
-        world=world,
-        shape=shape,
-        drops=True,
-        balance=Balance.of(given.base.config, device=world.device) if shape.has_experts else None,
-    )
+    balance = Balance.of(given.base.config, device=world.device) if shape.has_experts else None
+    of_model: dict[str, Any] = {"world": world, "shape": shape, "drops": True}
+    parts = cut_parts(partial(given.without_weights, execution), execution, balance=balance, **of_model)
+    first = parts[0].model
 
     def fill(part: ModelPart) -> None:
         fill_from_memory(part.model, value=given.values.__getitem__, device=world.device)
 
-    trained = spread_parts(
-        parts,
-        execution,
-        world=world,
-        shape=shape,
-        drops=True,
-        fill=fill,
-        result=Result(
-            model=parts[0].model,
-            adapters=parts[0].adapters,
-            source=None,
-            keys=Keys.of_loaded(parts[0].model),
-            saved_dtype=given.saved_dtype,
-        ),
-        content={},
-    )
+    keys, dtype = Keys.of_loaded(first), given.saved_dtype
+    result = Result(model=first, adapters=parts[0].adapters, source=None, keys=keys, saved_dtype=dtype)
+    trained = spread_parts(parts, execution, fill=fill, result=result, content={}, **of_model)
     hold_rotations(trained.spread.modules)
     taken = [*model.parameters()]
     given.let_go()
     taken += model.parameters()
-    made = Parallelized(
-        trained, micro_batch_size=micro_batch_size, seed=seed, drops=drops_out(parts[0].model), given=taken
-    )
+    made = Parallelized(trained, micro_batch_size=micro_batch_size, seed=seed, given=taken)
     return made.train(model.training)
 
 
@@ -148,22 +126,26 @@ def lacking(name: str) -> str:
 
 
 class Parallelized:
-    """A model over ranks. Every rank calls the same methods, in the same order, with the same whole batches."""
+    """A model over ranks. Every rank calls the same methods, in the same order, with the same whole batches.
+
+    Attributes:
+        config, generation_config: the model's, which are saved with its weights; the second may be None.
+        device: of this rank; `is_first`: whether this is rank 0, which prints.
+        data_world_size: over how many shares the rows of a batch are spread.
+    """
 
     def __init__(
-        self,
-        model: TrainedModel,
-        *,
-        micro_batch_size: int | None,
-        seed: int,
-        drops: bool,
-        given: Sequence[nn.Parameter],
+        self, model: TrainedModel, *, micro_batch_size: int | None, seed: int, given: Sequence[nn.Parameter]
     ) -> None:
         self._model, self._world = model, model.ownership.world
+        whole: Any = model.result.model
+        self.config, self.generation_config = whole.config, getattr(whole, "generation_config", None)
+        self.device, self.is_first = self._world.device, self._world.is_first
+        self.data_world_size = self._world.layout.data_world_size
         self._step = GradientAccumulator(
             spread=model.spread, world=self._world, keeps_casts=False, scale=LossScale(), balance=model.balance
         )
-        self._micro_batch_size, self._seed, self._drops, self._steps = micro_batch_size, seed, drops, 0
+        self._micro_batch_size, self._seed, self._drops, self._steps = micro_batch_size, seed, drops_out(whole), 0
         self._parts = LocalParts(model.trained)
         self._stepped: Detour = self._parts
         if self._world.layout.shards_states_only:
@@ -182,31 +164,6 @@ class Parallelized:
         raise UnsupportedError(lacking("copy"))
 
     @property
-    def config(self) -> Any:
-        """The model's configuration, which is saved with its weights."""
-        return self._model.result.model.config
-
-    @property
-    def generation_config(self) -> Any:
-        """Likewise, or None."""
-        return getattr(self._model.result.model, "generation_config", None)
-
-    @property
-    def device(self) -> torch.device:
-        """Of this rank."""
-        return self._world.device
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is rank 0, which prints."""
-        return self._world.is_first
-
-    @property
-    def data_world_size(self) -> int:
-        """Over how many shares the rows of a batch are spread."""
-        return self._world.layout.data_world_size
-
-    @property
     def training(self) -> bool:
         """Whether dropout is on."""
         return any(module.training for module in self._model.spread.modules)
@@ -222,9 +179,9 @@ class Parallelized:
         return self.train(False)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """This rank's parts of what is trained, under the names of the whole weights: for a torch optimizer whose step
-        is elementwise. Plain tensors; of a weight on another pipeline stage, one without elements. After `step` they
-        have gradients, whose norms and sums are those of whole weights: collectives, which every rank calls."""
+        """This rank's parts of what is trained, plain tensors under the names of the whole weights; of a weight on
+        another pipeline stage, one without elements. Norms and sums of their gradients are those of whole weights:
+        collectives, which every rank calls."""
         return iter(self._handed.named)
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -242,8 +199,7 @@ class Parallelized:
 
         Args:
             batch: all rows of the step, the same on every rank, as collators of Hugging Face make them: `input_ids`,
-                `labels` and, where rows are padded on the right, `attention_mask`. Each rank trains its share; where
-                rows do not divide, the last ones are filled up with rows that count nowhere.
+                `labels` and, where rows are padded on the right, `attention_mask`. Each rank trains its share.
 
         Raises:
             DataError: it is not such a batch, or ranks were given different ones.
@@ -262,8 +218,7 @@ class Parallelized:
         # After the first update too: a mistake of the loop shows there.
         if self._steps == 1 or (self._steps and self._steps % REPLICA_CHECK_STEPS == 0):
             check_replicas(self._world, self._model.trained, when=f"before step {self._steps + 1}")
-        rows = self._rows(batch)
-        with rows_unpacked(), self._own_randomness():
+        with self._share_of(batch) as rows:
             loss = self._step(rows)
         self._steps += 1
         for detour in dict.fromkeys((self._parts, self._stepped)):
@@ -275,8 +230,7 @@ class Parallelized:
     @torch.no_grad()
     def evaluate(self, batch: Mapping[str, Any]) -> float:
         """Mean loss over trained tokens of a whole batch, without gradients; call `eval` before it."""
-        rows = self._rows(batch)
-        with rows_unpacked(), self._own_randomness():
+        with self._share_of(batch) as rows:
             return self._step.evaluate(rows) / rows.trained_tokens
 
     @torch.no_grad()
@@ -284,34 +238,29 @@ class Parallelized:
         """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most, and returns the norm
         they had, a float64 scalar. `inf` leaves them as they are."""
         counted = {name for name, p in self._model.trained if self._model.ownership.counts(name, p)}
-        named = [(name, plain(p.grad)) for name, p in self._parts.named if p.grad is not None]
-        gradients = [gradient for _, gradient in named]
-        norm = norm_of([gradient for name, gradient in named if name in counted], device=self.device)
+        gradients = {name: plain(p.grad) for name, p in self._parts.named if p.grad is not None}
+        norm = norm_of([gradients[name] for name in gradients if name in counted], device=self.device)
         if gradients:
-            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).float())  # pyright: ignore
+            torch._foreach_mul_([*gradients.values()], (max_norm / (norm + 1e-6)).clamp(max=1.0).float())  # pyright: ignore
         return norm
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes what `from_pretrained`, or `PeftModel.from_pretrained`, reads: tensor by tensor, without gathering the
-        whole, and compared with the live weights. Every rank calls it. Raises SaveError: a file action failed;
-        GuardError: copies of a weight are different, and nothing is written."""
+        """Writes what `from_pretrained`, or `PeftModel.from_pretrained`, reads, and compares it with the live weights.
+        Every rank calls it. Raises SaveError: a file action failed; GuardError: copies of a weight differ."""
         check_replicas(self._world, self._model.parameters, when="before saving")
         save_folder(self._model, Path(folder).resolve())
 
-    def _rows(self, batch: Mapping[str, Any]) -> Any:
-        steady = self._model.shape.steady_positions
-        return global_batch(batch, world=self._world, micro_batch_size=self._micro_batch_size, steady=steady)
-
     @contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        """Dropout of a stream of this rank's place, and the user's random state as it was, so that loaders that draw
-        from it stay alike on all ranks."""
-        if not self._drops or not self.training:
-            yield
-            return
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed((self._seed << 32) + self._steps * self._world.size + self._world.stream)
-            yield
+    def _share_of(self, batch: Mapping[str, Any]) -> Iterator[GlobalBatch]:
+        """This rank's rows. Inside, dropout draws from a stream of this rank's place, and the user's random state stays
+        as it was, so that loaders that draw from it stay alike on all ranks."""
+        steady, draws = self._model.shape.steady_positions, self._drops and self.training
+        rows = global_batch(batch, world=self._world, micro_batch_size=self._micro_batch_size, steady=steady)
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with rows_unpacked(), torch.random.fork_rng(gpus, enabled=draws):
+            if draws:
+                torch.manual_seed((self._seed << 32) + self._steps * self._world.size + self._world.stream)
+            yield rows
 
 
 def _backward(*_: Any, **__: Any) -> None:
@@ -319,8 +268,8 @@ def _backward(*_: Any, **__: Any) -> None:
 
 
 def _leave_groups() -> None:
-    """At the end of the user's program. A thread of gloo lets go of the last collective's tensors a moment after all
-    have them; once Python is being shut down, that aborts the process, and torchrun calls a good run failed."""
+    """At the end of the user's program. A thread of gloo lets go of the last collective's tensors a moment later, which
+    would abort a Python that is being shut down, and torchrun would call a good run failed."""
     if dist.is_initialized():
         dist.destroy_process_group()
         time.sleep(_LET_GO_SECONDS)
@@ -328,10 +277,9 @@ def _leave_groups() -> None:
 
 def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
     """Raises InputError: it is none."""
+    layout = Layout() if layout == "single" else layout
     if isinstance(layout, Layout):
         return layout
-    if layout == "single":
-        return Layout()
     if layout == "auto":
         raise InputError("layout auto is chosen by `shardwise plan`; write the layout that it names")
     stated = job_from_data({"model": "given", "layout": layout if isinstance(layout, str) else dict(layout)})
@@ -343,18 +291,3 @@ def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
         return Layout.from_strategy(named, world_size=size, gpus_per_node=int(node) if node else None)
     except ValueError as error:
         raise InputError(str(error)) from None
-
-
-def _refuse(given: Given, execution: Execution) -> None:
-    """Raises UnsupportedError: `shardwise train` would refuse it too; says why."""
-    lora, shape = given.lora, given.shape
-    asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
-    job = job_from_data(asked if lora is None else {**asked, "method": "lora", "lora": lora})
-    reasons = execution_refusals(job, execution, model=shape)
-    if execution.precision == "fp16":
-        reasons.append("precision fp16 scales the loss, which a loop of one's own does not; use `shardwise train`")
-    if job.adapters is not None:
-        refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
-        reasons += [reason for reason in refused if reason is not None]
-    if reasons:
-        raise UnsupportedError("; ".join(reasons))

@@ -21,17 +21,10 @@ _KEYS = ("input_ids", "labels", "attention_mask")
 def global_batch(
     batch: Mapping[str, Any], *, world: World, micro_batch_size: int | None, steady: int | None
 ) -> GlobalBatch:
-    """This rank's share.
-
-    Args:
-        batch: all rows of the step, the same on every rank: `input_ids`, `labels` and, unless there is no padding,
-            `attention_mask`, each [rows, length].
-        micro_batch_size: rows of one forward; None for all of a rank's, under a pipeline for a share of them.
-        steady: tokens up to which the model's rotary positions do not follow the longest row; None for any number.
-
-    Raises:
-        DataError: it is not such a batch, or not the same on every rank.
-    """
+    """This rank's share of what `Parallelized.step` takes, tensors [rows, length]. `micro_batch_size`: rows of one
+    forward; None for all of a rank's, under a pipeline for a share of them; `steady`: tokens up to which the model's
+    rotary positions do not follow the longest row, or None. Raises DataError: it is not such a batch, or not the same
+    on every rank."""
     rows = _checked(batch, steady=steady)
     _agree(world, rows)
     ids, labels = rows["input_ids"], F.pad(rows["labels"][:, 1:], (0, 1), value=IGNORED)
@@ -43,34 +36,27 @@ def global_batch(
     real = rows.get("attention_mask", torch.ones_like(ids)).bool()
     ids, labels, real = F.pad(ids, (0, pad)), F.pad(labels, (0, pad), value=IGNORED), F.pad(real, (0, pad))
     ranks = world.layout.data_world_size
-    size = micro_batch_size or _usual_size(-(-count // ranks), world)
+    share, pp = -(-count // ranks), world.layout.pp
+    # Under a pipeline, where stages work at different micro-batches, two for each rank.
+    size = micro_batch_size or (share if pp == 1 else max(1, share // (2 * pp)))
     micros = -(-count // (ranks * size))
     slots = torch.full((micros * ranks * size,), FILLER)
     slots[:count] = torch.arange(count)
     positions = torch.arange(length + pad).expand(size, -1)
-    mine = slots.view(micros, ranks, size)[:, world.data_rank]
-    return GlobalBatch(
-        step=0,
-        epoch=0.0,
-        sample_ids=tuple(range(count)),
-        tokens=count * length,
-        trained_tokens=trained,
-        micro_batches=tuple(
+    made: list[MicroBatch] = []
+    for samples in slots.view(micros, ranks, size)[:, world.data_rank]:
+        rows_of, filler = samples.clamp(min=0), (samples == FILLER).unsqueeze(1)
+        made.append(
             MicroBatch(
-                input_ids=ids[samples.clamp(min=0)],
+                input_ids=ids[rows_of],
                 position_ids=positions,
-                labels=labels[samples.clamp(min=0)].masked_fill((samples == FILLER).unsqueeze(1), IGNORED),
+                labels=labels[rows_of].masked_fill(filler, IGNORED),
                 sample_ids=tuple(samples.tolist()),
-                real=real[samples.clamp(min=0)].masked_fill((samples == FILLER).unsqueeze(1), False),
+                real=real[rows_of].masked_fill(filler, False),
             )
-            for samples in mine
-        ),
-    )
-
-
-def _usual_size(share: int, world: World) -> int:
-    """All rows of a rank at once; under a pipeline, where stages work at different micro-batches, two for each rank."""
-    return max(1, share // (2 * world.layout.pp)) if world.layout.pp > 1 else share
+        )
+    counts: dict[str, Any] = {"tokens": count * length, "trained_tokens": trained}
+    return GlobalBatch(step=0, epoch=0.0, sample_ids=tuple(range(count)), micro_batches=tuple(made), **counts)
 
 
 def _checked(batch: Mapping[str, Any], *, steady: int | None) -> dict[str, torch.Tensor]:
@@ -103,10 +89,8 @@ def _agree(world: World, rows: dict[str, torch.Tensor]) -> None:
     if world.size == 1:
         return
     digest = hashlib.sha256()
-    for key in _KEYS:
-        if key in rows:
-            digest.update(f"{key}{tuple(rows[key].shape)}".encode())
-            digest.update(rows[key].long().contiguous().numpy().tobytes())
+    for key, value in sorted(rows.items()):
+        digest.update(f"{key}{tuple(value.shape)}".encode() + value.long().contiguous().numpy().tobytes())
     everyone = gather(world, digest.hexdigest())
     other = next((rank for rank, theirs in enumerate(everyone) if theirs != everyone[0]), None)
     if other is not None:

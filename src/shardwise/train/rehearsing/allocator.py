@@ -7,71 +7,60 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from shardwise.train.rehearsing.ledger import Change
 from shardwise.units import MIB
+
+_Piece = tuple[int, int, int]
 
 _ROUNDING = 512
 _SMALL, _SMALL_SEGMENT = MIB, 2 * MIB
 _MEDIUM, _LARGE_SEGMENT, _LARGE_ROUNDING = 10 * MIB, 20 * MIB, 2 * MIB
 
 
-@dataclass(eq=False, slots=True)
-class _Piece:
-    """Of a segment; its neighbours there."""
-
-    size: int
-    free: bool = True
-    before: _Piece | None = None
-    behind: _Piece | None = None
-
-
 class _Pool:
-    """The segments of small pieces, or of large ones."""
+    """The segments of small pieces, or of large ones. A piece is its size, its segment, and where in it it begins."""
 
     def __init__(self, *, small: bool) -> None:
         self.reserved = 0
         self._small = small
-        self._free: list[tuple[int, int, _Piece]] = []
+        self._segments = 0
+        self._free: list[_Piece] = []
+        self._sizes: dict[tuple[int, int], int] = {}
+        self._begins: dict[tuple[int, int], int] = {}
 
     def take(self, size: int) -> _Piece:
         """A piece of at least so many bytes."""
-        at = bisect_left(self._free, (size,))
+        at = bisect_left(self._free, (size, 0, 0))
         if at < len(self._free):
-            piece = self._free.pop(at)[2]
+            whole, segment, begin = self._drop(*self._free[at])
         else:
-            piece = _Piece(self._segment(size))
-            self.reserved += piece.size
-        piece.free = False
-        left = piece.size - size
+            whole, segment, begin = self._segment(size), self._segments, 0
+            self._segments += 1
+            self.reserved += whole
+        left = whole - size
         if left >= _ROUNDING if self._small else left > _SMALL:
-            rest = _Piece(left, before=piece, behind=piece.behind)
-            if piece.behind is not None:
-                piece.behind.before = rest
-            piece.size, piece.behind = size, rest
-            self._put(rest)
-        return piece
+            self._put(left, segment, begin + size)
+            return size, segment, begin
+        return whole, segment, begin
 
-    def give(self, piece: _Piece) -> None:
-        """Takes a piece back."""
-        piece.free = True
-        for other in (piece.before, piece.behind):
-            if other is not None and other.free:
-                self._free.pop(bisect_left(self._free, (other.size, id(other))))
-                piece.size += other.size
-                if other is piece.before:
-                    piece.before = other.before
-                    if piece.before is not None:
-                        piece.before.behind = piece
-                else:
-                    piece.behind = other.behind
-                    if piece.behind is not None:
-                        piece.behind.before = piece
-        self._put(piece)
+    def give(self, size: int, segment: int, begin: int) -> None:
+        """Takes a piece back, and joins it with free neighbours."""
+        before, behind = self._begins.get((segment, begin)), self._sizes.get((segment, begin + size))
+        if behind is not None:
+            size += self._drop(behind, segment, begin + size)[0]
+        if before is not None:
+            size += self._drop(begin - before, segment, before)[0]
+            begin = before
+        self._put(size, segment, begin)
 
-    def _put(self, piece: _Piece) -> None:
-        insort(self._free, (piece.size, id(piece), piece))
+    def _put(self, size: int, segment: int, begin: int) -> None:
+        insort(self._free, (size, segment, begin))
+        self._sizes[segment, begin], self._begins[segment, begin + size] = size, begin
+
+    def _drop(self, size: int, segment: int, begin: int) -> _Piece:
+        del self._sizes[segment, begin], self._begins[segment, begin + size]
+        return self._free.pop(bisect_left(self._free, (size, segment, begin)))
 
     def _segment(self, size: int) -> int:
         if self._small:
@@ -87,7 +76,7 @@ def reserved_bytes(changes: Iterable[Change]) -> int:
         key = id(change.allocation)
         if key in held:
             pool, piece = held.pop(key)
-            pool.give(piece)
+            pool.give(*piece)
         if change.delta > 0:
             size = -(-change.delta // _ROUNDING) * _ROUNDING
             pool = small if size <= _SMALL else large

@@ -1,21 +1,18 @@
-"""`python -m shardwise.train.rehearsing.command < QUESTION`: rehearses ranks of an execution. Writes JSON lines: one as
-each of them begins, and at last what each found, or the sentence with which it was refused.
+"""Rehearses ranks of an execution (`programs/rehearse.py`).
 
 Each rank is a fork of this process, as many at once as there are cores: a process can be in one world only.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import multiprocessing
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,6 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.rehearsing.folder import write_model
 from shardwise.train.rehearsing.rank import rehearse_rank
-from shardwise.train.rehearsing.summary import summary
 
 
 def rehearse_ranks(
@@ -42,9 +38,8 @@ def rehearse_ranks(
     prepared: RunDirectory | None = None,
     begins: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """The `summary` of each of some ranks, or {"refused": sentences}; `job.model` is a folder. `copies`: with those
-    that gloo makes, where processors are rehearsed. `prepared`: as `rehearse_rank` takes it. `begins` is called with
-    each rank before its rehearsal."""
+    """What `rehearse_rank` found of each of some ranks, or {"refused": sentences}. `copies`: with those gloo makes,
+    where processors are rehearsed; `prepared`: as `rehearse_rank` takes it; `begins`: called with each rank before."""
     cores = len(os.sched_getaffinity(0))
     answers: list[dict[str, Any]] = []
     for start in range(0, len(ranks), cores):
@@ -58,28 +53,21 @@ def rehearse_ranks(
 def at_once(ranks: Sequence[int], rehearse: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
     """Each rank in a process of its own: torch remembers groups of an earlier world."""
     context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in ranks]
-    processes = [
-        context.Process(target=_send, args=(pipe[1], rehearse, rank)) for pipe, rank in zip(pipes, ranks, strict=True)
-    ]
-    for process, (_, sending) in zip(processes, pipes, strict=True):
+    started: list[tuple[int, BaseProcess, Connection]] = []
+    for rank in ranks:
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(target=lambda pipe, rank: pipe.send(rehearse(rank)), args=(sending, rank))
         process.start()
         sending.close()
-    answers = [_received(receiving, rank) for (receiving, _), rank in zip(pipes, ranks, strict=True)]
-    for process in processes:
+        started.append((rank, process, receiving))
+    answers: list[dict[str, Any]] = []
+    for rank, process, receiving in started:
+        try:
+            answers.append(receiving.recv())
+        except EOFError:
+            answers.append({"refused": [f"the rehearsal of rank {rank} ended without an answer"]})
         process.join()
     return answers
-
-
-def _send(pipe: Connection, rehearse: Callable[[int], dict[str, Any]], rank: int) -> None:
-    pipe.send(rehearse(rank))
-
-
-def _received(pipe: Connection, rank: int) -> dict[str, Any]:
-    try:
-        return pipe.recv()
-    except EOFError:
-        return {"refused": [f"the rehearsal of rank {rank} ended without an answer"]}
 
 
 def _rehearse(
@@ -89,7 +77,7 @@ def _rehearse(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fakes whose memory is asked for its address
         try:
-            return summary(rehearse_rank(job, execution, rank=rank, casts=not cuda, copies=copies, prepared=prepared))
+            return rehearse_rank(job, execution, rank=rank, casts=not cuda, copies=copies, prepared=prepared)
         except InputError as error:
             return {"refused": [problem.message for problem in error.problems]}
         except ShardwiseError as error:
@@ -98,16 +86,9 @@ def _rehearse(
             return {"refused": [f"rank {rank} would fail: {type(error).__name__}: {said(error)}"]}
 
 
-def main() -> int:
-    """Answers the question of stdin, `job`, `execution`, `ranks`, `cuda`, `config` and `dtype`, on stdout."""
-    logging.disable(logging.WARNING)
-    asked = json.load(sys.stdin)
+def answer(asked: dict[str, Any], *, write: Callable[[dict[str, Any]], None]) -> None:
+    """Answers a question, `job`, `execution`, `ranks`, `cuda`, `config` and `dtype`, by what it writes."""
     job, execution = job_from_data(asked["job"]), from_plain(Execution, asked["execution"])
-    answers, sys.stdout = sys.stdout, sys.stderr
-
-    def write(line: dict[str, Any]) -> None:
-        print(json.dumps(line), file=answers, flush=True)
-
     with tempfile.TemporaryDirectory() as folder:
         if asked["config"] is not None:
             model = write_model(Path(folder) / "model", asked["config"], dtype=getattr(torch, asked["dtype"]))
@@ -115,8 +96,3 @@ def main() -> int:
         ranks, cuda = asked["ranks"], asked["cuda"]
         found = rehearse_ranks(job, execution, ranks, cuda=cuda, begins=lambda rank: write({"begins": rank}))
         write({"ranks": found})
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

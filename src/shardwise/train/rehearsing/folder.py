@@ -40,17 +40,14 @@ def write_rows(run: RunDirectory, job: Job, *, count: int) -> None:
         "sample_source": np.zeros(count),
     }
     folder.mkdir(parents=True)
-    sizes: dict[str, int] = {}
-    for name, kind in DTYPES.items():
-        data = np.asarray(arrays[name]).astype(kind)
+    stored = {name: np.asarray(arrays[name]).astype(kind) for name, kind in DTYPES.items()}
+    for name, data in stored.items():
         data.tofile(folder / f"{name}.bin")
-        sizes[name] = data.nbytes
-    manifest = {"version": VERSION, "sizes": sizes, "files": ["a row of full length"], "weights": [1.0]}
+    files, sizes = ["a row of full length"], {name: data.nbytes for name, data in stored.items()}
+    manifest = {"version": VERSION, "sizes": sizes, "files": files, "weights": [1.0]}
     write_json(folder / "manifest.json", {**manifest, "packed": job.data.packing, "max_length": length})
-    described = {"folder": str(folder), "files": ["a row of full length"]}
-    counts = {"num_samples": count, "num_tokens": count * length}
-    data = {"train": {**described, **counts}, "eval": None, "padding_id": 0, "fingerprint": "rehearsal"}
-    write_json(run.data, data)
+    train = {"folder": str(folder), "files": files, "num_samples": count, "num_tokens": count * length}
+    write_json(run.data, {"train": train, "eval": None, "padding_id": 0, "fingerprint": "rehearsal"})
 
 
 def write_model(folder: Path, config: dict[str, Any], *, dtype: torch.dtype) -> Path:

@@ -1,15 +1,16 @@
 """The storages that a training on fake tensors has alive: what was allocated and freed, in order, and by whom.
 
-A FakeTensor has a storage with a size and no memory. It lives as long as the tensors that share it, as a real one does,
-so that what is counted here is what an allocator would be asked for.
+A FakeTensor's storage has a size and no memory, and lives as long as the tensors that share it, as a real one does.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,16 +22,44 @@ from torch.utils._pytree import tree_leaves
 
 from shardwise.parallel.ownership import local_part
 from shardwise.train.precision import type_name
-from shardwise.train.rehearsing.makers import ASKS, maker_of
 
 _aten, _prim = torch.ops.aten, torch.ops.prim
-
 
 #: Collectives that gloo, which moves tensors between processors, makes a copy for: of which argument.
 _COPIED: dict[Any, int] = {
     torch.ops.c10d._allgather_base_.default: 0,
     torch.ops.c10d._reduce_scatter_base_.default: 1,
     torch.ops._c10d_functional.reduce_scatter_tensor.default: 0,
+}
+
+#: No part: DTensor asks what shape a result has, by tensors that it never has numbers for.
+_ASKS = "shapes"
+
+#: Part of a file's path -> part of a rank's memory, the first that fits; None looks further out.
+_PARTS: tuple[tuple[str, str | None], ...] = (
+    ("/shardwise/train/rehearsing/", None),
+    ("/shardwise/train/cross_entropy.py", "logits"),
+    ("/shardwise/train/optim.py", "temporary"),
+    ("/shardwise/train/update.py", "temporary"),
+    ("/shardwise/parallel/recompute.py", None),
+    ("/shardwise/parallel/single_stage.py", "activations"),
+    ("/shardwise/parallel/", "communication"),
+    ("/shardwise/", "activations"),
+    ("/torch/distributed/pipelining/", "activations"),
+    *((f"/torch/distributed/tensor/{file}.py", _ASKS) for file in ("_op_schema", "_sharding_prop")),
+    ("/torch/distributed/", "communication"),
+    ("/torch/nn/parallel/", "communication"),
+    ("/torch/optim/", "temporary"),
+    ("/transformers/", "activations"),
+    ("/peft/", "activations"),
+)
+
+#: Functions in which something else is made than in the rest of their file: of the loss, and of the pipeline.
+_FUNCTIONS = {
+    "/shardwise/train/cross_entropy.py": {"_learn": "gradients", "forward": "activations"},
+    "/shardwise/parallel/pipeline.py": dict.fromkeys(
+        ("_backward", "_backward_input", "_backward_weight", "_forward"), "activations"
+    ),
 }
 
 
@@ -43,6 +72,7 @@ class Allocation:
     maker: str
     shape: tuple[int, ...]
     dtype: str
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +89,7 @@ class Ledger(TorchDispatchMode):
     what would be read of a fake tensor is 1.
 
     Args:
-        casts: elementwise operators make copies of what is not in their common type, as on a processor; a GPU's read
-            and write any.
+        casts: elementwise operators make copies of what is not in their common type, as on a processor.
         copies: gloo's of what it gathers and scatters.
 
     Attributes:
@@ -75,8 +104,8 @@ class Ledger(TorchDispatchMode):
         self.instant = "loading"
         self.is_on = False
         self.changes: list[Change] = []
-        self._live: dict[int, tuple[Any, Allocation, list[int]]] = {}
-        self._passing: list[tuple[Allocation, list[int]]] = []
+        self._live: dict[int, tuple[Any, Allocation]] = {}
+        self._passing: list[Allocation] = []
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Ledger:
@@ -85,7 +114,8 @@ class Ledger(TorchDispatchMode):
 
         def resized(self: torch.UntypedStorage, size: int) -> Any:
             made = resize(self, size)
-            ledger._resized(self)
+            if self._cdata in ledger._live:
+                ledger._change(ledger._live[self._cdata][1], self.nbytes())
             return made
 
         torch.UntypedStorage.resize_ = resized
@@ -109,7 +139,9 @@ class Ledger(TorchDispatchMode):
         # DDP writes the order of its buckets into an empty tensor of 32-bit numbers, and reads it back.
         indices = func is _aten.empty.memory_format and kwargs.get("dtype") == torch.int32
         fakes = any(issubclass(kind, FakeTensor) for kind in types)
-        if indices or (not fakes and _are_numbers(tree_leaves((args, kwargs)))):
+        real = [] if fakes else [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        # Not on the meta device, from which parameters are made.
+        if indices or (real and not any(tensor.is_meta for tensor in real)):
             with _disable_current_modes():
                 return func(*args, **kwargs)
         if func is _aten._local_scalar_dense.default:
@@ -123,7 +155,7 @@ class Ledger(TorchDispatchMode):
             if isinstance(tensor, FakeTensor):
                 self._note(tensor, func, args)
         while self._passing:
-            self._change(*self._passing.pop(), 0)
+            self._change(self._passing.pop(), 0)
         return made
 
     def tag(self, tensors: Iterable[torch.Tensor], part: str) -> int:
@@ -134,19 +166,24 @@ class Ledger(TorchDispatchMode):
                 self._live[key][1].part = part
         return sum(storages.values())
 
-    def take_in(self, tensor: torch.Tensor, part: str) -> None:
-        """Counts a fake tensor that no operator made."""
-        self._add(tensor, Allocation(part, "", tuple(tensor.shape), type_name(tensor.dtype)))
+    def take_in(self, tensor: torch.Tensor, part: str, maker: str = "") -> None:
+        """Counts a fake tensor's storage; without `maker`, one that no operator made."""
+        allocation = Allocation(part, maker, tuple(tensor.shape), type_name(tensor.dtype))
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+
+        def drop(_: Any) -> None:
+            self._change(self._live.pop(key)[1], 0)
+
+        self._live[key] = (weakref.ref(storage, drop), allocation)
+        self._change(allocation, storage.nbytes())
 
     def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
-        if tensor.untyped_storage()._cdata in self._live:
-            return
-        part, maker = maker_of()
-        if part == ASKS:
-            return
-        if func is _aten._to_copy.default and isinstance(args[0], nn.Parameter):
-            part = "temporary"  # autocast's copy of a weight
-        self._add(tensor, Allocation(part, maker, tuple(tensor.shape), type_name(tensor.dtype)))
+        part, maker = _maker() if tensor.untyped_storage()._cdata not in self._live else (_ASKS, "")
+        if part != _ASKS:
+            # A parameter's copy is autocast's.
+            is_cast = func is _aten._to_copy.default and isinstance(args[0], nn.Parameter)
+            self.take_in(tensor, "temporary" if is_cast else part, maker)
 
     def _cast(self, args: Any, out: torch.Tensor | None) -> None:
         """Counts copies of operands in the common type, which live as long as the operator."""
@@ -160,38 +197,36 @@ class Ledger(TorchDispatchMode):
 
     def _pass(self, like: torch.Tensor, dtype: torch.dtype) -> None:
         """Counts a copy of a tensor in a type, until the operator at hand is done."""
-        part, maker = maker_of()
-        if part == ASKS:
-            return
-        copy, size = Allocation(part, maker, tuple(like.shape), type_name(dtype)), [0]
-        self._change(copy, size, like.numel() * dtype.itemsize)
-        self._passing.append((copy, size))
+        part, maker = _maker()
+        if part != _ASKS:
+            self._passing.append(Allocation(part, maker, tuple(like.shape), type_name(dtype)))
+            self._change(self._passing[-1], like.numel() * dtype.itemsize)
 
-    def _add(self, tensor: torch.Tensor, allocation: Allocation) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, [0]
-        self._live[key] = (weakref.ref(storage, self._dropping(key)), allocation, size)
-        self._change(allocation, size, storage.nbytes())
+    def _change(self, allocation: Allocation, now: int) -> None:
+        if now != allocation.size:
+            self.changes.append(Change(allocation, now - allocation.size, self.instant))
+            allocation.size = now
 
-    def _dropping(self, key: int) -> Callable[[Any], None]:
-        def drop(_: Any) -> None:
-            _reference, allocation, size = self._live.pop(key)
-            self._change(allocation, size, 0)
 
-        return drop
-
-    def _resized(self, storage: torch.UntypedStorage) -> None:
-        known = self._live.get(storage._cdata)
+def _maker() -> tuple[str, str]:
+    """Who asks for memory, (part, function): the nearest function of a known library on the stack."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        known = _known(frame.f_code)
         if known is not None:
-            self._change(known[1], known[2], storage.nbytes())
-
-    def _change(self, allocation: Allocation, size: list[int], now: int) -> None:
-        if now != size[0]:
-            self.changes.append(Change(allocation, now - size[0], self.instant))
-            size[0] = now
+            return known
+        frame = frame.f_back
+    return "temporary", ""
 
 
-def _are_numbers(leaves: Iterable[Any]) -> bool:
-    """Whether there are tensors, all with numbers: not on the meta device, from which parameters are made."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return bool(tensors) and not any(tensor.is_meta for tensor in tensors)
+@cache
+def _known(code: CodeType) -> tuple[str, str] | None:
+    path = code.co_filename.replace("\\", "/")
+    part = next((part for piece, part in _PARTS if piece in path), None)
+    if part is None:
+        return None
+    part = next((named.get(code.co_name, part) for file, named in _FUNCTIONS.items() if path.endswith(file)), part)
+    for root in ("/shardwise/", "/torch/", "/transformers/", "/peft/"):
+        if root in path:
+            path = root.strip("/") + "/" + path.rpartition(root)[2]
+    return part, f"{path.removesuffix('.py').replace('/', '.')}.{code.co_name}"

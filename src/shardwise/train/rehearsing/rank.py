@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwise.data.micro_batches import GlobalBatch
+from shardwise.models.anatomy import find_blocks
 from shardwise.models.load import materialise
 from shardwise.models.weights import Weights
 from shardwise.parallel import ddp
@@ -30,49 +33,63 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.build import Build, build
 from shardwise.train.loop import launch
+from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
+from shardwise.train.rehearsing.allocator import reserved_bytes
 from shardwise.train.rehearsing.folder import FILE_TYPES, write_rows
-from shardwise.train.rehearsing.instants import follow_instants
-from shardwise.train.rehearsing.ledger import Ledger
+from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
 from shardwise.train.watching.journal import Journal
 
 #: The second has optimizer states.
 _STEPS = 2
+#: Groups of alike tensors that are named.
+_NAMED = 12
 _CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rehearsed:
-    """A rank's rehearsal: what it holds after a step, with the gradients of it, and all that it allocated; `begun`: how
-    many changes of the ledger there were as each step began."""
-
-    rank: int
-    held: Held
-    ledger: Ledger
-    begun: tuple[int, ...]
 
 
 def rehearse_rank(
     job: Job, execution: Execution, *, rank: int, casts: bool, copies: bool, prepared: RunDirectory | None = None
-) -> Rehearsed:
-    """Takes two steps of a job on one rank of an execution's world.
-
-    Args:
-        job: its model is a folder.
-        casts, copies: as a `Ledger` takes them.
-        prepared: a run whose rows are taken, for all steps of the job; else they are as long as `max_length`.
-
-    Raises what building and stepping raise.
-    """
+) -> dict[str, Any]:
+    """Takes two steps of a job, whose model is a folder, on one rank of an execution's world. `casts`, `copies`: as a
+    `Ledger` takes them; `prepared`: a run whose rows are taken, for all steps of the job; else they are as long as
+    `max_length`. Returns the fields of `spec.rehearsal.RankRehearsal`, without the ranks, and `step_peaks`. Raises what
+    building and stepping raise."""
     ledger = Ledger(casts=casts, copies=copies)
-    if prepared is not None:
-        with alone(execution.layout, rank=rank) as world:
-            return _rehearsed(prepared, job, execution, world=world, ledger=ledger)
-    job, asked = two_steps(job, execution)
-    with tempfile.TemporaryDirectory() as root, alone(asked.layout, rank=rank) as world:
-        run = RunDirectory(Path(root))
-        write_rows(run, job, count=job.train.global_batch_size)
-        return _rehearsed(run, job, asked, world=world, ledger=ledger)
+    if prepared is None:
+        job, execution = two_steps(job, execution)
+    with tempfile.TemporaryDirectory() as root, alone(execution.layout, rank=rank) as world:
+        run = prepared or RunDirectory(Path(root))
+        if prepared is None:
+            write_rows(run, job, count=job.train.global_batch_size)
+        now, begun = _rehearsed(run, job, execution, world=world, ledger=ledger)
+        return _summary(now, ledger.changes, begun=begun)
+
+
+def _summary(now: Held, changes: Sequence[Change], *, begun: Sequence[int]) -> dict[str, Any]:
+    """`now`: what is held after a step, with its gradients; `begun`: how many changes there were as each step began."""
+    total = list(accumulate(change.delta for change in changes))
+    at, high = max(range(len(total)), key=total.__getitem__), dict[str, int]()
+    for change, there in zip(changes, total, strict=True):
+        high[change.instant] = max(high.get(change.instant, 0), there)
+    alive: Counter[int] = Counter()
+    allocations: dict[int, Allocation] = {}
+    for change in changes[: at + 1]:
+        alive[id(change.allocation)] += change.delta
+        allocations[id(change.allocation)] = change.allocation
+    at_peak = [(allocations[key], size) for key, size in alive.items() if size]
+    parts: Counter[str] = Counter()
+    for allocation, size in at_peak:
+        parts[allocation.part] += size
+    return {
+        "held": {"weights": now.weights, "gradients": now.gradients, "optimizer": now.optimizer},
+        "peak_bytes": sum(parts.values()),
+        "peak_reserved_bytes": reserved_bytes(changes),
+        "peak_instant": changes[at].instant,
+        "parts": dict(parts),
+        "instants": high,
+        "step_peaks": [max(total[start:end]) for start, end in pairwise([*begun, len(changes)])],
+        "tensors": _alike(at_peak),
+    }
 
 
 def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
@@ -116,7 +133,9 @@ def _done(result: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     return future
 
 
-def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: World, ledger: Ledger) -> Rehearsed:
+def _rehearsed(
+    run: RunDirectory, job: Job, execution: Execution, *, world: World, ledger: Ledger
+) -> tuple[Held, tuple[int, ...]]:
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
     with ExitStack() as modes:
 
@@ -125,7 +144,9 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
             if not ledger.is_on:
                 modes.enter_context(fakes)
                 modes.enter_context(ledger)
-            vars(weights)["read"] = _unread(weights)
+            vars(weights)["read"] = lambda name, *, offsets, lengths: torch.empty(  # noqa: ARG005
+                tuple(lengths), dtype=FILE_TYPES[weights.type(name)]
+            )
             materialise(model, weights=weights, **given)
             for module in model.modules():
                 for name, buffer in module._buffers.items():
@@ -134,20 +155,38 @@ def _rehearsed(run: RunDirectory, job: Job, execution: Execution, *, world: Worl
                         ledger.take_in(made, "weights")
 
         built = build(run, job, execution, world=world, journal=Journal(run=run, rank=world.rank), fill=fill)
-        now, begun = _stepped(built, ledger, fakes)
-        return Rehearsed(rank=world.rank, held=now, ledger=ledger, begun=begun)
+        return _stepped(built, ledger, fakes)
 
 
-def _unread(weights: Weights) -> Any:
-    def read(name: str, *, offsets: Any, lengths: Any) -> torch.Tensor:
-        del offsets
-        return torch.empty(tuple(lengths), dtype=FILE_TYPES[weights.type(name)])
+def _follow_instants(built: Build, ledger: Ledger) -> None:
+    """From now on the ledger's instant is what happens, in the planner's names."""
 
-    return read
+    def turn(instant: str) -> None:
+        ledger.instant = instant
+
+    def follow(module: nn.Module, *, forward: str, backward: str) -> None:
+        def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            made = output[0] if isinstance(output, tuple) else output
+            if isinstance(made, torch.Tensor) and made.requires_grad:
+                made.register_hook(lambda _: turn(backward))
+
+        module.register_forward_pre_hook(lambda *_: turn(forward), prepend=True)
+        module.register_forward_hook(leave, prepend=True)
+
+    for root in (m for spread in built.model.spread.modules for m in spread.modules() if isinstance(m, LossModule)):
+        model: Any = root.model
+        blocks = find_blocks(getattr(model, model.base_model_prefix), num_layers=model.config.num_hidden_layers)
+        for index, block in enumerate(blocks):
+            if next(block.parameters(), None) is not None:
+                follow(block, forward=f"forward of layer {index}", backward=f"backward of layer {index}")
+        if root.head_loss is not None:
+            follow(root.head_loss, forward="end of forward", backward="backward of the loss")
+    built.optimizer.register_step_pre_hook(lambda *_: turn("optimizer step"))
+    built.optimizer.register_step_post_hook(lambda *_: turn("between steps"))
 
 
 def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held, tuple[int, ...]]:
-    follow_instants(built, ledger)
+    _follow_instants(built, ledger)
     gradients: list[int] = []
     begun: list[int] = []
 
@@ -170,20 +209,27 @@ def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held,
         begun.append(len(ledger.changes))
         update = launch(built, _faked(batch, fakes))
         update.figures  # noqa: B018 - as the loop reads them
-        ledger.tag(_states(built.optimizer), "optimizer")
+        every = (one for state in built.optimizer.state.values() for one in state.values())
+        ledger.tag((one for one in every if isinstance(one, torch.Tensor)), "optimizer")
         del update
     now = held((p for _, p in built.model.parameters), built.optimizer)
     return replace(now, gradients=max(gradients, default=0)), tuple(begun)
 
 
-def _states(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [v for state in optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
-
-
 def _faked(batch: GlobalBatch, fakes: FakeTensorMode) -> GlobalBatch:
     """What a forward reads, without numbers; labels have them, because the host chooses among positions."""
-    micros = [
-        replace(m, input_ids=fakes.from_tensor(m.input_ids), position_ids=fakes.from_tensor(m.position_ids))
-        for m in batch.micro_batches
-    ]
+    made = fakes.from_tensor
+    micros = (replace(m, input_ids=made(m.input_ids), position_ids=made(m.position_ids)) for m in batch.micro_batches)
     return replace(batch, micro_batches=tuple(micros))
+
+
+def _alike(there: Sequence[tuple[Allocation, int]]) -> list[dict[str, Any]]:
+    """The largest groups of tensors that are alike."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for one, size in there:
+        groups.setdefault((one.part, one.maker, one.dtype, one.shape), []).append(size)
+    largest = sorted(groups.items(), key=lambda group: -sum(group[1]))[:_NAMED]
+    return [
+        {"part": part, "maker": maker, "dtype": dtype, "shape": shape, "count": len(sizes), "bytes": sum(sizes)}
+        for (part, maker, dtype, shape), sizes in largest
+    ]

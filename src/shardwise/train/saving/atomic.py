@@ -20,8 +20,6 @@ from shardwise.units import format_bytes
 
 T = TypeVar("T")
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
 
 class SaveError(ShardwiseError):
     """A file action failed on some rank; every rank raises this with the same message."""
@@ -36,35 +34,31 @@ def together(world: World, action: Callable[[], T], *, what: str, into: Path | N
         result = action()
     except Exception as error:  # noqa: BLE001  # raised again on every rank
         failure = f"{type(error).__name__}: {error}"
-        if into is not None and isinstance(error, OSError) and error.errno in _NO_ROOM:
-            failure = f"{error.strerror}: {no_room(into, size=size)}"
+        if into is not None and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            has = shutil.disk_usage(into).free + sum(file.stat().st_size for file in into.rglob("*") if file.is_file())
+            failure = (  # its files will be removed
+                f"{error.strerror}: {format_bytes(size)} were to be written, and the disk of {into.parent} had "
+                f"{format_bytes(has)} free; free some, or lower train.save_total_limit"
+            )
     for rank, reason in enumerate(gather(world, failure)):
         if reason is not None:
             raise SaveError(f"{what} failed on rank {rank}: {reason}")
     return result
 
 
-def no_room(folder: Path, *, size: int) -> str:
-    """What a disk has, and what was to be written into a new folder there, whose files will be removed."""
-    has = shutil.disk_usage(folder).free + sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    written = f"{format_bytes(size)} were to be written, and the disk of {folder.parent} had {format_bytes(has)} free"
-    return f"{written}; free some, or lower train.save_total_limit"
-
-
 @contextmanager
 def staged(world: World, target: Path) -> Iterator[Path]:
     """A new folder beside the target that all ranks fill; on leaving, one rename makes it the target. On failure it is
     removed, and the target is as it was."""
-    folder = open_stage(world, target)
-    with removed_on_error(folder):
+    with removed_on_error(open_stage(world, target)) as folder:
         yield folder
         commit_stage(world, folder, target)
 
 
 def open_stage(world: World, target: Path) -> Path:
     """Makes a new folder beside the target, on all ranks."""
-    folder = target.with_name(gather(world, f".{target.name}.{uuid.uuid4().hex[:8]}")[0])
-    with removed_on_error(folder):
+    made = target.with_name(gather(world, f".{target.name}.{uuid.uuid4().hex[:8]}")[0])
+    with removed_on_error(made) as folder:
         together(world, lambda: folder.mkdir(parents=True, exist_ok=True), what=f"making a folder for {target.name}")
     return folder
 
@@ -75,10 +69,10 @@ def commit_stage(world: World, folder: Path, target: Path) -> None:
 
 
 @contextmanager
-def removed_on_error(folder: Path) -> Iterator[None]:
+def removed_on_error(folder: Path) -> Iterator[Path]:
     """Removes a new folder if the body fails, on every rank: machines may have one each."""
     try:
-        yield
+        yield folder
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -86,12 +80,10 @@ def removed_on_error(folder: Path) -> Iterator[None]:
 
 def commit(folder: Path, target: Path) -> None:
     """Syncs a folder to disk and renames it to the target; if a rename fails, an old target is restored."""
-    for inner in sorted(path for path in folder.rglob("*") if path.is_dir()):
+    for inner in (*sorted(path for path in folder.rglob("*") if path.is_dir()), folder):
         sync_folder(inner)
-    sync_folder(folder)
-    replaced = target.with_name(f".{target.name}.replaced")
+    replaced, replaces = target.with_name(f".{target.name}.replaced"), target.exists()
     shutil.rmtree(replaced, ignore_errors=True)
-    replaces = target.exists()
     if replaces:
         target.rename(replaced)
     try:
@@ -118,6 +110,5 @@ def remove_leftovers(folder: Path) -> None:
         target = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
         if not target.exists():
             replaced.rename(target)
-    for pattern in (".checkpoint-*", ".final.*"):
-        for leftover in folder.glob(pattern):
-            shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in (*folder.glob(".checkpoint-*"), *folder.glob(".final.*")):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -1,10 +1,11 @@
-"""Background writing of checkpoints: copies in host memory, and a thread."""
+"""Work beside training: copies in host memory and a thread that writes them; operators of one thread beside others."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -20,12 +21,13 @@ class HostBuffers:
 
     def of(self, tensors: Mapping[str, torch.Tensor], *, device: torch.device) -> dict[str, torch.Tensor]:
         """Copies tensors as they are now, by the same names; valid until the next call."""
+        on_gpu = device.type == "cuda"
         for name, tensor in tensors.items():
             copy = self._kept.get(name)
-            if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-                self._kept[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=device.type == "cuda")
-            self._kept[name].copy_(tensor, non_blocking=True)
-        if device.type == "cuda":
+            if copy is None or (copy.shape, copy.dtype) != (tensor.shape, tensor.dtype):
+                copy = self._kept[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_gpu)
+            copy.copy_(tensor, non_blocking=True)
+        if on_gpu:
             torch.cuda.synchronize(device)
         return {name: self._kept[name] for name in tensors}
 
@@ -47,3 +49,15 @@ def in_background(action: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name="checkpoint", daemon=True).start()
     return future
+
+
+@contextmanager
+def serial_operators() -> Iterator[int]:
+    """Inside, each operator takes one thread, in new threads too; yields how many it took before. OpenMP's threads spin
+    while they wait for the next operator, on cores that are to hash, write and compare."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)

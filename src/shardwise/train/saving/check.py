@@ -7,7 +7,6 @@ transformers or PEFT which tensors it will load.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,12 +23,11 @@ from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, kin_of, read_config
 from shardwise.models.weights import bounds_of, read_part
 from shardwise.parallel.ownership import Ownership
+from shardwise.spec.run import read_json
 from shardwise.train.guards.replicas import bits
-from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result
-from shardwise.train.saving.pieces import TensorShard, piece
-from shardwise.train.saving.threads import serial_operators
-
-Shape = tuple[int, ...]
+from shardwise.train.saving.background import serial_operators
+from shardwise.train.saving.checkpoint_reader import TensorShard, piece
+from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result, Shape
 
 #: Elements that are cast and compared at once.
 _AT_ONCE = 2**20
@@ -47,22 +45,21 @@ class Compared:
 
 def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
     """Compares what this rank owns with the files, bit for bit, several parameters at a time."""
-    dtype = result.saved_dtype
     mine = [(name, piece(name, p)) for name, p in result.saved if ownership.counts(name, p)]
     with _opened(folder) as handles, serial_operators() as threads, ThreadPoolExecutor(min(4, threads)) as pool:
 
-        def look(name: str, part: TensorShard) -> tuple[list[str], bool]:
+        def look(part: TensorShard) -> list[tuple[str | None, bool]]:
             if not part.local.numel():
-                return [], True
-            spans = result.spans(name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))
-            seen = [_look(handles, key, at, live=part.local[here], dtype=dtype) for key, at, here in spans]
-            return [fault for fault, _ in seen if fault], all(is_finite for _, is_finite in seen)
+                return []
+            spans = result.spans(part.name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))
+            return [_look(handles, key, at, live=part.local[w], dtype=result.saved_dtype) for key, at, w in spans]
 
-        looks = list(pool.map(lambda one: look(*one), mine))
+        looks = list(pool.map(look, (part for _, part in mine)))
     halves = [part.local for name, part in mine if ".lora_B." in name]
+    seen = [(name, fault, is_finite) for (name, _), each in zip(mine, looks, strict=True) for fault, is_finite in each]
     return Compared(
-        faults=[fault for faults, _ in looks for fault in faults],
-        not_finite=[result.key(name) for (name, _), (_, is_finite) in zip(mine, looks, strict=True) if not is_finite],
+        faults=[fault for _, fault, _ in seen if fault],
+        not_finite=[result.key(name) for name, _, is_finite in seen if not is_finite],
         adapters_moved=any(bool(local.any()) for local in halves) if halves else None,
     )
 
@@ -74,8 +71,7 @@ def _look(
     time, which a processor's cache holds."""
     stored = read_part(handles[key], key, at) if key in handles else None
     same = stored is not None and (stored.dtype, stored.shape) == (dtype, live.shape)
-    is_finite = True
-    others = stored if stored is not None and same else live
+    is_finite, others = True, stored if stored is not None and same else live
     for one, other in zip(live.flatten().split(_AT_ONCE), others.flatten().split(_AT_ONCE), strict=True):
         cast = one.to(dtype).cpu()
         is_finite = is_finite and bool(bounds_of(cast).isfinite().all())
@@ -85,27 +81,13 @@ def _look(
 
 
 def folder_faults(folder: Path, result: Result) -> list[str]:
-    """What `from_pretrained` would miss in the folder, or not use, as sentences."""
+    """What `from_pretrained` would miss in the folder, or not use, as sentences; of tied weights one is enough."""
     with _opened(folder) as handles:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
-    if result.adapters is None:
-        return _model_faults(folder, stored)
-    base = build_on_meta(copy.deepcopy(cast(Any, result.model).config), attn_implementation="eager")
-    expected = expected_tensors(base, folder)
-    return _differences([(key,) for key in expected], expected=expected, stored=stored)
-
-
-def warnings_of(ranks: Sequence[Compared], *, trained: bool) -> list[str]:
-    """Warnings about weights that were saved as they are; `trained`: some learning rate was above zero."""
-    found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
-    moved = [one.adapters_moved for one in ranks if one.adapters_moved is not None]
-    if trained and moved and not any(moved):
-        found.append("every lora_B is zero: the adapter changes nothing")
-    return found
-
-
-def _model_faults(folder: Path, stored: dict[str, Shape]) -> list[str]:
-    """As `folder_faults`, for a whole model; of tied weights one is enough."""
+    if result.adapters is not None:
+        base = build_on_meta(copy.deepcopy(cast(Any, result.model).config), attn_implementation="eager")
+        expected = expected_tensors(base, folder)
+        return _differences([(key,) for key in expected], expected=expected, stored=stored)
     model = build_on_meta(read_config(folder), attn_implementation="eager")
     keys = Keys(model, stored)
     found = {name: shape for key, shape in stored.items() if (name := keys.names[key]) not in keys.stacks}
@@ -115,22 +97,26 @@ def _model_faults(folder: Path, stored: dict[str, Shape]) -> list[str]:
     return _differences(groups, expected=expected, stored=found)
 
 
+def warnings_of(ranks: Sequence[Compared], *, trained: bool) -> list[str]:
+    """Warnings about weights that were saved as they are; `trained`: some learning rate was above zero."""
+    found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
+    if trained and {one.adapters_moved for one in ranks} in ({False}, {False, None}):
+        found.append("every lora_B is zero: the adapter changes nothing")
+    return found
+
+
 def _differences(groups: Any, *, expected: dict[str, Shape], stored: dict[str, Shape]) -> list[str]:
     """Of each group one name must be stored, with the expected shape, and nothing else."""
     faults = [f"{group[0]} is missing" for group in groups if not any(name in stored for name in group)]
     faults += [f"{name} has no place in the model" for name in stored.keys() - expected.keys()]
-    for name in stored.keys() & expected.keys():
-        if stored[name] != expected[name]:
-            faults.append(f"{name} has the shape {stored[name]}; expected {expected[name]}")
-    return faults
+    wrong = [name for name in stored.keys() & expected.keys() if stored[name] != expected[name]]
+    return faults + [f"{name} has the shape {stored[name]}; expected {expected[name]}" for name in wrong]
 
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[dict[str, Any]]:
     """The open file of each key, of the files that `from_pretrained` opens."""
-    if (folder / INDEX).is_file():
-        files = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-    else:
-        files = [ADAPTER if (folder / ADAPTER).is_file() else WEIGHTS]
-    handles = [safe_open(folder / name, framework="pt") for name in files]
+    files = {*((read_json(folder / INDEX) or {}).get("weight_map") or {}).values()}
+    files = files or {ADAPTER if (folder / ADAPTER).is_file() else WEIGHTS}
+    handles = [safe_open(folder / name, framework="pt") for name in sorted(files)]
     yield {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118  # a handle is no mapping

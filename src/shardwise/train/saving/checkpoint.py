@@ -25,21 +25,26 @@ from shardwise.spec.result import file_fault
 from shardwise.spec.run import CHECKPOINT_PREFIX, RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.loss_scale import LossScale
-from shardwise.train.precision import type_name
 from shardwise.train.saving.atomic import SaveError, commit_stage, open_stage, removed_on_error, together
 from shardwise.train.saving.background import HostBuffers, in_background
-from shardwise.train.saving.checkpoint_reader import FORMAT_VERSION, MANIFEST, Reader, digest, read_manifest
+from shardwise.train.saving.checkpoint_reader import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Reader,
+    digest,
+    live_pieces,
+    random_state,
+    read_manifest,
+    restore_random,
+)
 from shardwise.train.saving.identity import refuse_another
-from shardwise.train.saving.pieces import TensorShard, optimizer_pieces, weight_pieces
-from shardwise.train.saving.random_state import random_state, restore_random
 from shardwise.train.saving.safetensors_writer import write_tensors
 from shardwise.train.watching.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Writing:
-    """A checkpoint that this rank is writing: its temporary folder, its pieces, bytes to write, and what the
-    written file has."""
+    """A checkpoint that this rank is writing: in a temporary `folder`; `size`: bytes to write."""
 
     step: int
     folder: Path
@@ -54,13 +59,8 @@ class Checkpoints:
     """Saves and restores the state of one run.
 
     A step waits for a copy to host memory; a thread writes it, and a later step commits it when all ranks have written.
-
-    Attributes:
-        ownership: which pieces this rank writes.
-        identity: of job, model and data; a checkpoint of another one is refused.
-        seed: from which random generators start on another layout.
-        keep: how many checkpoints stay, or None for all.
-    """
+    `ownership`: which pieces this rank writes; `identity`: of job, model and data, a checkpoint of another one is
+    refused; `seed`: from which random generators start on another layout; `keep`: how many stay, or None for all."""
 
     run: RunDirectory
     world: World
@@ -89,19 +89,17 @@ class Checkpoints:
         except SaveError as error:
             self._give_up(step, error)
             return False
-        weights = weight_pieces(self.parameters, counted=self.ownership.counts)
-        states = optimizer_pieces(self.stepped, self.optimizer, counted=self.ownership.counts)
-        pieces = [piece for piece in (*weights, *states) if piece.local.numel()]
+        pieces = live_pieces(self.parameters, self.stepped, self.optimizer, counted=self.ownership.counts)
+        pieces = [piece for piece in pieces if piece.local.numel()]
         tensors = self._copies.of({p.name: p.local for p in pieces}, device=self.world.device)
         tensors |= random_state(self.world.device)
-        path = folder / _file_of(self.world.rank)
         writing = _Writing(
             step=step,
             folder=folder,
-            pieces=[_describe(p) for p in pieces],
+            pieces=[p.to_json() for p in pieces],
             scale=self.scale.to_json(),
             size=sum(tensor.nbytes for tensor in tensors.values()),
-            file=in_background(lambda: write_tensors(path, tensors)),
+            file=in_background(lambda: write_tensors(folder / _file_of(self.world.rank), tensors)),
         )
         self._writing.append(writing)
         return True
@@ -134,35 +132,17 @@ class Checkpoints:
         self.journal.warn(f"checkpoint-{step} was not saved: {error}")
 
     def _write_manifest(self, writing: _Writing) -> None:
-        name, first = _file_of(self.world.rank), self.world.is_first
         size = sum(gather(self.world, writing.size))
-        record = together(self.world, writing.file.result, what="writing a checkpoint", into=writing.folder, size=size)
-        written = gather(self.world, {"file": name, **record, "pieces": writing.pieces})
-        manifest = self._manifest(writing, written)
-        manifest["sha256"] = digest(manifest)
-
-        def complete() -> None:
-            for file, recorded in manifest["files"].items():
-                path = writing.folder / file
-                if not path.is_file() or path.stat().st_size != recorded["size"]:
-                    raise FileNotFoundError(
-                        f"{file}, which another rank wrote, is not here as it was written; all ranks must share "
-                        f"{writing.folder.parent}"
-                    )
-            write_json(writing.folder / MANIFEST, manifest)
-
-        together(
-            self.world, lambda: complete() if first else None, what="writing a manifest", into=writing.folder, size=size
-        )
-
-    def _manifest(self, writing: _Writing, written: list[dict[str, Any]]) -> dict[str, Any]:
+        room = {"into": writing.folder, "size": size}
+        record = together(self.world, writing.file.result, what="writing a checkpoint", **room)
+        written = gather(self.world, {"file": _file_of(self.world.rank), **record, "pieces": writing.pieces})
         tensors: dict[str, Any] = {}
         for entry in written:
-            for described in entry["pieces"]:
-                new = {"shape": described["shape"], "dtype": described["dtype"], "slices": []}
-                window = {"file": entry["file"], "offsets": described["offsets"], "lengths": described["lengths"]}
-                tensors.setdefault(described["name"], new)["slices"].append(window)
-        return {
+            for piece in entry["pieces"]:
+                of_all = {"shape": piece["shape"], "dtype": piece["dtype"], "slices": []}
+                window = {"file": entry["file"], "offsets": piece["offsets"], "lengths": piece["lengths"]}
+                tensors.setdefault(piece["name"], of_all)["slices"].append(window)
+        manifest = {
             "format_version": FORMAT_VERSION,
             "step": writing.step,
             "loss_scale": writing.scale,
@@ -175,28 +155,37 @@ class Checkpoints:
             "files": {entry["file"]: {"size": entry["size"], "sha256": entry["sha256"]} for entry in written},
         }
 
+        def complete() -> None:
+            for file, recorded in manifest["files"].items():
+                path = writing.folder / file
+                if not path.is_file() or path.stat().st_size != recorded["size"]:
+                    raise FileNotFoundError(
+                        f"{file}, which another rank wrote, is not here as it was written; all ranks must share "
+                        f"{writing.folder.parent}"
+                    )
+            write_json(writing.folder / MANIFEST, {**manifest, "sha256": digest(manifest)})
+
+        on_first = complete if self.world.is_first else lambda: None
+        together(self.world, on_first, what="writing a manifest", **room)
+
     def _prune(self, *, newest: int) -> None:
         """Removes old checkpoints after a commit; later ones than the newest were skipped as damaged."""
         if self.keep is None:
             return
-        older = [(step, folder) for step, folder in self.run.checkpoints() if step != newest]
-        whole = [folder for step, folder in older if step < newest]
-        damaged = [folder for step, folder in older if step > newest]
-        for folder in whole[self.keep - 1 :] + damaged:
+        older = [folder for step, folder in self.run.checkpoints() if step < newest]
+        damaged = [folder for step, folder in self.run.checkpoints() if step > newest]
+        for folder in older[self.keep - 1 :] + damaged:
             shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self) -> int:
-        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0 where there is none.
-
-        Raises:
-            ModelError: the newest whole checkpoint belongs to another job or other data.
-            SaveError: there are checkpoints and none loads. Training from step 0 would overwrite them.
-        """
+        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0 where there is none. Raises
+        ModelError: the newest whole one belongs to another job or other data; SaveError: there are checkpoints and none
+        loads. Training from step 0 would overwrite them."""
         faults: list[str] = []
         self.journal.turn_to("reading checkpoints")
         for name in self.run.unfinished():
             self.journal.warn(f"{name} is unfinished (it has no {MANIFEST}) and is skipped")
-        for step in self._listed():
+        for step in gather(self.world, [step for step, _ in self.run.checkpoints()])[0]:  # as rank 0 sees them
             folder = self.run.checkpoint(step)
             fault = self._load(folder)
             if fault is None:
@@ -212,19 +201,14 @@ class Checkpoints:
             )
         return 0
 
-    def _listed(self) -> list[int]:
-        """The steps of all checkpoints, newest first, as rank 0 sees them."""
-        return gather(self.world, [step for step, _ in self.run.checkpoints()] if self.world.is_first else [])[0]
-
     def _fault(self, folder: Path) -> str | None:
         """What is wrong with this rank's share of a checkpoint's files."""
         if not folder.is_dir():
             return f"rank {self.world.rank} does not see {folder}; is it on a disk that all ranks share?"
         try:
-            manifest = read_manifest(folder)
+            files = sorted(read_manifest(folder)["files"].items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read: {error}"
-        files = sorted(manifest["files"].items())
         mine = files[self.world.rank :: self.world.size]
         faults = ((name, file_fault(folder / name, record)) for name, record in mine)
         return next((f"{name} {fault}" for name, fault in faults if fault), None)
@@ -235,8 +219,7 @@ class Checkpoints:
         if faults:
             return faults[0]
         manifest = read_manifest(folder)
-        places = read_places(self.run)
-        refuse_another(manifest["identity"], self.identity, folder=str(folder), places=places)
+        refuse_another(manifest["identity"], self.identity, folder=str(folder), places=read_places(self.run))
         try:
             reader = together(self.world, lambda: Reader(folder, manifest), what=f"opening {folder.name}")
             together(self.world, lambda: self._fill(reader, manifest), what=f"loading {folder.name}")
@@ -246,18 +229,12 @@ class Checkpoints:
 
     def _fill(self, reader: Reader, manifest: dict[str, Any]) -> None:
         create_states(self.optimizer)
-        for target in weight_pieces(self.parameters) + optimizer_pieces(self.stepped, self.optimizer):
+        for target in live_pieces(self.parameters, self.stepped, self.optimizer):
             reader.fill(target)
         self.stepped.reread()
         self.scale.restore(manifest.get("loss_scale"))
-        restore_random(
-            reader,
-            file=_file_of(self.world.rank),
-            written=manifest["layout"],
-            world=self.world,
-            seed=self.seed,
-            step=manifest["step"],
-        )
+        file, step = _file_of(self.world.rank), manifest["step"]
+        restore_random(reader, file=file, written=manifest["layout"], world=self.world, seed=self.seed, step=step)
 
 
 def create_states(optimizer: torch.optim.Optimizer) -> None:
@@ -271,16 +248,6 @@ def create_states(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
     for group, (rate, decay) in zip(optimizer.param_groups, rates, strict=True):
         group["lr"], group["weight_decay"] = rate, decay
-
-
-def _describe(p: TensorShard) -> dict[str, Any]:
-    return {
-        "name": p.name,
-        "shape": list(p.shape),
-        "dtype": type_name(p.local.dtype),
-        "offsets": list(p.offsets),
-        "lengths": list(p.local.shape),
-    }
 
 
 def _file_of(rank: int) -> str:

@@ -1,23 +1,82 @@
-"""Reads a checkpoint: its verified manifest, and slices that fill live tensors."""
+"""Reads a checkpoint: its verified manifest, pieces of live tensors that its slices fill, and random generators.
+
+A piece is a name, a global shape, and the window that this rank holds. Names are Hugging Face's, so that a checkpoint
+of one layout can be read by another.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors import safe_open
+from torch import nn
 
+from shardwise.models.load import local_window
 from shardwise.models.weights import read_part
+from shardwise.parallel.mesh import World
+from shardwise.parallel.optimizer.stepped import Stepped
+from shardwise.parallel.ownership import local_part
+from shardwise.spec.layout.axes import AXES
 from shardwise.spec.run import CHECKPOINT_PREFIX
-from shardwise.train.saving.pieces import TensorShard, overlap
+from shardwise.train.precision import type_name
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorShard:
+    """The part of one named tensor that a rank holds. `shape`: global shape; `offsets`: where the part begins in each
+    dim; `local`: the part itself, sharing storage with the live tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    local: torch.Tensor
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest describes it."""
+        window = {"offsets": list(self.offsets), "lengths": list(self.local.shape)}
+        return {"name": self.name, "shape": list(self.shape), "dtype": type_name(self.local.dtype), **window}
+
+
+def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None) -> TensorShard:
+    """The local part of a plain or sharded tensor, or one of something with the same shape and placement."""
+    offsets, _ = local_window(tensor)
+    part = local_part(tensor) if local is None else local.detach()
+    return TensorShard(name=name, shape=tuple(tensor.shape), offsets=offsets, local=part)
+
+
+def live_pieces(
+    parameters: Iterable[tuple[str, nn.Parameter]],
+    stepped: Stepped,
+    optimizer: torch.optim.Optimizer,
+    *,
+    counted: Callable[[str, torch.Tensor], bool] = lambda *_: True,
+) -> list[TensorShard]:
+    """Pieces of trained weights, and of optimizer states, named `optimizer.STATE.PARAMETER`; of all that are counted,
+    by name and tensor."""
+    weights = [piece(name, p) for name, p in parameters if p.requires_grad and counted(name, p)]
+    states = [one for one in stepped.states(optimizer) if counted(one[0], one[3])]
+    return weights + [piece(f"optimizer.{key}.{name}", at, local=state) for name, key, state, at in states]
+
+
+def overlap(
+    target: TensorShard, offsets: Sequence[int], lengths: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
+    """Where a piece and a stored window overlap, as (slices into the piece, slices into the stored window)."""
+    dims = zip(target.offsets, target.local.shape, offsets, lengths, strict=True)
+    both = [(at, begin, max(at, begin), min(at + length, begin + count)) for at, length, begin, count in dims]
+    if any(first >= end for _, _, first, end in both):
+        return None
+    into_piece = tuple(slice(first - at, end - at) for at, _, first, end in both)
+    return into_piece, tuple(slice(first - begin, end - begin) for _, begin, first, end in both)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -56,18 +115,16 @@ class Reader:
         stored = self._tensors.get(target.name)
         if stored is None or tuple(stored["shape"]) != target.shape:
             raise ValueError(f"{target.name} of shape {target.shape} is not in the checkpoint")
-        windows: list[tuple[slice, ...]] = []
+        covered = 0
         for described in stored["slices"]:
             if described["file"] not in self._files:
                 raise ValueError(f"the manifest names the unknown file {described['file']!r}")
             met = overlap(target, described["offsets"], described["lengths"])
-            if met is None:
-                continue
-            into_piece, into_stored = met
-            part = read_part(self._files[described["file"]], target.name, into_stored)
-            target.local[into_piece] = part.to(target.local)
-            windows.append(into_piece)
-        covered = sum(math.prod(part.stop - part.start for part in window) for window in windows)
+            if met is not None:
+                into_piece, into_stored = met
+                part = read_part(self._files[described["file"]], target.name, into_stored)
+                target.local[into_piece] = part.to(target.local)
+                covered += part.numel()
         if covered != target.local.numel():
             raise ValueError(f"{target.name}: the checkpoint covers only part of it")
 
@@ -77,3 +134,27 @@ class Reader:
         if handle is None or not {*names} <= {*handle.keys()}:
             return None
         return {name: handle.get_tensor(name) for name in names}
+
+
+_ON_HOST, _ON_GPU = "random.cpu", "random.cuda"
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The states of this rank's generators, by the names they are stored under."""
+    on_gpu = {_ON_GPU: torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {_ON_HOST: torch.get_rng_state(), **on_gpu}
+
+
+def restore_random(reader: Reader, *, file: str, written: dict[str, Any], world: World, seed: int, step: int) -> None:
+    """Restores this rank's generators if its layout is the one `written`. Otherwise seeds them anew: ranks that hold
+    slices of the same block must draw alike, and ranks with different samples must not."""
+    names = [_ON_HOST, _ON_GPU] if world.device.type == "cuda" else [_ON_HOST]
+    same = tuple(written[axis] for axis in AXES) == world.layout.degrees
+    states = reader.tensors_of(file, names) if same else None
+    if states is None:
+        drawn = hashlib.sha256(f"{seed} {world.stream} {step}".encode()).digest()
+        torch.manual_seed(int.from_bytes(drawn[:8], "little") >> 1)
+        return
+    torch.set_rng_state(states[_ON_HOST])
+    if _ON_GPU in states:
+        torch.cuda.set_rng_state(states[_ON_GPU], world.device)

@@ -1,27 +1,22 @@
-"""Compares the weights of two folders tensor by tensor, as a program that prints one JSON line.
+"""Compares the weights of two folders tensor by tensor (`programs/difference.py`).
 
-python -m shardwise.train.saving.difference A B [--tolerance 1e-5] [--floor 1e-6]
-
-A and B hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a time.
+Both hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a time.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 
 @dataclass(frozen=True, kw_only=True)
 class Excused:
-    """A tensor that only the floor admits; `relative` and `absolute` as in `Difference`."""
+    """A tensor that only the floor admits; the rest as in `TensorDifference`."""
 
     name: str
     relative: float
@@ -30,16 +25,10 @@ class Excused:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorDifference:
-    """Two sets of tensors.
-
-    Attributes:
-        relative: the largest |a - b| / |a| of a tensor that is not excused, in Frobenius norms.
-        absolute: the largest |a - b| of an element of these.
-        worst: the tensor with the largest relative difference; None where all are equal.
-        excused: the excused tensor with the largest relative difference, or None.
-        first: the first tensor, by name, that differs by more than it may, or None.
-        reason: how it differs.
-    """
+    """Two sets of tensors. `relative`: the largest |a - b| / |a| of a tensor that is not excused, in Frobenius norms;
+    `absolute`: the largest |a - b| of an element of these; `worst`: the tensor with the largest relative difference,
+    None where all are equal; `excused`: likewise of those that are; `first`: the first tensor, by name, that differs by
+    more than it may, or None; `reason`: how it differs."""
 
     num_tensors: int
     relative: float
@@ -54,9 +43,7 @@ def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Ten
     """Compares tensors by name. A tensor may differ by `tolerance` relative to its norm, or by one rounding step of its
     dtype, whichever is more. Beyond that it is excused if its difference has a norm of at most `floor`."""
     ours, theirs = _files_by_name(a), _files_by_name(b)
-    relative, absolute, worst = 0.0, 0.0, None
-    excused: Excused | None = None
-    faults: list[tuple[str, str]] = []
+    counted, excused, faults = list[Excused](), list[Excused](), list[tuple[str, str]]()
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs:
             faults.append((name, f"is missing in {b if name in ours else a}"))
@@ -66,23 +53,21 @@ def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Ten
             faults.append((name, f"is {_kind(one)} in {a} and {_kind(other)} in {b}"))
             continue
         apart, whole, element = _apart(one, other)
-        close = apart <= max(tolerance, _rounding(one.dtype))
-        if not close and whole <= floor:
-            if excused is None or apart > excused.relative:
-                excused = Excused(name=name, relative=apart, absolute=element)
-            continue
-        if apart > relative:
-            relative, worst = apart, name
-        absolute = max(absolute, element)
-        if not close:
+        # The rounding step of types shorter than float32; its own is far below any tolerance worth stating.
+        is_short = one.dtype.is_floating_point and one.dtype.itemsize < 4
+        is_far = apart > max(tolerance, torch.finfo(one.dtype).eps if is_short else 0.0)
+        is_excused = is_far and whole <= floor
+        (excused if is_excused else counted).append(Excused(name=name, relative=apart, absolute=element))
+        if is_far and not is_excused:
             faults.append((name, f"differs by {apart:.2e} relative to its norm"))
     first, reason = faults[0] if faults else (None, None)
+    worst = max(counted, key=lambda one: one.relative, default=None)
     return TensorDifference(
         num_tensors=len(ours),
-        relative=relative,
-        absolute=absolute,
-        worst=worst,
-        excused=excused,
+        relative=worst.relative if worst else 0.0,
+        absolute=max((one.absolute for one in counted), default=0.0),
+        worst=worst.name if worst and worst.relative else None,
+        excused=max(excused, key=lambda one: one.relative, default=None),
         first=first,
         reason=reason,
     )
@@ -107,41 +92,12 @@ def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """(norm of the difference relative to the first's norm, that norm, the largest difference of an element)."""
+def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, ...]:
+    """(norm of the difference relative to the first's norm, that norm, the largest difference of an element); JSON has
+    no infinity and no NaN."""
     if torch.equal(one, other):
         return 0.0, 0.0, 0.0
     a, b = one.double(), other.double()
     norm, whole = float(a.norm()), float((a - b).norm())
-    return _finite(whole / norm if norm else 1.0), _finite(whole), _finite(float((a - b).abs().max()))
-
-
-def _finite(value: float) -> float:
-    """JSON has no infinity and no NaN."""
-    return value if math.isfinite(value) else sys.float_info.max
-
-
-def _rounding(dtype: torch.dtype) -> float:
-    """A rounding step of types shorter than float32; float32's own is far below any tolerance worth stating."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point and dtype.itemsize < 4 else 0.0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compares two folders; see the module's docstring. Exits 2 with a sentence where one cannot be read."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("a", type=Path)
-    parser.add_argument("b", type=Path)
-    parser.add_argument("--tolerance", type=float, default=1e-5)
-    parser.add_argument("--floor", type=float, default=0.0)
-    options = parser.parse_args(arguments)
-    try:
-        found = difference(options.a, options.b, tolerance=options.tolerance, floor=options.floor)
-    except (OSError, SafetensorError) as error:
-        print(f"the weights cannot be compared: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(asdict(found)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    found = (whole / norm if norm else 1.0, whole, float((a - b).abs().max()))
+    return tuple(value if math.isfinite(value) else sys.float_info.max for value in found)

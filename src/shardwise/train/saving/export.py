@@ -1,24 +1,29 @@
-"""Writes a trained model or adapter in the format of Hugging Face, one tensor at a time."""
+"""Gathers a trained model or adapter on rank 0 and writes it in Hugging Face's format, one tensor at a time."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
 from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.nf4 import quantisation_of
 from shardwise.models.weights import window
+from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json, write_json
+from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
 from shardwise.train.saving.card import remove_traces
-from shardwise.train.saving.gather import Wanted
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile
 
 #: Bytes of one weight file at most, as in Transformers.
@@ -30,17 +35,17 @@ INDEX = "model.safetensors.index.json"
 #: How QLoRA quantised the base that an adapter belongs to.
 QUANTISATION = "quantization_config.json"
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What is to be saved.
 
     Attributes:
-        model: the Hugging Face model whose parameters are live.
-        adapters: the PEFT model around it, or None for full fine-tuning.
+        model, adapters: whose parameters are live, and the PEFT model around it, or None for full fine-tuning.
         source: folder of the model that training began with; None where it was in memory.
-        keys: names of its weights in files.
-        saved_dtype: dtype of the files.
+        keys, saved_dtype: names of weights in files, and their dtype there.
         parameters: (Hugging Face name, parameter) of this rank.
         chat_template: saved where rows were rendered with another than the tokenizer's own.
         ends: id of each special token that most trained answers end in, and its text.
@@ -67,9 +72,10 @@ class Result:
         return self.keys.saved(name) if self.adapters is None else saved_name(name)
 
     def spans(
-        self, name: str, shape: tuple[int, ...], *, offsets: tuple[int, ...], lengths: tuple[int, ...]
+        self, name: str, shape: Shape, *, offsets: Shape | None = None, lengths: Shape | None = None
     ) -> list[StoredSpan]:
-        """Where in the files a window of a parameter lies."""
+        """Where in the files a window of a parameter lies; by itself the whole."""
+        offsets, lengths = offsets or (0,) * len(shape), shape if lengths is None else lengths
         if self.adapters is None:
             return self.keys.spans(name, shape=shape, offsets=offsets, lengths=lengths)
         return [StoredSpan(saved_name(name), window(offsets, lengths), ())]
@@ -79,21 +85,14 @@ class Files:
     """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come as in `wanted`."""
 
     def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
-        self._folder = folder
-        self._result = result
-        self._shards = _shards(result, wanted)
+        self._folder, self._result, self._shards = folder, result, _shards(result, wanted)
         self._open: TensorFile | None = None
         self._records: dict[str, dict[str, Any]] = {}
-
-    @property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
+        self.size = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
 
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Writes the next tensor, which is on the CPU, in the saved dtype."""
-        shape = tuple(whole.shape)
-        for key, _, part in self._result.spans(name, shape, offsets=(0,) * len(shape), lengths=shape):
+        for key, _, part in self._result.spans(name, tuple(whole.shape)):
             file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
             if self._open is None or self._open.path.name != file:
                 self._close()
@@ -122,19 +121,16 @@ class Files:
 def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:
     """File name -> the tensors in it."""
     groups: list[dict[str, Entry]] = [{}]
-    spans = (s for w in wanted for s in result.spans(w.name, w.shape, offsets=(0,) * len(w.shape), lengths=w.shape))
     size = 0
-    for key, stored, _ in spans:
+    for key, stored, _ in (span for one in wanted for span in result.spans(one.name, one.shape)):
         entry = Entry(dtype=result.saved_dtype, shape=tuple(part.stop - part.start for part in stored))
         size += entry.nbytes
         if result.adapters is None and groups[-1] and size > SHARD_BYTES:
             groups.append({})
             size = entry.nbytes
         groups[-1][key] = entry
-    if result.adapters is not None:
-        return {ADAPTER: groups[0]}
     if len(groups) == 1:
-        return {WEIGHTS: groups[0]}
+        return {WEIGHTS if result.adapters is None else ADAPTER: groups[0]}
     return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
 
 
@@ -143,33 +139,26 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
     if result.adapters is None:
         config: Any = result.model.config
         config.dtype = type_name(result.saved_dtype)
-        config.save_pretrained(folder)
     else:
         config = result.adapters.peft_config["default"]
         config.inference_mode = True
-        config.save_pretrained(str(folder))
         if (quantised := quantisation_of(result.model)) is not None:
             # Not in a config.json, beside which transformers would look for whole weights.
             write_json(folder / QUANTISATION, quantised)
-    _copy_beside(result, folder)
+    config.save_pretrained(str(folder))
+    settings: Any = getattr(result.model, "generation_config", None)
+    if result.source is not None:
+        for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
+            if path.is_file():
+                target = folder / path.relative_to(result.source)
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, target)
+    elif settings is not None and result.adapters is None:  # of a model that was in memory
+        settings.save_pretrained(folder)
     if result.chat_template is not None:
         (folder / "chat_template.jinja").write_text(result.chat_template, encoding="utf-8")
     remove_traces(folder)
     return _stop_at_ends(result, folder)
-
-
-def _copy_beside(result: Result, folder: Path) -> None:
-    """Tokenizer and generation settings of the source, or those settings of a model that was in memory."""
-    if result.source is None:
-        settings: Any = getattr(result.model, "generation_config", None)
-        if settings is not None and result.adapters is None:
-            settings.save_pretrained(folder)
-        return
-    for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
-        if path.is_file():
-            target = folder / path.relative_to(result.source)
-            target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, target)
 
 
 def _stop_at_ends(result: Result, folder: Path) -> list[str]:
@@ -196,5 +185,58 @@ def learned_ends(prepared: dict[str, Any]) -> tuple[tuple[int, str], ...]:
     """Id and text of the special tokens in which at least half of all trained answers end; a rarer one is no ending.
     `prepared`: data.json, which may not say."""
     said = prepared.get("ends") or {}
-    total = sum(one["count"] for one in said.get("tokens", [])) + said.get("unmarked", 0)
-    return tuple((one["id"], one["text"]) for one in said.get("tokens", []) if 2 * one["count"] >= total)
+    tokens = said.get("tokens", [])
+    total = sum(one["count"] for one in tokens) + said.get("unmarked", 0)
+    return tuple((one["id"], one["text"]) for one in tokens if 2 * one["count"] >= total)
+
+
+class Wanted(NamedTuple):
+    """A tensor of the whole model by its Hugging Face name and global shape, and the rank that sends it to rank 0."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: int
+
+
+def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> list[Wanted]:
+    """Every tensor of the whole model once, in the order of the stages; the same on all ranks."""
+    world = ownership.world
+    mine = {name: tuple(p.shape) for name, p in parameters if name not in ownership.copies}
+    found: list[Wanted] = []
+    for rank, stage in enumerate(gather(world, mine)):
+        at = world.layout.coordinates(rank)
+        if (at.dp_replicate, at.dp_shard, at.cp, at.tp) == (0, 0, 0, 0):  # one rank tells for its stage
+            found += [Wanted(name, shape, rank) for name, shape in stage.items()]
+    return found
+
+
+def whole_tensors(
+    wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Gathers the wanted tensors one by one; all ranks iterate together. Yields (name, the whole tensor on the CPU), or
+    (name, None) on ranks other than 0. A tensor that is on rank 0's CPU already is yielded as it is, and others cast to
+    `dtype`: it is for the writer to cast it by parts."""
+    world, mine = ownership.world, dict(parameters)
+    here = world.layout.coordinates(world.rank)
+    for one in wanted:
+        whole = gathered(mine[one.name]) if here.pp == world.layout.coordinates(one.source).pp else None
+        if whole is not None and (whole.is_cuda or one.source):
+            whole = whole.to(dtype)
+        if one.source and whole is not None and world.rank == one.source:
+            dist.send(whole.cpu().contiguous(), 0, group=world.control)
+        if one.source and world.is_first:
+            whole = torch.empty(one.shape, dtype=dtype)
+            dist.recv(whole, one.source, group=world.control)
+        yield one.name, whole.cpu() if whole is not None and world.is_first else None
+
+
+@torch.no_grad()
+def gathered(parameter: torch.Tensor) -> torch.Tensor:
+    """The whole of a plain or sharded parameter; a collective of a stage's ranks."""
+    if not isinstance(parameter, DTensor):
+        return parameter.detach()
+    # Shards that lie in the host's memory come together on the mesh's device, one tensor at a time.
+    shards = cast(DTensor, parameter.detach().to(parameter.device_mesh.device_type))
+    # What FSDP2 sharded is a slice of tensor parallelism: it becomes whole before the slices do.
+    slices = [Replicate() if isinstance(placed, _StridedShard) else placed for placed in shards.placements]
+    return shards.redistribute(placements=slices).full_tensor()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.model import TrainedModel
 from shardwise.train.saving.atomic import seal, staged, together
+from shardwise.train.saving.background import serial_operators
 from shardwise.train.saving.card import base_name, model_card
 from shardwise.train.saving.check import Compared, compare, folder_faults, warnings_of
-from shardwise.train.saving.export import Files, copy_configuration
-from shardwise.train.saving.gather import wanted_tensors, whole_tensors
-from shardwise.train.saving.threads import serial_operators
+from shardwise.train.saving.export import Files, copy_configuration, wanted_tensors, whole_tensors
 from shardwise.train.watching.journal import Journal
 
 #: How long a rank whose gathering failed waits for it to fail on the others too.
@@ -36,8 +34,7 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
     """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails. `trained`: some
     step had a learning rate above zero; adapters that change nothing are then warned about."""
     journal.enter("saving")
-    job = read_job(run.resolved)
-    base, is_local = base_name(job.model)
+    base, is_local = base_name(read_job(run.resolved).model)
 
     def describe(folder: Path) -> None:
         (folder / CARD).write_text(model_card(run, base=base, is_local=is_local), encoding="utf-8")
@@ -95,35 +92,31 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
     failed on this rank and others still wait in it."""
     world, result = model.ownership.world, model.result
     wanted = wanted_tensors(result.saved, ownership=model.ownership)
-    files = Files(folder, result, wanted)
-    failures: list[Exception] = []
+    files, failures = Files(folder, result, wanted), list[Exception]()
 
-    def attempt(action: Callable[[], Any]) -> Any:
-        try:
-            return None if failures else action()
-        except Exception as error:  # noqa: BLE001  # raised again, when all have been gathered
-            failures.append(error)
-            files.abandon()
-            return None
+    def fails(error: Exception) -> None:
+        failures.append(error)
+        files.abandon()
 
     tensors = whole_tensors(wanted, result.saved, ownership=model.ownership, dtype=result.saved_dtype)
     with serial_operators():
         try:
             for name, whole in tensors:
-                if whole is not None:
-                    attempt(partial(files.add, name, whole))
+                if whole is not None and not failures:
+                    try:
+                        files.add(name, whole)
+                    except Exception as error:  # noqa: BLE001  # raised again, when all have been gathered
+                        fails(error)
         except Exception as error:  # noqa: BLE001  # likewise
             _met_others(world, error)
-            failures.append(error)
-            files.abandon()
-        records = attempt(files.finish) if world.is_first else None
+            fails(error)
 
-    def report() -> None:
-        if failures:
-            raise failures[0]
+        def finish() -> dict[str, Any]:
+            if failures:
+                raise failures[0]
+            return files.finish() if world.is_first else {}
 
-    together(world, report, what="writing final/", into=folder, size=files.size)
-    return records or {}
+        return together(world, finish, what="writing final/", into=folder, size=files.size)
 
 
 def _met_others(world: World, error: Exception) -> None:

@@ -11,9 +11,6 @@ from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job
 from shardwise.spec.job.places import Places
 
-#: The libraries whose versions decide how text becomes tokens, as in the key of prepared data.
-_LIBRARIES = ("transformers", "tokenizers")
-
 
 def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, Any]:
     """The identity of a run as JSON; `model` are hashes of its files by name, `data` the data's fingerprint."""
@@ -21,7 +18,8 @@ def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, A
     for key in HOW_IT_RUNS | LENGTH:
         section, _, name = key.rpartition(".")
         (plain[section] if section else plain).pop(name)
-    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    # Of the libraries that decide how text becomes tokens, as in the key of prepared data.
+    versions = {name: importlib.metadata.version(name) for name in ("transformers", "tokenizers")}
     return json.loads(json.dumps({"job": plain, "model": dict(model), "data": data, "versions": versions}))
 
 
@@ -30,27 +28,21 @@ def refuse_another(written: Mapping[str, Any], now: Mapping[str, Any], *, folder
     if written == now:
         return
     of_job = [*_differences(written["job"], now["job"])]
-    problems = [
-        Problem(
-            where=places.where(*key.split(".")),
-            message=f"{key} is {quoted(new)}, and {folder} was written with {quoted(old)}; {_ELSEWHERE}",
-        )
+    found = [
+        (places.where(*key.split(".")), f"{key} is {quoted(new)}, and {folder} was written with {quoted(old)}")
         for key, old, new in of_job
     ]
-    problems += [
-        Problem(where=folder, message=f"was written with {name} {old}, and {new} is installed; {_ELSEWHERE}")
-        for name, old, new in _differences(written["versions"], now["versions"])
-    ]
+    versions = _differences(written["versions"], now["versions"])
+    found += [(folder, f"was written with {name} {old}, and {new} is installed") for name, old, new in versions]
     if not any(key == "model" for key, _, _ in of_job):
-        message = f"of this model is another file than {folder} was written with, under the same name; {_ELSEWHERE}"
+        message = f"of this model is another file than {folder} was written with, under the same name"
         others = [name for name, _, _ in _differences(written["model"], now["model"])]
-        problems += [Problem(where=places.where("model"), message=f"{name} {message}") for name in others[:1]]
+        found += [(places.where("model"), f"{name} {message}") for name in others[:1]]
     changed = "rows, their order in files, the tokenizer's files or the chat template have changed"
-    message = f"data.path: {folder} was written from other data by the same job: {changed}; {_ELSEWHERE}"
-    raise ModelError(problems or Problem(where=places.where("data", "path"), message=message))
-
-
-_ELSEWHERE = "bring back what it was written with, or use another output_dir"
+    message = f"data.path: {folder} was written from other data by the same job: {changed}"
+    found = found or [(places.where("data", "path"), message)]
+    elsewhere = "bring back what it was written with, or use another output_dir"
+    raise ModelError([Problem(where=where, message=f"{message}; {elsewhere}") for where, message in found])
 
 
 def _differences(old: Any, new: Any, *, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -1,6 +1,7 @@
 """Writes a safetensors file tensor by tensor, and casts and hashes it while it is written.
 
-safetensors' own `save_file` needs all tensors in memory. The format: 8 bytes with the length of the header, a JSON
+safetensors' own `save_file` needs all tensors in memory at once, in their final type; here a model that is gathered
+tensor by tensor, or cast, takes no second copy of itself. The format: 8 bytes with the length of the header, a JSON
 header with dtype, shape and offsets of each tensor, the data.
 """
 
@@ -13,29 +14,26 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import _TYPES
+
+from shardwise.units import MIB
 
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 #: Elements that are cast, written and hashed at once, which a processor's cache holds.
 _AT_ONCE = 2**20
 
-#: Bytes that may be left to be written and hashed when more comes.
-_AHEAD_BYTES = 64 * 1024 * 1024
-
-#: After so many bytes a disk is made to write what it was given, and writes while more comes: by itself a system may
-#: begin only when the file is closed.
-_SYNCED_BYTES = 64 * 1024 * 1024
+#: Bytes that may be left to be written and hashed when more comes; and after which a disk is made to write what it was
+#: given, and writes while more comes: by itself a system may begin only when the file is closed.
+_AHEAD_BYTES = _SYNCED_BYTES = 64 * MIB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Dtype and shape of a tensor as it is written."""
+class Entry(NamedTuple):
+    """A tensor as it is written."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -135,8 +133,8 @@ def _header(entries: Mapping[str, Entry]) -> bytearray:
     said: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, entry in entries.items():
-        offsets = [at, at + entry.nbytes]
-        said[name] = {"dtype": _NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": offsets}
+        place = {"data_offsets": [at, at + entry.nbytes]}
+        said[name] = {"dtype": _NAMES[entry.dtype], "shape": list(entry.shape), **place}
         at += entry.nbytes
     text = json.dumps(said, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

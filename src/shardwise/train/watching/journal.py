@@ -27,16 +27,9 @@ _PACKAGE = Path(shardwise.__file__).parent
 
 @dataclass(kw_only=True)
 class Journal:
-    """One worker's notes in the run directory.
-
-    Attributes:
-        phase: what the worker is doing, for messages.
-        step: optimizer steps done.
-        in_step: whether the next one has begun.
-        progress: read by the watchdog thread.
-        holding: measures what this rank's model and optimizer hold, once they are there.
-        last_word: held by the thread that writes why this rank ends, and ends it.
-    """
+    """One worker's notes in the run directory. `phase`: what it is doing; `step`: optimizer steps done; `in_step`:
+    whether the next one has begun; `holding`: measures what its model and optimizer hold, once they are there;
+    `last_word`: held by the thread that writes why this rank ends, and ends it."""
 
     run: RunDirectory
     rank: int
@@ -60,7 +53,7 @@ class Journal:
         self.turn_to(phase)
         if self.rank == 0:
             self.note(lambda: announce(self.run, phase, **detail))
-        self.say(f"{phase}" + "".join(f", {name} {value}" for name, value in detail.items()))
+        self.say(phase + "".join(f", {name} {value}" for name, value in detail.items()))
 
     def stepping(self) -> None:
         """Notes that the next optimizer step begins."""
@@ -101,12 +94,9 @@ class Journal:
 
     def say(self, line: str) -> None:
         """Prints a line on rank 0."""
-        if self.rank != 0:
-            return
-        try:
-            print(f"[{time.monotonic() - self._began:7.1f} s] {line}", flush=True)
-        except OSError:
-            return
+        if self.rank == 0:
+            with suppress(OSError):
+                print(f"[{time.monotonic() - self._began:7.1f} s] {line}", flush=True)
 
     def warn(self, sentence: str) -> None:
         """Prints a warning, and shows it to whoever follows the run."""
@@ -127,40 +117,28 @@ class Journal:
         self.write_failure(error, rank=self.rank, phase=self.at)
 
     def write_failure(self, error: BaseException, *, rank: int, phase: str) -> None:
-        """Writes the cause of a rank's failure, with its place in this package or in its caller."""
-        place = _place(error)
+        """Writes the cause of a rank's failure, with its place in this package or in its caller; says it, once, on the
+        console of which this rank speaks for its node."""
+        message = str(error) or type(error).__name__
+        if isinstance(error, SystemExit):
+            status = error.code if error.code is not None else ""
+            message = f"something called exit({status}) inside the training process"
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+        place = (ours or frames or [None])[-1]
         cause = {
             "time": time.time(),
             "rank": rank,
             "phase": phase,
             "error": type(error).__name__,
-            "message": _message(error),
-            "file": place[0],
-            "line": place[1],
+            "message": message,
+            "file": place and Path(place.filename).name,
+            "line": place and place.lineno,
             "input_error": isinstance(error, InputError),
         }
         write_json(self.run.rank_failure(rank), cause)
-        self._tell_console(cause["message"])
-
-    def _tell_console(self, message: str) -> None:
-        """Says, once, why this rank fails, where it is the one that speaks for its node."""
         console = os.environ.pop(CONSOLE, None)
         if console is not None:
             text = f"error: rank {self.rank} on {socket.gethostname()}: {message}; rank 0 says what came first\n"
             with suppress(OSError):
                 os.write(int(console), text.encode())
-
-
-def _message(error: BaseException) -> str:
-    """The message of an error; of a SystemExit, its status."""
-    if isinstance(error, SystemExit):
-        return f"something called exit({error.code if error.code is not None else ''}) inside the training process"
-    return str(error) or type(error).__name__
-
-
-def _place(error: BaseException) -> tuple[str | None, int | None]:
-    """File name and line of the innermost frame of this package, or of the innermost frame."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
-    frame = (ours or frames or [None])[-1]
-    return (None, None) if frame is None else (Path(frame.filename).name, frame.lineno)

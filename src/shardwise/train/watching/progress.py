@@ -1,8 +1,5 @@
-"""Progress of a rank's main thread, and how long the watchdog waits for more.
-
-The limit between two steps is a multiple of the longest of the last ones. Before the first step, and in phases of
-unknown duration (loading, saving), it is long.
-"""
+"""Progress of a rank's main thread, and how long the watchdog waits for more: between two steps a multiple of the
+longest of the last ones, before the first and in phases of unknown duration (loading, saving) long."""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
-"""SIGTERM and SIGINT ask a run to stop, on which all ranks agree after a step. A second signal ends the process.
-
-Slurm sends a signal to every process of a step, and so a rank gets it twice: from Slurm, and from the launcher, which
-passes it on. What comes within seconds of the first is the same request.
-"""
+"""SIGTERM and SIGINT ask a run to stop, on which all ranks agree after a step. A second signal ends the process; what
+comes within seconds of the first is the same request, for Slurm sends it to every process, and the launcher passes it
+on. And the end of a process without the interpreter's shutdown."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
+import sys
+import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,12 +26,8 @@ SAME_REQUEST_SECONDS = 3.0
 
 
 class StopFlag:
-    """Requests to stop.
-
-    Attributes:
-        number: the first signal, once its handler ran in the main thread; else 0.
-        heard: all signals, known also while the main thread runs no handlers.
-    """
+    """Requests to stop. `number`: the first signal, once its handler ran in the main thread; else 0. `heard`: all
+    signals, known also while the main thread runs no handlers."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -70,3 +70,30 @@ class StopFlag:
 def _is_same(number: int, before: int, *, since: float) -> bool:
     """Whether a signal repeats the request of one that was received at `since`, on the monotonic clock."""
     return number == before and time.monotonic() - since < SAME_REQUEST_SECONDS
+
+
+def end_process(status: int) -> NoReturn:
+    """Runs the functions registered with `atexit`, flushes, and exits at once. Threads of gloo and NCCL outlive their
+    process groups; a shutdown may end one inside C++, which aborts the process: a finished run would have failed."""
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # what a shutdown calls; an error in it is printed
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # it may have gone away
+            stream.flush()
+    os._exit(status)
+
+
+@contextmanager
+def ended_after(seconds: float, status: int) -> Generator[None]:
+    """Ends the process with `status` where what is inside takes longer."""
+    timer = threading.Timer(seconds, _give_up, (seconds, status))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(seconds: float, status: int) -> NoReturn:
+    print(f"process groups were not destroyed within {seconds:g} s; the run is complete", file=sys.stderr)
+    end_process(status)

@@ -1,8 +1,5 @@
-"""Finds the rank that a stuck run waits for.
-
-Each rank writes where it is and how many collectives of each group it has begun. The rank that has begun fewer than its
-peers, and waits for nobody itself, is named.
-"""
+"""Finds the rank that a stuck run waits for: the one that has begun fewer collectives of some group than its peers, and
+waits for nobody itself."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ import linecache
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,15 +41,9 @@ class StallError(ShardwiseError):
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where one rank is.
-
-    Attributes:
-        phase: what it says it is doing.
-        place: function, file and line in this package.
-        waits: whether its stack shows that it waits for others.
-        unfinished: the oldest collective or message that it has begun and that has not ended; or nothing.
-        groups: of this rank; every rank lists them in the same order.
-    """
+    """Where one rank is. `place`: function, file and line in this package; `waits`: whether its stack shows that it
+    waits for others; `unfinished`: its oldest collective or message under way, or nothing; `groups`: of this rank,
+    which every rank lists in the same order."""
 
     rank: int
     phase: str
@@ -60,17 +52,10 @@ class Standing:
     unfinished: str = ""
     groups: tuple[Counted, ...] = ()
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Standing:
-        """Of `asdict`, from a file."""
-        groups = tuple((tuple(ranks), count) for ranks, count in data["groups"])
-        return cls(**{**data, "groups": groups})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The result of comparing ranks. `culprit`: the rank that is named as the cause; `phase`: what it was doing;
-    `sentence`: for the user."""
+    """The rank that is named as the cause, what it was doing, and the sentence for the user."""
 
     culprit: int
     phase: str
@@ -97,12 +82,7 @@ def unfinished() -> str:
         active = json.loads(record._dump_fr_trace_json(includeCollectives=True, onlyActive=True))["entries"]
         first = min((one for one in active if not one["retired"]), key=lambda one: one["record_id"])
         ranks = dist.get_process_group_ranks(_distributed_c10d._resolve_process_group(first["process_group"][0]))
-    except (
-        AttributeError,
-        KeyError,
-        RuntimeError,
-        ValueError,
-    ):  # nothing is active, or this build of torch has no record
+    except (AttributeError, KeyError, RuntimeError, ValueError):  # nothing is active, or torch has no record
         return ""
     number = first["p2p_seq_id" if first["is_p2p"] else "collective_seq_id"]
     return f"{first['profiling_name'].partition(':')[2]} {number} of {format_ranks(ranks)}"
@@ -111,11 +91,9 @@ def unfinished() -> str:
 def _main_thread() -> tuple[str, bool]:
     frames = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
     ours = [index for index, frame in enumerate(frames) if Path(frame.filename).is_relative_to(_PACKAGE)]
-    at = ours[-1] if ours else -1
-    inside = frames[at:]
+    frame, *_ = inside = frames[ours[-1] if ours else -1 :]
     line = linecache.getline(inside[-1].filename, inside[-1].lineno or 0)
     waits = any(f.filename.startswith(_COLLECTIVES) for f in inside) or any(call in line for call in _WAITING)
-    frame = frames[at]
     return f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})", waits
 
 
@@ -123,63 +101,38 @@ def begun(world: World | None) -> tuple[Counted, ...]:
     """Collectives begun in each of this rank's groups, as torch counts them."""
     if world is None:
         return ()
-    groups = [dist.group.WORLD, world.control, world.data_group, *world.mesh.get_all_groups()]
-    known = [group for group in groups if group is not None and group.size() > 1]
-    return tuple((tuple(dist.get_process_group_ranks(group)), _count(group)) for group in known)
-
-
-def _count(group: dist.ProcessGroup) -> int:
-    """Collectives begun; 0 where a backend does not count."""
-    try:
-        return int(group._get_sequence_number_for_group())  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
-    except RuntimeError:
-        return 0
+    found: list[Counted] = []
+    for group in (dist.group.WORLD, world.control, world.data_group, *world.mesh.get_all_groups()):
+        if group is not None and group.size() > 1:
+            with suppress(RuntimeError):  # a backend that does not count
+                count: Any = group._get_sequence_number_for_group()  # pyright: ignore[reportAttributeAccessIssue]  # not in stubs
+                found.append((tuple(dist.get_process_group_ranks(group)), int(count)))
+    return tuple(found)
 
 
 def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float, at: str = "") -> Verdict:
-    """Finds the rank that the others wait for.
-
-    Args:
-        standings: of the ranks that answered, by rank; at least one.
-        ranks: those that were asked.
-        seconds: for how long there was no progress.
-        at: the phase, if a request to stop came before the end of the first step: slow is not stuck there.
-    """
+    """Finds the rank that the others wait for. `standings`: of the ranks that answered, at least one of `ranks`;
+    `seconds`: for how long there was no progress; `at`: the phase, if a request to stop came before the end of the
+    first step: slow is not stuck there."""
     phases = {one.rank: one.phase for one in standings}
     silent = sorted(set(ranks) - set(phases))
-    awaited = _holding_up(standings) or silent or _awaited(standings)
-    parts = [f"{format_ranks(silent)} {_SILENT[len(silent) > 1]}"] if silent else []
+    last, working = _last(standings), {one.rank for one in standings if not one.waits}
+    # Point-to-point messages are not counted: with equal counts it is the ranks that do not wait.
+    mixed = working if len(working) < len(standings) else set[int]()
+    awaited = sorted(last & working) or silent or sorted(last or mixed)
+    one = "does not answer, its process is stopped or hangs outside Python"
+    more = "do not answer, their processes are stopped or hang outside Python"
+    parts = [f"{format_ranks(silent)} {more if len(silent) > 1 else one}"] if silent else []
     parts += _places(one for one in standings if one.rank in awaited)
     parts += _places(one for one in standings if one.rank not in awaited)
     if len(parts) > _PLACES_NAMED:
         parts[_PLACES_NAMED:] = [f"{len(parts) - _PLACES_NAMED} other places are in the logs"]
-    mutual = not awaited and len(standings) > 1 and all(one.waits for one in standings)
+    mutual = not awaited and len(standings) > 1 and not working
     stuck = f"nothing has moved for {format_seconds(seconds)}: {'ranks wait for each other: ' if mutual else ''}"
-    how = f"it was still {at}: " if at else stuck
     culprit = min(awaited or phases)
-    return Verdict(
-        culprit=culprit,
-        phase=phases.get(culprit, standings[0].phase),
-        sentence=f"{how}{'; '.join(parts)}. The stack of each rank is in its log",
-    )
-
-
-_SILENT = (
-    "does not answer, its process is stopped or hangs outside Python",
-    "do not answer, their processes are stopped or hang outside Python",
-)
-
-
-def _holding_up(standings: Sequence[Standing]) -> list[int]:
-    """Ranks that others wait for, and that do something else."""
-    return sorted(_last(standings) & {one.rank for one in standings if not one.waits})
-
-
-def _awaited(standings: Sequence[Standing]) -> list[int]:
-    """Ranks that others wait for; empty where nothing singles them out. Point-to-point messages are not counted: with
-    equal counts it is the ranks that do not wait."""
-    working = {one.rank for one in standings if not one.waits}
-    return sorted(_last(standings) or (working if len(working) < len(standings) else ()))
+    phase = phases.get(culprit, standings[0].phase)
+    sentence = f"{f'it was still {at}: ' if at else stuck}{'; '.join(parts)}. The stack of each rank is in its log"
+    return Verdict(culprit=culprit, phase=phase, sentence=sentence)
 
 
 def _last(standings: Sequence[Standing]) -> set[int]:
@@ -198,10 +151,8 @@ def _places(standings: Iterable[Standing]) -> list[str]:
     where: dict[tuple[str, bool, str], list[int]] = {}
     for one in standings:
         where.setdefault((one.place, one.waits, one.unfinished), []).append(one.rank)
-    return [_place(ranks, place, waits=waits, unfinished=what) for (place, waits, what), ranks in where.items()]
-
-
-def _place(ranks: list[int], place: str, *, waits: bool, unfinished: str) -> str:
-    verb = ("waits", "wait") if waits else ("is", "are")
-    at = f"{format_ranks(ranks)} {verb[len(ranks) > 1]} in {place}"
-    return f"{at}, where {unfinished} has not ended" if unfinished else at
+    return [
+        f"{format_ranks(ranks)} {(('waits', 'wait') if waits else ('is', 'are'))[len(ranks) > 1]} in {place}"
+        + (f", where {unfinished} has not ended" if unfinished else "")
+        for (place, waits, unfinished), ranks in where.items()
+    ]

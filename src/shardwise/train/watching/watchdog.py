@@ -1,8 +1,5 @@
-"""A watchdog thread: ends a rank that makes no progress, and receives signals while the main thread is in C++.
-
-Inside a collective Python runs no signal handlers. The thread reads signals from a pipe, checks progress, and if there
-is none for too long, finds out with the other ranks which one they wait for, and ends the process.
-"""
+"""A watchdog thread: ends a rank that makes no progress, and receives signals while the main thread is in a collective,
+where Python runs no handlers. Ranks find out together which of them they wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +14,8 @@ from dataclasses import asdict
 from typing import Any
 
 from shardwise.parallel.mesh import World
-from shardwise.spec.run import RunDirectory, read_json, write_json
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.run import read_json, write_json
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.progress import LONG_SECONDS
 from shardwise.train.watching.signals import StopFlag
@@ -35,16 +33,11 @@ class Watch:
 
     def __init__(self, journal: Journal, stop: StopFlag, *, end: Callable[[int], Any] = os._exit) -> None:
         self.end = end
-        self._journal = journal
-        self._stop = stop
+        self._journal, self._run, self._stop = journal, journal.run, stop
         self._world: World | None = None
         self._over = threading.Event()
         self._still = self._waited = 0.0
         self._seen: tuple[int, tuple[Counted, ...]] = (0, ())
-
-    @property
-    def _run(self) -> RunDirectory:
-        return self._journal.run
 
     def start(self) -> None:
         """Starts the thread."""
@@ -71,7 +64,9 @@ class Watch:
             # The time in which this whole process was stopped does not count.
             self._count(min(now - last, 2 * poll), untold=limit >= LONG_SECONDS)
             last = now
-            if self._waited > limit or (self._still > limit / 2 and self._is_called()):
+            may_be_called = self._world is not None and self._still > limit / 2
+            # Another rank that has run out of time has written where it is.
+            if self._waited > limit or (may_be_called and any(self._run.logs.glob("rank_*.standing.json"))):
                 self._conclude()
                 return
 
@@ -84,55 +79,43 @@ class Watch:
         self._still += seconds
         self._waited = 0.0 if untold and not is_waiting() else self._waited + seconds
 
-    def _is_called(self) -> bool:
-        """Whether another rank has run out of time."""
-        return self._world is not None and any(self._run.logs.glob("rank_*.standing.json"))
-
     def _conclude(self) -> None:
         """Writes where this rank is, reads the other ranks, and ends the process."""
         self._journal.last_word.acquire()
         try:
-            print(
-                f"{StallError.__name__}: nothing has moved for {self._still:.0f} s. Each thread:",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = f"{StallError.__name__}: nothing has moved for {self._still:.0f} s. Each thread:"
+            print(said, file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
             mine = standing(self._world, rank=self._journal.rank, phase=self._journal.at)
             write_json(self._run.rank_standing(mine.rank), asdict(mine))
-            standings = self._answers(mine)
+            asked = range(mine.rank, mine.rank + 1) if self._world is None else range(self._world.size)
+            standings = self._answers(mine, asked)
             at = self._journal.before_first_step if self._stop.heard else ""
-            verdict = judge(standings, ranks=self._ranks, seconds=self._still, at=at)
+            verdict = judge(standings, ranks=asked, seconds=self._still, at=at)
             self._write(verdict, first=standings[0].rank)
         except Exception:  # noqa: BLE001  # a disk that is full, or whatever else: no reason to go on waiting
             traceback.print_exc()
         finally:
             self.end(128 + self._stop.heard[0] if self._stop.heard else 1)
 
-    @property
-    def _ranks(self) -> range:
-        """The ranks that are asked."""
-        rank = self._journal.rank
-        return range(rank, rank + 1) if self._world is None else range(self._world.size)
-
-    def _answers(self, mine: Standing) -> list[Standing]:
+    def _answers(self, mine: Standing, asked: range) -> list[Standing]:
         """The standings of all ranks that write theirs in time, by rank."""
         found, deadline = {mine.rank: mine}, time.monotonic() + ANSWER_SECONDS
-        while len(found) < len(self._ranks) and time.monotonic() < deadline:
+        while len(found) < len(asked) and time.monotonic() < deadline:
             time.sleep(BRIEFLY_SECONDS)
-            for rank in set(self._ranks) - set(found):
+            for rank in set(asked) - set(found):
                 written = read_json(self._run.rank_standing(rank))
                 if written is not None:
-                    found[rank] = Standing.from_json(written)
+                    found[rank] = from_plain(Standing, written)
         return [found[rank] for rank in sorted(found)]
 
     def _write(self, verdict: Verdict, *, first: int) -> None:
         """Writes the failure files. The launcher names the earliest: the culprit's, by the first rank that answered."""
-        rank, cause = self._journal.rank, self._run.rank_failure(verdict.culprit)
+        rank, error = self._journal.rank, StallError(verdict.sentence)
         if rank == first:
-            self._journal.write_failure(StallError(verdict.sentence), rank=verdict.culprit, phase=verdict.phase)
+            self._journal.write_failure(error, rank=verdict.culprit, phase=verdict.phase)
         deadline = time.monotonic() + VERDICT_SECONDS
-        while not cause.exists() and time.monotonic() < deadline:
+        while not self._run.rank_failure(verdict.culprit).exists() and time.monotonic() < deadline:
             time.sleep(BRIEFLY_SECONDS)
         if rank != verdict.culprit:
-            self._journal.write_failure(StallError(verdict.sentence), rank=rank, phase=self._journal.at)
+            self._journal.write_failure(error, rank=rank, phase=self._journal.at)

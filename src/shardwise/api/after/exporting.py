@@ -1,0 +1,65 @@
+"""`export`: a plan in the words of another launcher or trainer"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise.api.plans.planning import plan, written_to
+from shardwise.errors import InputError, UnsupportedError
+from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.targets import TARGETS
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.request import Override, is_plan
+from shardwise.spec.run import write_text
+
+
+def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()) -> Exported:
+    """What a target needs to run a plan.
+
+    Args:
+        job: a plan.json, or a job file, which is planned first.
+        to: a name of `TARGETS`.
+        overrides: `key.path=value` as after `--set`; of a job file.
+
+    Raises:
+        InputError: there is no such target, or the job cannot be planned.
+        UnsupportedError: the target would train something else; every reason is named.
+    """
+    if to not in TARGETS:
+        raise InputError(f"--to {to}: there is no such target; write one of {', '.join(TARGETS)}")
+    if not is_plan(job):
+        chosen = plan(job, overrides=overrides)
+    elif overrides:
+        raise InputError("--set changes a job, and this is a plan; set it in `shardwise plan`, or export the job file")
+    else:
+        chosen = read_plan(job)
+    return export_plan(chosen, to=to, path=str(job))
+
+
+def export_plan(chosen: Plan, *, to: str, path: str) -> Exported:
+    """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as."""
+    if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
+        raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
+    return TARGETS[to](Chosen.of(chosen, path=path))
+
+
+def export_targets() -> tuple[str, ...]:
+    """What a plan can be exported to."""
+    return tuple(TARGETS)
+
+
+def job_yaml(keys: dict[str, Any]) -> str:
+    """A job file with these keys."""
+    return as_yaml(keys, comment=[])
+
+
+def write_export(exported: Exported, folder: str | Path) -> list[Path]:
+    """Writes the files into a folder; InputError if they cannot be written. Returns their paths."""
+    paths = [Path(folder) / name for name in exported.files]
+    with written_to(folder, what="folder"):
+        for path, text in zip(paths, exported.files.values(), strict=True):
+            write_text(path, text)
+    return paths

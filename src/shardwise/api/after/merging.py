@@ -1,0 +1,141 @@
+"""`merge` and `chat`: what is done with the result of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
+from shardwise.api.plans.planning import DTYPES
+from shardwise.catalog.engines import adapter_lines, model_lines
+from shardwise.errors import InputError, RunDirectoryError, UnsupportedError
+from shardwise.launch.final_files import finished_job
+from shardwise.launch.processes.torch_helpers import run_program
+from shardwise.spec.job.file import read_job
+from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, naming_a_folder, put_by_a_person
+from shardwise.spec.run import RunDirectory, read_json
+
+
+def merge(
+    run_dir: str | Path,
+    *,
+    output: str | Path | None = None,
+    dtype: str | None = None,
+    dequantised: bool = False,
+    base_model: str | None = None,
+) -> dict[str, Any]:
+    """Merges a run's adapter into its base model, into `output` or RUN_DIR/merged, and compares the logits of both.
+
+    Args:
+        dtype: of the weights; None for the base model's own.
+        dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies in its folder.
+        base_model: folder or hub id of the base model, where it is not found as the job named it.
+
+    What a person put into an earlier merge in that folder is kept.
+
+    Returns what was done, with the largest `difference` of a logit from what was trained, and that before weights were
+    rounded, on one base (`exact_difference`; where float32 rounds much, in float64 too: `float64_difference`).
+    Raises InputError: it cannot be done with this run or folder; DamagedResultError: a file of final/ is missing or
+    changed; ReportedError: it failed, and has said why on stderr.
+    """
+    run = RunDirectory(Path(run_dir))
+    target, job = Path(output or run.merged), finished_job(run)
+    if job.adapters is None:
+        raise UnsupportedError(f"{run.root} was trained in full: it has no adapter to merge, {run.final} is the model")
+    if dequantised and job.method != "qlora":
+        raise UnsupportedError(f"--dequantised is for QLoRA, and {run.root} was trained by {job.method}; leave it out")
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    if target.exists() and "merged" not in _read(target):
+        raise RunDirectoryError(f"{target} exists and is no merged model; name a new folder by --output")
+    touched = [name for name in put_by_a_person(target) if name == "config.json" or ".safetensors" in name]
+    if touched:
+        raise RunDirectoryError(
+            f"{target / touched[0]} is not what the last merge wrote, and another would replace it; name a new folder "
+            "by --output, or remove it"
+        )
+    asked: dict[str, Any] = {"run_dir": str(run.root), "target": str(target), "dtype": dtype}
+    asked |= {"dequantised": dequantised, "base_model": base_model}
+    return json.loads(run_program("shardwise.programs.merge", asked, capture=True))
+
+
+class Sampling(TypedDict, total=False):
+    """How tokens of an answer are drawn: at temperature 0 the likeliest, by default at most 256 of them."""
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float | None
+    seed: int | None
+
+
+def chat(
+    run_dir: str | Path,
+    *,
+    part: Literal["trained", "base", "merged"] = "trained",
+    prompt: str | None = None,
+    system: str | None = None,
+    as_json: bool = False,
+    base_model: str | None = None,
+    **draws: Unpack[Sampling],
+) -> None:
+    """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. `base_model`, and what is
+    raised, as in `merge`."""
+    drawn: Sampling = {"max_new_tokens": 256, "temperature": 0.0, **draws}
+    run = RunDirectory(Path(run_dir))
+    finished_job(run)
+    if prompt is not None and not prompt.strip():
+        raise InputError("the prompt is empty; write a question, or leave --prompt out to ask line by line")
+    for flag, text in (("--prompt", prompt), ("--system", system)):
+        if text is not None and not _is_text(text):
+            raise InputError(f"{flag} is not UTF-8 text; write it as UTF-8")
+    if drawn.get("top_p") is not None and not drawn.get("temperature"):
+        raise InputError("--top-p is set, which has no effect at --temperature 0; write a higher one, or leave it out")
+    if part == "merged" and not run.merged.is_dir():
+        raise RunDirectoryError(f"{run.merged} does not exist; `shardwise merge {run.root}` writes it")
+    if part == "merged" and _read(run.merged).get("adapter") != read_json(run.final / "manifest.json"):
+        message = f"{run.merged} holds another adapter than {run.final}, which was trained on since"
+        raise RunDirectoryError(f"{message}; run `shardwise merge {run.root}` again")
+    asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "system": system}
+    asked |= {"as_json": as_json, "base_model": base_model, **drawn}
+    run_program("shardwise.programs.chat", asked)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8; bytes of a command line that are no text cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def usage(run: RunDirectory) -> list[str]:
+    """How a finished run's result is used elsewhere, and what to look at before it is published."""
+    job, config, final = read_job(run.resolved), read_json(run.final / ADAPTER_CONFIG), str(run.final)
+    stops: list[str] = _read(run.final).get("stops") or []
+    model: dict[str, Any] = (read_json(run.plan) or {}).get("model") or {}
+    if config is None:
+        return [*model_lines(final, dtype=job.train.save_dtype, stops=stops), *publishing(run.final)]
+    base = Path(job.model).expanduser()
+    folder = str(base.parent if base.is_file() else base)
+    lines = adapter_lines(
+        config,
+        final=final,
+        base=folder if ADAPTER_CONFIG in naming_a_folder(run.final) else config[BASE_KEYS[0]],
+        merge=f"shardwise merge {run.root}",
+        dtype=model.get("storage_dtype"),
+        stops=stops,
+    )
+    return [*lines, *publishing(run.final)]
+
+
+def publishing(folder: Path) -> list[str]:
+    """The command that uploads a result, and what to look at before."""
+    todo = [f"{name} names the base by a folder; put its hub id there" for name in naming_a_folder(folder)]
+    todo += [f"{CARD} states no license; choose one", "may the data be published? A model can be made to recite it"]
+    return [f"  hf upload my-name/my-model {folder}", "before publishing:", *(f"  {line}" for line in todo)]
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The manifest of a merged model; empty where there is none."""
+    return read_json(folder / "manifest.json") or {}

@@ -1,0 +1,1 @@
+"""What pages show: a toy's step, plans and runs."""

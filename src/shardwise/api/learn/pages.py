@@ -1,0 +1,109 @@
+"""Plans, runs and comparisons as parts of a page, and what such a page needs; nothing here writes into a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.api.learn.toy import timeline_of
+from shardwise.api.plans.planning import timeline
+from shardwise.catalog.config import parse_config, shape_from_data
+from shardwise.errors import InputError
+from shardwise.launch.lock import is_held
+from shardwise.report.collect import collect
+from shardwise.report.contents import Report
+from shardwise.report.pages.charts import curve_data, timeline_chart
+from shardwise.report.pages.plan_page import plan_part
+from shardwise.report.pages.render import render_part, safe_json, static_text
+from shardwise.report.pages.run_page import curves_of, report_part
+from shardwise.report.pages.versus_page import versus_part
+from shardwise.report.sources import SIGNS
+from shardwise.report.versus import contender, versus
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.run import RunDirectory
+
+#: How lines of several runs look in one chart; so many are put side by side.
+LOOKS = ("main", "second", "third", "fourth")
+#: States of a run that has not ended, as far as is known.
+GOES_ON = ("running", "unfinished")
+
+
+def read_config(raw: bytes) -> ModelShape:
+    """The model that the bytes of a config.json describe. Raises ModelError: they are none of a known family."""
+    return shape_from_data(parse_config(raw, file="config.json"), file="config.json")
+
+
+def plan_as_part(made: Plan, *, model: str | None = None) -> str:
+    """A plan as HTML; `model`: its name on the page."""
+    shown = made if model is None else replace(made, job={**made.job, "model": model})
+    try:
+        return plan_part(shown, timeline(made))
+    except InputError:  # of a plan that another program wrote, no step is drawn
+        return plan_part(shown, None)
+
+
+def plan_as_file(made: Plan, *, model: str) -> dict[str, Any]:
+    """plan.json of a plan, with the model under another name."""
+    return replace(made, job={**made.job, "model": model}).to_json()
+
+
+def toy_chart(name: str, *, share: float) -> str:
+    """The timeline of the toy's step under a strategy as HTML, with a line at a share of it."""
+    drawn = timeline_chart(timeline_of(name))
+    return render_part("chart_part.html", heading=drawn.title, drawn=replace(drawn, mark=100 * share))
+
+
+def plan_of_run(run_dir: Path) -> Plan:
+    """The plan that a run became. Raises InputError: it cannot be read."""
+    return read_plan(RunDirectory(run_dir).plan)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory."""
+    return any((folder / sign).is_file() for sign in SIGNS)
+
+
+def read_report(run_dir: Path) -> Report:
+    """As `report`, of a run that may still be going on, and without writing anything. What a run that goes on has not
+    written yet is no gap."""
+    found = collect(RunDirectory(run_dir))
+    outcome = found.outcome
+    # A run that was stopped and goes on has the outcome of its last start until it has taken a step.
+    if outcome.state != "finished" and outcome.failure is None and is_running(run_dir):
+        outcome = replace(outcome, state="running")
+    return replace(found, outcome=outcome, gaps=() if outcome.state in GOES_ON else found.gaps)
+
+
+def is_running(run_dir: Path) -> bool:
+    """Whether a process of this machine trains in a run directory."""
+    return is_held(RunDirectory(run_dir))
+
+
+def report_as_part(found: Report) -> tuple[str, str]:
+    """A report as HTML, and the data of its curves as JSON."""
+    return report_part(found), safe_json(curves_of(found))
+
+
+def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
+    """Several runs by name, side by side, the curves of their losses, and whether one of them has not ended. Raises
+    InputError: one cannot be read."""
+    reports = [(name, path, read_report(path)) for name, path in runs]
+    contenders = [
+        contender(name, processes=len(one.memory.ranks), run=RunDirectory(path), report=one)
+        for name, path, one in reports
+    ]
+    found = versus(contenders, job=f"{len(runs)} runs")
+    losses: Any = [(name, look, one.curves["loss"]) for (name, _, one), look in zip(reports, LOOKS, strict=False)]
+    goes_on = any(one.outcome.state in GOES_ON for _, _, one in reports)
+    curves = safe_json([curve_data(losses, title="Loss", unit="plain")])
+    return versus_part(found, heading="Runs side by side"), curves, goes_on
+
+
+def page_file(name: str) -> str:
+    """A style sheet or a script of the pages, with the licence of what is not Shardwise's own."""
+    licence = f"/*!\n{static_text('uplot.LICENSE.txt')}*/\n" if name == "uplot.min.js" else ""
+    return licence + static_text(name)

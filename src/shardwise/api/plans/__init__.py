@@ -1,0 +1,1 @@
+"""What a job needs: counted, planned, measured and rehearsed, without training."""

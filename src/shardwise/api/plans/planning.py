@@ -1,0 +1,213 @@
+"""`plan`, and how every verb reads a job and forecasts it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from shardwise.api.plans.calibrated import with_runs
+from shardwise.api.plans.counting import KnownData
+from shardwise.api.plans.shapes import find_model
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
+from shardwise.catalog.probe import PROBED, probed_machine, this_machine
+from shardwise.errors import HardwareError, InputError, Problem
+from shardwise.plan import (
+    MOST_GPUS_OFFERED,
+    best_of_catalogue,
+    best_of_list,
+    find_unknown,
+    make_plan,
+    plan_generation,
+    timeline_of_plan,
+)
+from shardwise.plan import solve as solved_plan
+from shardwise.report.pages.plan_page import plan_html
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
+from shardwise.spec.job.keys import Job
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.generation import Generation
+from shardwise.spec.plan.timeline import Timeline
+from shardwise.spec.request import Override, Request, read_request
+from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
+from shardwise.spec.support.splits import as_trained
+from shardwise.spec.support.trained import misfit
+
+
+def plan(
+    job: Job | str | Path | None = None,
+    *,
+    overrides: Sequence[str | Override] = (),
+    solve: str | None = None,
+    calibrated: bool = False,
+) -> Plan:
+    """Every way of spreading a job over its hardware, ranked for its goal, and why others were rejected.
+
+    Without `hardware` it is this machine. If that has no GPU and the job names no data, hardware of the catalogue is
+    compared, as with `hardware: any`.
+
+    Args:
+        job: a job, a job file, or None where the overrides say it all.
+        overrides: `key.path=value` as after `--set`.
+        solve: the key to solve for: the largest `max_length`, `micro_batch_size` or `lora.r` that fits, or the fewest
+            `gpus`; the plan is then that of the job with this value.
+        calibrated: forecasts are multiplied by what runs like them measured here over theirs; otherwise a plan only
+            says what these were.
+
+    Raises:
+        InputError: the question cannot be answered.
+    """
+    made = _planned(read_request(job, overrides=overrides), solve)
+    if calibrated and made.offers is not None:
+        raise HardwareError("--calibrated is for one hardware; name it, or leave it out for this machine")
+    return with_runs(made, multiply=calibrated)
+
+
+def _planned(request: Request, solve: str | None) -> Plan:
+    if solve is not None:
+        return _solved(request, solve)
+    with request.blaming("hardware"):
+        cluster = _hardware(request.job)
+    if cluster is None:
+        return _on_open_hardware(request)
+    return plan_for(request, cluster=cluster)
+
+
+#: Types of weights that text is generated with, and that a merged model is written in.
+DTYPES = ("float32", "bfloat16", "float16")
+
+#: Keys of a job that say what generating needs.
+GENERATES = (
+    *("model", "method", "hardware", "data.max_length", "train.global_batch_size"),
+    *("lora.r", "lora.target_modules", "lora.use_dora", "lora.modules_to_save"),
+)
+
+
+def generation(
+    job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), dtype: str | None = None
+) -> Generation:
+    """What generating text with a job's model needs on its hardware, or which hardware is the cheapest that holds it.
+    Arguments and errors are those of `plan`; `dtype`: of weights, keys and values, None for the model's own. Raises
+    InputError also where an override sets what is not read."""
+    request = read_request(job, overrides=overrides)
+    unread = [one for one in map(Override.of, overrides) if ".".join(one.path) not in GENERATES]
+    if unread:
+        message = f"--task generate does not read this key; it reads {', '.join(GENERATES)}, and --dtype"
+        raise InputError([Problem(where=one.where, message=message) for one in unread])
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    with request.blaming("hardware"):
+        cluster = _hardware(request.job)
+        kinds = [[cluster]] if cluster else _on_offer(request.job)
+    with request.blaming("model"):
+        model = find_model(request.job.model)
+    with request.placing():
+        clusters = [size for kind in kinds for size in kind]
+        return plan_generation(request.job, model=model, clusters=clusters, is_open=cluster is None, dtype=dtype)
+
+
+def _on_offer(job: Job) -> list[list[Cluster]]:
+    """Of each GPU on offer its sizes; or those of a list, one by one."""
+    named = job.hardware or ANY
+    if named.strip().lower() == ANY:
+        return offered_hardware(most=MOST_GPUS_OFFERED)
+    return [[cluster] for cluster in alternatives(named)]
+
+
+def _hardware(job: Job) -> Cluster | None:
+    """What the job names, or this machine; None where hardware is to be compared."""
+    if job.hardware == PROBED:
+        return probed_machine()
+    if job.hardware is not None:
+        return None if is_open(job.hardware) else parse_hardware(job.hardware)
+    here = this_machine()
+    return None if here.gpu.kind == "cpu" and not job.data.path else here
+
+
+def _solved(request: Request, name: str) -> Plan:
+    job = request.job
+    with request.blaming("hardware"):
+        cluster = _hardware(job)
+    if cluster is None:
+        message = "the hardware is open, and so there is no one answer; name it, such as --hardware '4x RTX-6000-Ada'"
+        raise HardwareError(Problem(where=f"--solve {name}", message=message))
+    with request.blaming("model"):
+        model = find_model(job.model)
+    with request.placing():
+        known = KnownData.of(request)
+        made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.num_rows))
+    if made.best is None:
+        _refuse_misfit(request, model=model, cluster=cluster)
+    return known.shown_in(made)
+
+
+def _on_open_hardware(request: Request) -> Plan:
+    """The plan on the best hardware for the goal, with what else was compared."""
+    with request.blaming("hardware"):
+        kinds = _on_offer(request.job)
+    with request.blaming("model"):
+        model = find_model(request.job.model)
+    known = KnownData.of(request)
+    with request.placing():
+        if "," in (request.job.hardware or ANY):
+            clusters = [size for kind in kinds for size in kind]
+            made = best_of_list(request.job, model=model, clusters=clusters, num_rows=known.num_rows)
+        else:
+            made = best_of_catalogue(request.job, model=model, kinds=kinds, num_rows=known.num_rows)
+    return known.shown_in(made)
+
+
+def write_plan(made: Plan, path: str | Path) -> None:
+    """Writes plan.json, which `train` takes in place of a job; InputError if the file cannot be written."""
+    with written_to(path):
+        write_json(Path(path), made.to_json())
+
+
+def timeline(made: Plan) -> Timeline | None:
+    """The timeline of a step of the chosen candidate, or None; InputError if the plan was not made by this program."""
+    try:
+        return timeline_of_plan(made)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"no timeline can be drawn of a plan written elsewhere: {error}") from None
+
+
+def write_plan_page(made: Plan, path: str | Path) -> None:
+    """Writes the plan as a self-contained page; InputError if the file cannot be written."""
+    page = plan_html(made, timeline(made))
+    with written_to(path):
+        write_text(Path(path), page)
+
+
+@contextmanager
+def written_to(path: str | Path, *, what: str = "file") -> Generator[None]:
+    """What cannot be written inside is an InputError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; name another {what}") from None
+
+
+def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None] = (None, None)) -> Plan:
+    """The plan of a request on given hardware. `known`: the number of a run's rows and their lengths; where they are
+    not, those that were counted before."""
+    counted = KnownData.of(request)
+    num_rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
+    read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
+    with request.blaming("model"):
+        model = find_model(request.job.model, revision=read)
+    with request.placing():
+        made = make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths)
+    if made.best is None:
+        _refuse_misfit(request, model=model, cluster=cluster)
+    return counted.shown_in(made)
+
+
+def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:
+    """Refuses a stated layout that the model cannot be cut into, with an InputError at its place in the job."""
+    layout = request.job.layout_on(cluster)
+    reason = None if layout is None else misfit(as_trained(request.job, model), layout, stated=True)
+    if reason is not None:
+        raise InputError(Problem(where=request.where("layout"), message=reason))

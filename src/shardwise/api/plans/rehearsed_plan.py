@@ -1,0 +1,82 @@
+"""`plan --rehearse`: what a plan chooses is rehearsed, and what does not fit gives way to the next best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shardwise.api.plans.gave_way import ranked
+from shardwise.api.plans.planning import plan
+from shardwise.api.plans.rehearsing import eagerly, refusals, rehearse_candidate
+from shardwise.errors import HardwareError, UnsupportedError
+from shardwise.spec.job.keys import Job
+from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
+from shardwise.spec.rehearsal import Rehearsal, Rehearsing
+from shardwise.spec.request import Override
+from shardwise.spec.support.rows import Reason, Row
+from shardwise.units import format_gib
+
+
+def rehearsed_plan(
+    job: Job | str | Path | None = None,
+    *,
+    overrides: Sequence[str | Override] = (),
+    on_update: Callable[[Rehearsing], None] | None = None,
+) -> Plan:
+    """As `plan`; candidates are rehearsed in their order until one fits, and the memory of those is what was rehearsed.
+    Where none is forecast to fit, those are rehearsed of which the forecast leaves it open.
+
+    Raises:
+        InputError: as `plan`, or the hardware is open.
+    """
+    made = plan(job, overrides=eagerly(job, overrides))
+    if made.offers is not None:
+        raise HardwareError("--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
+    return with_rehearsals(made, on_update=on_update)
+
+
+def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | None = None) -> Plan:
+    """The plan with what rehearsals correct of it."""
+    candidates = list(made.candidates)
+    for index, one in enumerate(candidates):
+        if one.fits or one.memory.peak_low_bytes <= one.memory.capacity_bytes:
+            candidates[index] = _checked(made, one, on_update)
+            if candidates[index].fits:
+                return ranked(made, candidates, chosen=candidates[index], key="rehearsed")
+    return ranked(made, candidates, chosen=None, key="rehearsed")
+
+
+def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None] | None) -> Candidate:
+    """A candidate with what its rehearsal says of it; as it was, but for a sentence, where it is not rehearsed."""
+    refused = refusals(made, one)
+    if refused:
+        return replace(one, reasons=(*one.reasons, *(f"not rehearsed: {reason}" for reason in refused)))
+    try:
+        found = rehearse_candidate(made, one, on_update=on_update)
+    except UnsupportedError as error:
+        return replace(one, fits=False, reasons=(_said(f"it fails: {error}"),))
+    worst = found.worst
+    memory = replace(
+        one.memory,
+        peak_bytes=worst.peak_bytes,
+        peak_reserved_bytes=worst.peak_reserved_bytes,
+        peak_low_bytes=worst.peak_bytes,
+        peak_high_bytes=found.reserved_bytes,
+        peak_instant=worst.peak_instant,
+        ranks=tuple(RankMemory(ranks=r.ranks, peak_bytes=r.peak_bytes, parts=r.parts) for r in found.ranks),
+    )
+    kept = one.reasons if one.fits and found.fits else ()
+    return replace(one, fits=found.fits, memory=memory, reasons=(*kept, _sentence(one, found)))
+
+
+def _said(what: str) -> Reason:
+    return Reason.of(Row(True, f"rehearsed, {what}", key="rehearsed"))
+
+
+def _sentence(one: Candidate, found: Rehearsal) -> Reason:
+    return _said(
+        f"it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
+        f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
+        f"{format_gib(one.memory.peak_bytes)}, at most {format_gib(one.memory.peak_high_bytes)}"
+    )

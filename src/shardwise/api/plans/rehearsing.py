@@ -1,0 +1,132 @@
+"""`rehearse`: runs the training code of a plan on tensors without numbers, on each distinct rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise.api.plans.planning import plan
+from shardwise.api.plans.shapes import find_model
+from shardwise.catalog.models import config_of
+from shardwise.errors import DoesNotFitError, UnsupportedError
+from shardwise.launch.processes.torch_helpers import rehearsed
+from shardwise.plan.work import workspace_bytes
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
+from shardwise.spec.rehearsal import RankRehearsal, Rehearsal, Rehearsing, TensorGroup
+from shardwise.spec.request import Override, read_request
+from shardwise.spec.support.rehearsed import rehearsal_refusals
+
+
+def rehearse(
+    job: Job | str | Path,
+    *,
+    overrides: Sequence[str | Override] = (),
+    on_update: Callable[[Rehearsing], None] | None = None,
+) -> Rehearsal:
+    """Rehearses what is planned for a job, whether it is forecast to fit or not: two steps of rows that are all as long
+    as they may be, at the layout's size. Where the job leaves it open, blocks are not compiled.
+
+    Args:
+        job: a job, a job file, or a plan.json, whose chosen candidate is rehearsed.
+        overrides: `key.path=value` as after `--set`.
+
+    Raises:
+        InputError: the job cannot be planned, trained or rehearsed as asked; a rank would fail.
+        DoesNotFitError: there is nothing to rehearse.
+    """
+    made = plan(job, overrides=eagerly(job, overrides))
+    return rehearse_candidate(made, _chosen(made), on_update=on_update)
+
+
+def eagerly(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Sequence[str | Override]:
+    """Where a job leaves it open, its blocks are not compiled: what a compiler keeps is not rehearsed."""
+    is_open = read_request(job, overrides=overrides).job.train.compile == "auto"
+    return [*overrides, "train.compile=false"] if is_open else overrides
+
+
+def refusals(made: Plan, chosen: Candidate) -> list[str]:
+    """Why a candidate of a plan is not rehearsed, as sentences."""
+    model = find_model(job_from_data(made.job).model)
+    return [*chosen.not_trained, *rehearsal_refusals(chosen.execution, model)]
+
+
+def rehearse_candidate(
+    made: Plan, chosen: Candidate, *, on_update: Callable[[Rehearsing], None] | None = None
+) -> Rehearsal:
+    """Rehearses a candidate of a plan. Raises UnsupportedError: it is not rehearsed, or a rank would fail."""
+    refused = refusals(made, chosen)
+    if refused:
+        raise UnsupportedError("\n".join(refused))
+    asked, cluster = job_from_data(made.job), Cluster.from_json(made.hardware)
+    began, groups = time.monotonic(), chosen.memory.ranks
+    ranks = [group.ranks[0] for group in groups]
+    question = {
+        "job": asked.to_json(),
+        "execution": chosen.execution.to_json(),
+        "ranks": ranks,
+        "cuda": cluster.gpu.kind == "cuda",
+        **_model(asked.model),
+    }
+
+    def begins(rank: int) -> None:
+        if on_update is not None:
+            number = ranks.index(rank) + 1
+            on_update(Rehearsing(strategy=chosen.execution.layout.strategy, rank=rank, number=number, total=len(ranks)))
+
+    answers = rehearsed(question, begins=begins)
+    reasons = dict.fromkeys(reason for answer in answers for reason in answer.get("refused", ()))
+    if reasons:
+        raise UnsupportedError("\n".join(reasons))
+    pairs = zip(groups, answers, strict=True)
+    return Rehearsal(
+        hardware=cluster.name,
+        capacity_bytes=chosen.memory.capacity_bytes,
+        execution=chosen.execution,
+        ranks=tuple(_rank(group, answer, cluster=cluster) for group, answer in pairs),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _chosen(made: Plan) -> Candidate:
+    """What is chosen, or else the first that is a candidate. Raises DoesNotFitError: there is none."""
+    if made.best is not None:
+        return made.best
+    if made.candidates:
+        return made.candidates[0]
+    reasons = dict.fromkeys(f"{one.strategy}: {one.reason}" for one in made.rejected)
+    raise DoesNotFitError("\n".join(["there is nothing to rehearse: no layout fits", *reasons, *made.advice]))
+
+
+def _model(name: str) -> dict[str, Any]:
+    """The configuration to build; None for a folder with weights, whose names and shapes are read."""
+    folder = Path(name).expanduser()
+    if folder.is_dir() and any(folder.glob("*.safetensors")):
+        return {"config": None, "dtype": None}
+    return {"config": config_of(name), "dtype": find_model(name).storage_dtype}
+
+
+def _rank(group: RankMemory, answer: dict[str, Any], *, cluster: Cluster) -> RankRehearsal:
+    """Beside what the training code allocates there are libraries' workspaces and the driver's context, as forecast."""
+    context, is_cuda = group.parts["context"], cluster.gpu.kind == "cuda"
+    workspace = workspace_bytes(cluster.gpu)
+    parts = {part: answer["parts"].get(part, 0) for part in PARTS}
+    parts["temporary"] += workspace
+    parts["context"] = context
+    peak = sum(parts.values())
+    return RankRehearsal(
+        ranks=group.ranks,
+        forecast=group,
+        held=answer["held"],
+        peak_bytes=peak,
+        peak_reserved_bytes=answer["peak_reserved_bytes"] + workspace + context if is_cuda else peak,
+        peak_instant=answer["peak_instant"],
+        parts=parts,
+        instants=answer["instants"],
+        tensors=tuple(from_plain(TensorGroup, one) for one in answer["tensors"]),
+    )

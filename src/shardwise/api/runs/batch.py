@@ -1,0 +1,136 @@
+"""`train --find-batch`: tries real steps upwards from the forecast micro-batch, and keeps the largest that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from shardwise.api.plans.planning import plan_for
+from shardwise.errors import DoesNotFitError, InputError, Problem, StoppedError
+from shardwise.launch.batch_trial import try_batch
+from shardwise.launch.follow import Phase, tell
+from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.run_folder import known_data
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Candidate, Plan
+from shardwise.spec.plan.found import BatchTrial, FoundBatch
+from shardwise.spec.request import Request, restricted_to
+from shardwise.spec.run import RunDirectory
+
+
+def check_open(request: Request) -> None:
+    """Raises InputError: the job states the micro-batch that is to be found."""
+    stated = request.job.train.micro_batch_size
+    if stated != "auto":
+        message = (
+            f"micro_batch_size is {stated}, and --find-batch finds it; leave one of them out, or add "
+            "--set train.micro_batch_size=auto"
+        )
+        raise InputError(Problem(where=request.where("train", "micro_batch_size"), message=message))
+
+
+def find_batch(
+    request: Request,
+    chosen: Plan,
+    *,
+    run: RunDirectory,
+    cluster: Cluster,
+    module: str,
+    lock: int | None,
+    on_update: Callable[[Phase], None] | None,
+) -> Plan:
+    """The plan with the largest micro-batch with which all ranks together take steps of the longest rows within their
+    memory; everything else of its execution is as it was chosen. The data is prepared.
+
+    Raises:
+        DoesNotFitError: not even a micro-batch of one fits.
+        StoppedError: a signal came.
+        WorkerFailedError, InputError: a trial failed of something else than memory.
+    """
+    if chosen.best is None:
+        raise ValueError("a plan that chose nothing has no micro-batch")
+    first, capacity = chosen.best.execution, chosen.best.memory.capacity_bytes
+    sizes = sizes_beside(first, global_batch_size=request.job.train.global_batch_size)
+    cluster = cluster.part(first.layout.world_size)
+    plans: dict[int, Plan] = {}
+    tried: list[BatchTrial] = []
+
+    def fits(size: int) -> bool:
+        if requests.first is not None:
+            raise StoppedError("stopped between two trials of a micro-batch", exit_code=128 + requests.first)
+        tell([Phase(name=f"trying micro-batch {size}", total_steps=None, detail={})], on_update)
+        candidate = _forecast(request, first, size, run=run, cluster=cluster)
+        plans[size] = _choosing(chosen, candidate)
+        took = try_batch(run, request, plans[size], kind=cluster.gpu.kind, module=module, lock=lock)
+        tried.append(_trial(candidate, took, kind=cluster.gpu.kind))
+        return tried[-1].fits
+
+    with StopRequests() as requests:
+        best = largest(sizes, first.micro_batch_size, fits)
+    found = FoundBatch(capacity_bytes=capacity, share=sizes[-1], tried=tuple(tried))
+    if best is None:
+        raise DoesNotFitError(f"{found.sentence}; the logs of these trials are in {run.logs}")
+    return _said(replace(plans[best], found_batch=found), found.sentence)
+
+
+def sizes_beside(first: Execution, *, global_batch_size: int) -> tuple[int, ...]:
+    """Micro-batches, growing: those that divide each rank's share of the global batch, and the one of an execution."""
+    share = -(-global_batch_size // first.layout.data_world_size)
+    dividing = {size for size in range(1, share + 1) if share % size == 0}
+    return tuple(sorted(dividing | {first.micro_batch_size}))
+
+
+def largest(sizes: Sequence[int], first: int, fits: Callable[[int], bool]) -> int | None:
+    """The largest of growing sizes that fits; None where none does. From the first on they are doubled until one does
+    not fit, or halved until one does; between the two it is found by bisection."""
+    low, high, index = -1, len(sizes), sizes.index(first)
+    while high - low > 1:
+        if fits(sizes[index]):
+            low = index
+        else:
+            high = index
+        if high == len(sizes):
+            index = max(low + 1, sum(size <= 2 * sizes[low] for size in sizes) - 1)
+        elif low < 0:
+            index = max(0, sum(size <= sizes[high] // 2 for size in sizes) - 1)
+        else:
+            index = (low + high) // 2
+    return None if low < 0 else sizes[low]
+
+
+def _forecast(request: Request, first: Execution, size: int, *, run: RunDirectory, cluster: Cluster) -> Candidate:
+    """What is forecast of an execution with another micro-batch, whether it fits or not."""
+    job = job_from_data(restricted_to(request.job.to_json(), replace(first, micro_batch_size=size)))
+    made = plan_for(replace(request, job=job), cluster=cluster, known=known_data(run))
+    found = next((one for one in made.candidates if one.execution.micro_batch_size == size), None)
+    if found is None:
+        raise DoesNotFitError("\n".join([f"a micro-batch of {size} cannot be planned", *made.advice]))
+    return found
+
+
+def _choosing(chosen: Plan, candidate: Candidate) -> Plan:
+    """A plan whose choice gives way to another candidate, as one that fits. Why one does not is no reason for it."""
+    others = (one for one in chosen.candidates if one is not chosen.best)
+    reasons = candidate.reasons if candidate.fits else ()
+    return replace(chosen, candidates=(replace(candidate, fits=True, reasons=reasons), *others), chosen=0)
+
+
+def _said(plan: Plan, sentence: str) -> Plan:
+    """A plan with one more reason for its choice, before the others."""
+    first, *others = plan.candidates
+    return replace(plan, candidates=(replace(first, reasons=(sentence, *first.reasons)), *others))
+
+
+def _trial(candidate: Candidate, took: int | None, *, kind: str) -> BatchTrial:
+    """What came of a trial, in bytes that are comparable with the capacity."""
+    memory = candidate.memory
+    context = max(rank.parts.get("context", 0) for rank in memory.ranks)
+    peak = None if took is None else took + context
+    return BatchTrial(
+        micro_batch_size=candidate.execution.micro_batch_size,
+        fits=peak is not None and peak <= memory.capacity_bytes,
+        peak_bytes=peak,
+        forecast_bytes=memory.peak_bytes if kind == "cpu" else memory.peak_reserved_bytes,
+    )

@@ -1,0 +1,149 @@
+"""The opening of a run: it is accepted, its folder is held, and what is going to run is written there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from shardwise.api.plans.planning import plan_for
+from shardwise.catalog.gpus import reserved_bytes
+from shardwise.errors import DoesNotFitError, Problem, UnsupportedError
+from shardwise.launch.disk import check_disk
+from shardwise.launch.final_files import has_result
+from shardwise.launch.follow import Notice, Phase, StepMetrics, tell
+from shardwise.launch.lock import locked
+from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
+from shardwise.launch.processes.data_preparation import prepare_data
+from shardwise.launch.processes.torchrun import Place
+from shardwise.launch.processes.workers import forget_last_launch
+from shardwise.launch.replanned import replanned
+from shardwise.launch.requirements import check_compiler, check_present, check_trainable, place_of, training_cluster
+from shardwise.launch.run_folder import check_same_job, found_before, known_data, run_of, write_start
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.request import Request
+from shardwise.spec.run import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What is going to run; sent before anything starts, and again when the number of rows is known."""
+
+    plan: Plan
+    run: RunDirectory
+
+
+Update = Planned | Phase | StepMetrics | Notice
+OnUpdate = Callable[[Update], None] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Programs:
+    """The modules that `train` runs as processes of their own, each with the run directory as its argument. `quiet`:
+    what preparation says is shown where it fails only."""
+
+    preparation: str = PREPARATION
+    worker: str = WORKER
+    quiet: bool = False
+
+
+@dataclass(kw_only=True)
+class Opening:
+    """A start that holds the run directory of its job. `plan`: what it is going to run; `lock`: a descriptor, for
+    ranks to inherit."""
+
+    request: Request
+    run: RunDirectory
+    cluster: Cluster
+    plan: Plan
+    lock: int
+    on_update: OnUpdate
+
+    @classmethod
+    def of(
+        cls, request: Request, run: RunDirectory, *, place: Place | None, held: ExitStack, on_update: OnUpdate
+    ) -> Opening:
+        """Accepts what is asked, and takes its folder until `held` ends. Raises as `accept` does; RunDirectoryError:
+        another run holds the folder, or is in it."""
+        cluster, plan = accept(request, place=place)
+        with request.blaming("output_dir"):
+            lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
+            check_same_job(run, request.job)
+        return cls(request=request, run=run, cluster=cluster, plan=plan, lock=lock, on_update=on_update)
+
+    @property
+    def processes(self) -> int:
+        """As many as the chosen layout spreads over: `cheapest` and `fewest-gpus` may leave some GPUs alone."""
+        return self.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
+
+    def goes_on(self, *, replan: bool) -> bool:
+        """Whether there is something left to train; says where that is with another number of processes. Raises
+        DamagedResultError, as `has_result`; RunDirectoryError: `replan` is False, and it would be planned again."""
+        if has_result(self.run, self.request.job):
+            return False
+        said = replanned(self.run, self.plan, allowed=replan)
+        if said is not None:
+            self.say(said)
+        forget_last_launch(self.run)
+        self.plan = found_before(self.run, self.plan)
+        return True
+
+    def say(self, text: str) -> None:
+        """Sends a notice."""
+        tell([Notice(text=text)], self.on_update)
+
+    def write(self) -> None:
+        """Says what is going to run, and leaves it in the run directory. Raises InputError: its disk is too small."""
+        check_disk(self.request, self.run, self.plan)
+        tell([Planned(plan=self.plan, run=self.run)], self.on_update)
+        write_start(self.run, self.request, plan=self.plan)
+
+    def prepare(self, programs: Programs) -> None:
+        """Prepares the data; the plan that the workers obey then knows how many rows there are."""
+        known_before = known_data(self.run)
+        tell([Phase(name="preparing data", total_steps=None, detail={})], self.on_update)
+        prepare_data(self.run, module=programs.preparation, quiet=programs.quiet)
+        if known_data(self.run) != known_before:
+            # Only now is it known how many steps there are, and how long the sequences are.
+            self.plan = plan_for(self.request, cluster=self.cluster, known=known_data(self.run))
+            self.write()
+        if scarce := check_disk(self.request, self.run, self.plan):
+            self.say(scarce)
+
+
+def accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
+    """Everything that can be refused without touching a file."""
+    require_torch()
+    cluster = training_cluster(request, place=place)
+    check_trainable(request, cluster=cluster)
+    check_present(request, cluster)
+    chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
+    if chosen.best is None:
+        reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in chosen.rejected]
+        where = chosen.hardware.get("name", "this machine")
+        alone = _would_fit_alone(request, cluster)
+        said = [f"nothing fits on {where}", *chosen.notes, *alone, *dict.fromkeys(reasons), *chosen.advice]
+        raise DoesNotFitError("\n".join(said))
+    check_compiler(request, compiles=chosen.best.execution.compile and cluster.gpu.kind == "cuda")
+    if chosen.best.not_trained:
+        # What the model's config says is known only here; the rest was refused before.
+        otherwise = "model" if request.job.layout == "auto" else "layout"
+        problems = [
+            Problem(where=place_of(request, reason, otherwise=otherwise), message=reason)
+            for reason in chosen.best.not_trained
+        ]
+        raise UnsupportedError(problems)
+    return cluster, chosen
+
+
+def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
+    """A sentence where a job would fit in the memory that other programs hold."""
+    gpu = cluster.gpu
+    kept = reserved_bytes(gpu.memory_bytes)
+    if gpu.kind != "cuda" or gpu.reserved_bytes <= kept:
+        return []
+    free = replace(cluster, node=replace(cluster.node, gpu=replace(gpu, reserved_bytes=kept)))
+    if plan_for(request, cluster=free, known=known_data(run_of(request.job))).best is None:
+        return []
+    return ["it fits where others leave the GPU to it: end what holds its memory, or wait"]

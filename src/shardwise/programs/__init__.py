@@ -1,0 +1,1 @@
+"""Programs that other modules start by `python -m`: they read their arguments and call the room with the logic."""

@@ -1,0 +1,96 @@
+"""The names that `lora.target_modules` and `lora.modules_to_save` may hold: whole ends of module names, as
+`mlp.down_proj`.
+
+Accepted are targets whose adapters the planner counts, and modules whose copies it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from shardwise.spec.adapters.targets import around, hidden_names, names_it
+from shardwise.spec.job.keys import LoraSpec
+from shardwise.spec.model.shape import ModelShape
+
+
+def _unknown(key: str, names: Iterable[str], then: str) -> str:
+    return f"lora.{key} names {', '.join(name or repr(name) for name in names)}; {then}"
+
+
+def target_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
+    """Why `lora.target_modules` cannot be trained; None where it can."""
+    if lora.target_modules == "all-linear":
+        return None
+    unknown = [name for name in dict.fromkeys(lora.target_modules) if not _is_known(name, model)]
+    if not unknown:
+        return None
+    of_embedding = any(names_it(model.names.embedding, name) for name in unknown)
+    hint = "; an embedding is trained as a copy, by lora.modules_to_save" if of_embedding else ""
+    adapted = f"of {model.family} this version adapts {', '.join(_ends(model))}{hint}"
+    return _unknown("target_modules", unknown, adapted)
+
+
+def _is_known(name: str, model: ModelShape) -> bool:
+    """Whether a target is the end of an adaptable module's name, or what PEFT calls a bare parameter."""
+    parts = name.split(".")
+    if parts[0].isdigit():
+        return False  # a block's own name may end so
+    hidden = parts[-1] in hidden_names(model) and not any(part.isdigit() for part in parts)
+    return hidden or any(names_it(module, name) for module in _adaptable(model))
+
+
+def _adaptable(model: ModelShape) -> Iterator[str]:
+    """Names of the modules that targets reach, those of blocks as in a block."""
+    matrices = (*(m for kind in model.kinds for m in kind.matrices), *model.outer_matrices)
+    yield from (m.name for m in matrices if m.adaptable)
+    yield model.names.head
+
+
+def _ends(model: ModelShape) -> list[str]:
+    """The last words of all names that targets may hold; a number with what stands before it."""
+    ends = [name if name.rpartition(".")[2].isdigit() else name.rpartition(".")[2] for name in _adaptable(model)]
+    return list(dict.fromkeys([*ends, *sorted(hidden_names(model))]))
+
+
+def saved_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
+    """Why `lora.modules_to_save` cannot be trained; None where it can."""
+    known = list(_modules(model))
+    unknown = [
+        name
+        for name in dict.fromkeys(lora.modules_to_save)
+        if name.partition(".")[0].isdigit() or not any(names_it(module, name) for module in known)
+    ]
+    if unknown:
+        listed = ", ".join(_listed(model))
+        return _unknown("modules_to_save", unknown, f"of {model.family} this version copies {listed}")
+    for part in _parts(model):
+        taken = [module for module in around(part) if any(module.endswith(end) for end in lora.modules_to_save)]
+        if len(taken) > 1:
+            return f"lora.modules_to_save names {taken[0]} and {taken[-1]} inside it; name one of them"
+    return None
+
+
+def is_saved(name: str | None, lora: LoraSpec) -> bool:
+    """Whether PEFT copies the module of that name, outside the blocks."""
+    return name is not None and any(name.endswith(end) for end in lora.modules_to_save)
+
+
+def _modules(model: ModelShape) -> Iterator[str]:
+    """All modules whose copies are counted; those of a block by their names inside it."""
+    names = model.names
+    yield from (name for name in (names.embedding, names.head, names.final_norm) if name)
+    yield from (f"{names.backbone}.{norm.name}" for norm in model.outer_norms)
+    for part in _parts(model):
+        yield from around(part)
+
+
+def _parts(model: ModelShape) -> list[str]:
+    """Names of a block's norms and matrices; none of a mixture of experts, whose parts are not copied."""
+    if model.has_experts:
+        return []
+    return list(dict.fromkeys(part.name for kind in model.kinds for part in (*kind.norms, *kind.matrices)))
+
+
+def _listed(model: ModelShape) -> list[str]:
+    names = (model.names.embedding, model.names.head, model.names.final_norm)
+    return [*(name.rpartition(".")[2] for name in names if name), *_parts(model)]

@@ -1,0 +1,155 @@
+"""Executions at a GPU's scale, drawn at random: a question in a line, and what the planner answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from shardwise.catalog.gpus import known_gpus, parse_hardware
+from shardwise.catalog.models import find_model, known_models
+from shardwise.errors import ShardwiseError
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.time import forecast_time
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.support.attention import attention_refusal
+from shardwise.spec.support.trained import execution_refusals
+from tests.unit.plan.asking import job, work
+
+SEED, COUNT = 46, 500
+STORED = Path(__file__).with_name("drawn.tsv")
+#: How far an answer may move.
+MOVES = 0.02
+#: Of a GPU's memory, that a peak takes at least and at most: less is a toy, more nobody would ask for.
+_LEAST, _MOST = 0.1, 3.0
+_AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+
+
+class Answer(NamedTuple):
+    """Peak and its upper end in bytes, what there is, and seconds of a step."""
+
+    peak: int
+    high: int
+    capacity: int
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        return self.high <= self.capacity
+
+
+class Drawn(NamedTuple):
+    """A question: keys of the job, of the layout and of the execution as JSON; `document`, the mean of a packed row."""
+
+    model: str
+    hardware: str
+    keys: str
+    layout: str
+    execution: str
+    document: int
+
+
+@cache
+def _shape(name: str):
+    return find_model(name, offline=True)
+
+
+def answer(drawn: Drawn) -> Answer:
+    """What is forecast of it today. Raises ShardwiseError where the planner refuses, ValueError a wrong layout."""
+    model, cluster = _shape(drawn.model), parse_hardware(drawn.hardware)
+    asked = job(**json.loads(drawn.keys))
+    execution = Execution(layout=Layout(**json.loads(drawn.layout)), **json.loads(drawn.execution))
+    refused = execution_refusals(asked, execution, model=model)
+    kernel = attention_refusal(execution.attn_implementation, cluster.gpu, precision=execution.precision)
+    if refused or kernel or (execution.reduce_once and not execution.may_reduce_once):
+        raise ValueError(refused or kernel or "it reduces once a step anyway")
+    done = work(asked, model, execution, drawn.hardware)
+    memory = forecast_memory(done)
+    seconds = forecast_time(replace(done, document=drawn.document or None)).step_seconds
+    return Answer(memory.peak_bytes, memory.peak_high_bytes, memory.capacity_bytes, seconds)
+
+
+def stored() -> Iterator[tuple[Drawn, int, bool, float]]:
+    """Each question with the peak, the verdict and the seconds that were answered when somebody last looked."""
+    for line in STORED.read_text(encoding="utf-8").splitlines():
+        *question, document, peak, fits, seconds = line.split("\t")
+        yield Drawn._make([*question, int(document)]), int(peak), bool(int(fits)), float(seconds)
+
+
+def draw() -> Iterator[tuple[Drawn, Answer]]:
+    """As many as are stored."""
+    return islice(_answered(Random(SEED)), COUNT)
+
+
+def _answered(random: Random) -> Iterator[tuple[Drawn, Answer]]:
+    while True:
+        drawn = _draw(random)
+        try:
+            answered = answer(drawn)
+        except (ShardwiseError, ValueError):
+            continue
+        if _LEAST <= answered.peak / answered.capacity <= _MOST:
+            yield drawn, answered
+
+
+def _draw(random: Random) -> Drawn:
+    def one_of(*values: Any) -> Any:
+        return random.choice(values)
+
+    nodes, each = one_of((1, 1), (1, 2), (1, 4), (1, 8), (1, 8), (2, 8), (4, 8), (8, 8))
+    layout, left = {}, nodes * each
+    for axis in random.sample(_AXES, len(_AXES)):
+        degree = one_of(*(2**power for power in range(left.bit_length())))
+        layout[axis], left = degree, left // degree
+    layout[one_of("dp_shard", "dp_shard", "dp_replicate")] *= left
+    if layout["dp_shard"] > 1:
+        layout |= one_of({}, {}, *({"zero_stage": stage, "reshard_after_forward": False} for stage in (1, 2)))
+        layout |= one_of({}, {}, {}, {"min_num_params": 10**9}, {"prefetch": 2})
+    if layout["pp"] > 1:
+        layout["schedule"] = one_of("1f1b", "gpipe", "interleaved", "zero_bubble", "sequential")
+    if random.random() < 0.2:
+        layout["ep"] = 2
+    method, packing = one_of("full", "lora", "qlora"), random.random() < 0.4
+    length = one_of(512, 1024, 2048, 4096, 8192, 32768)
+    size, micros = one_of(1, 1, 2, 4, 8), one_of(1, 2, 4, 8, 16)
+    batch = size * micros * layout["dp_replicate"] * layout["dp_shard"]
+    keys: dict[str, Any] = {"method": method, "data": {"max_length": length, "packing": packing}}
+    keys["train"] = {"global_batch_size": batch, "weight_decay": one_of(0.0, 0.1)}
+    if method != "full":
+        targets = one_of("all-linear", "all-linear", ["q_proj", "k_proj", "v_proj", "o_proj"])
+        keys["lora"] = {"r": one_of(8, 16, 64), "lora_dropout": one_of(0.0, 0.0, 0.05), "target_modules": targets}
+        keys["lora"] |= one_of({}, {}, {}, {}, {"use_dora": True}, {"modules_to_save": ["embed_tokens", "lm_head"]})
+    execution = {
+        "micro_batch_size": size,
+        "gradient_accumulation_steps": micros,
+        "gradient_checkpointing": one_of("none", "selective", "full", "full", "offloaded", "selective_offloaded"),
+        "offload": one_of("none", "none", "none", "optimizer", "parameters"),
+        "precision": one_of("mixed", "mixed", "mixed", "bf16", "fp16", "fp32"),
+        "optimizer": one_of("adamw", "adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor"),
+        "loss": one_of("chunked", "chunked", "full"),
+        "attn_implementation": one_of("sdpa", "sdpa", "varlen", "eager", "flash_attention_2"),
+        "compile": random.random() < 0.3,
+        "reduce_once": random.random() < 0.3,
+    }
+    keys["train"] |= {"optimizer": execution["optimizer"]}
+    if layout.get("schedule") == "zero_bubble":
+        execution |= {"gradient_checkpointing": "none", "compile": False}
+    models = [name for name in sorted(known_models()) if "ep" not in layout or _shape(name).has_experts]
+    name, gpu = random.choice(models), random.choice(sorted(known_gpus()))
+    # A layout's, a job's and an execution's own defaults are left out.
+    kept = {key: value for key, value in layout.items() if value != 1 or key == "zero_stage"}
+    plain = Execution(layout=Layout(), micro_batch_size=0, gradient_accumulation_steps=0)
+    changed = {key: value for key, value in execution.items() if value != getattr(plain, key)}
+    document = random.randrange(length // 8, length) if packing else 0
+    hardware = f"{nodes} x {each}x {gpu}" if nodes > 1 else f"{each}x {gpu}"
+    return Drawn(name, hardware, _json(keys), _json(kept), _json(changed), document)
+
+
+def _json(keys: dict[str, Any]) -> str:
+    return json.dumps(keys, separators=(",", ":"))
