@@ -231,27 +231,18 @@ def _data_json(
         "over_long": job.data.over_long,
         "packing": job.data.packing,
         "preview": preview,
-        "padding_id": summary["padding_id"],
-        "chat_template": summary["chat_template"],
-        "template_from": summary["template_from"],
-        "ends": summary["ends"],
+        **{name: summary[name] for name in ("padding_id", "chat_template", "template_from", "ends")},
     }
 
 
 def _part(folder: Path, counts: dict[str, Any] | None) -> dict[str, Any]:
-    if counts is None:
-        return {}
-    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}}
+    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}} if counts else {}
 
 
 def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]) -> dict[str, Any]:
     return {
         "path": source.label,
-        "format": facts["format"],
-        "num_rows": facts["num_rows"],
-        "notes": facts["notes"],
-        "ignored_columns": facts["ignored_columns"],
-        "ignored_keys": facts.get("ignored_keys", []),
+        **{name: facts[name] for name in ("format", "num_rows", "notes", "ignored_columns", "ignored_keys")},
         "num_ignored_files": source.num_ignored,
         "note": source.note,
         "weight": source.weight,

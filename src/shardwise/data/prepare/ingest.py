@@ -24,6 +24,7 @@ from shardwise.data.read.sources import COLUMNAR, Source, SourceFile
 from shardwise.data.workers.pool import MAX_WORKERS, Pool, Reply, WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.data.workers.tokens import Rules
+from shardwise.data.workers.worker import Tally
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places
@@ -182,15 +183,7 @@ def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: 
 
 
 #: The reply about a chunk that no worker is left for; another's problem is reported then.
-_NO_ROWS: Reply = {
-    "num_rows": 0,
-    "num_dropped": 0,
-    "num_problems": 0,
-    "problems": [],
-    "notes": {},
-    "keys": [],
-    "lengths": {},
-}
+_NO_ROWS: Reply = asdict(Tally())
 
 
 def _failed(chunk: Chunk, error: str) -> Reply:
