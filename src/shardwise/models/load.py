@@ -181,7 +181,7 @@ def materialise(
         if layer is not None:
             bounds[stored[id(place)]] = _quantise(place, layer, weights, stored[id(place)], device=device)
             continue
-        read = _slicer(make) if make is not None else _reader(weights, stored[id(place)])
+        read = _slicer(make) if make is not None else partial(weights.read, stored[id(place)])
         found = _fill(place, device=device, read=read)
         if make is None and found is not None:
             bounds[stored[id(place)]] = found
@@ -202,15 +202,12 @@ def _move_buffers(model: nn.Module, device: torch.device) -> None:
             module._buffers[name] = None if buffer is None else buffer.to(device)
 
 
-Read = Callable[[tuple[int, ...], tuple[int, ...]], torch.Tensor]
-
-
-def _reader(weights: Weights, name: str) -> Read:
-    return lambda offsets, lengths: weights.read(name, offsets=offsets, lengths=lengths)
+#: What gives the part of a tensor that begins at `offsets` and is `lengths` long.
+Read = Callable[..., torch.Tensor]
 
 
 def _slicer(make: Callable[[], torch.Tensor]) -> Read:
-    return lambda offsets, lengths: make()[window(offsets, lengths)]
+    return lambda *, offsets, lengths: make()[window(offsets, lengths)]
 
 
 def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, device: torch.device) -> torch.Tensor:
@@ -272,7 +269,7 @@ def _fill(place: _Place, *, device: torch.device, read: Read) -> torch.Tensor | 
     bounds = None
     if local.numel():
         # Moved in the type of the file: torch would cast on the processor, and then send the larger of the two.
-        part = read(offsets, lengths).to(device)
+        part = read(offsets=offsets, lengths=lengths).to(device)
         local.copy_(part)
         bounds = bounds_of(part)
     new = nn.Parameter(value, requires_grad=old.requires_grad)

@@ -121,10 +121,7 @@ class Weights:
 
     def where(self, name: str) -> str:
         """The file a tensor stands in."""
-        return str(self.folder / self._file(name))
-
-    def _file(self, name: str) -> str:
-        return self._file_of[self.key(name)]
+        return str(self.folder / self._file_of[self.key(name)])
 
     def _slice(self, key: str) -> Any:
         return self._files[self._file_of[key]].get_slice(key)
@@ -206,15 +203,8 @@ def bounds_of(part: torch.Tensor) -> torch.Tensor:
 
 
 def check_finite(weights: Weights, bounds: Mapping[str, torch.Tensor]) -> None:
-    """Refuses NaN and infinity; the host waits for a device once, not for each tensor.
-
-    Args:
-        weights: the folder.
-        bounds: name of a weight -> `bounds_of` what was read of it, all on one device.
-
-    Raises:
-        ModelError: some are not finite; each as its own problem.
-    """
+    """Refuses NaN and infinity, by the `bounds_of` what was read of each weight, all on one device: the host waits for
+    it once, not for each tensor. Raises ModelError: some are not finite; each as its own problem."""
     if not bounds:
         return
     finite: list[bool] = torch.stack(list(bounds.values())).isfinite().all(dim=1).tolist()

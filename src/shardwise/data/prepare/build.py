@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,14 +26,19 @@ DOCUMENT = np.dtype([*ROW.descr, ("file", "<u4"), ("source", "<u2")])
 Documents = npt.NDArray[np.void]
 
 
-def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documents:
-    """All shards' documents in order, as records of `DOCUMENT`."""
-    documents = np.empty(sum(shard.num_rows for shard in shards), DOCUMENT)
+def each(shards: Sequence[Shard], values: npt.NDArray[Any]) -> Iterator[tuple[Shard, Documents, npt.NDArray[Any]]]:
+    """Each shard with its `ROW`s and its part of one value per document."""
     at = 0
     for shard in shards:
         rows = shard.rows()
-        part = documents[at : at + len(rows)]
+        yield shard, rows, values[at : at + len(rows)]
         at += len(rows)
+
+
+def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documents:
+    """All shards' documents in order, as records of `DOCUMENT`."""
+    documents = np.empty(sum(shard.num_rows for shard in shards), DOCUMENT)
+    for shard, rows, part in each(shards, documents):
         for name in ROW.names or ():
             part[name] = rows[name]
         part["file"], part["source"] = shard.file, source_of_file[shard.file]
@@ -51,16 +56,13 @@ def evaluation_rows(count: int, *, fraction: float, seed: int) -> npt.NDArray[np
 
 def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train: Path, evaluation: Path) -> None:
     """Appends every shard's tokens to the folder their documents belong to, and deletes the shard."""
-    at = 0
-    for shard in shards:
-        rows = shard.rows()
-        evaluated = chosen[at : at + len(rows)]
-        at += len(rows)
+    for shard, rows, evaluated in each(shards, chosen):
         by_token = np.repeat(evaluated, rows["length"])
         for name, values in (("tokens", shard.tokens()), ("trained", shard.trained())):
-            _append(train / f"{name}.bin", values[~by_token] if evaluated.any() else values)
-            if evaluated.any():
-                _append(evaluation / f"{name}.bin", values[by_token])
+            for folder, part in ((train, values[~by_token]), (evaluation, values[by_token])):
+                if folder == train or len(part):
+                    with (folder / f"{name}.bin").open("ab") as file:
+                        put(part, file)
         shard.delete()
 
 
@@ -122,21 +124,19 @@ def _samples(
     return np.cumsum(np.concatenate(counts)), np.concatenate(members)
 
 
-def _append(path: Path, values: npt.NDArray[Any]) -> None:
-    with path.open("ab") as file:
-        put(values, file)
-
-
 def put(values: npt.NDArray[Any], file: IO[bytes]) -> None:
     """Writes an array. NumPy's `tofile` raises nothing where a full disk takes none of the last 4 KiB."""
     file.write(np.ascontiguousarray(values).view(np.uint8).data)
+
+
+_SUFFIXES = (".tokens", ".trained", ".rows")
 
 
 class ShardWriter:
     """Appends rows to `<stem>.tokens` (int32), `<stem>.trained` (bool) and `<stem>.rows` (ROW)."""
 
     def __init__(self, stem: Path) -> None:
-        self._files = [stem.with_suffix(suffix).open("wb") for suffix in (".tokens", ".trained", ".rows")]
+        self._files = [stem.with_suffix(suffix).open("wb") for suffix in _SUFFIXES]
 
     def append(self, rows: list[tuple[int, Tokens]]) -> None:
         """Rows as (line, tokens)."""
@@ -181,7 +181,7 @@ class Shard:
 
     def delete(self) -> None:
         """Frees the disk once the rows stand elsewhere."""
-        for suffix in (".tokens", ".trained", ".rows"):
+        for suffix in _SUFFIXES:
             self.stem.with_suffix(suffix).unlink()
 
 

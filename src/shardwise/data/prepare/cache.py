@@ -99,30 +99,30 @@ def tokenizer_hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256_of(path) for path in files if path.is_file()}
 
 
+#: Keys of `data` that shape the tokens.
+_SHAPING = ("columns", "max_length", "packing", "train_on", "over_long", "rendered", "eval_fraction")
+
+
 def cache_key(
     job: Job,
     *,
-    train: Sequence[tuple[Source, Sequence[FileState]]],
-    evaluation: Sequence[tuple[Source, Sequence[FileState]]],
+    sources: Sequence[Source],
+    num_train: int,
+    states: Sequence[Sequence[FileState]],
     tokenizer: dict[str, str],
     template: str | None,
 ) -> str:
-    """SHA-256, in hex, of everything that shapes the prepared data."""
+    """SHA-256, in hex, of everything that shapes the prepared data; the first `num_train` sources are trained on."""
     data = job.data
+    contents = [_content(source, found) for source, found in zip(sources, states, strict=True)]
     described = {
         "version": FORMAT_VERSION,
         "libraries": {name: importlib.metadata.version(name) for name in ("transformers", "tokenizers")},
-        "train": [_content(source, states) for source, states in train],
-        "eval": [_content(source, states) for source, states in evaluation],
+        "train": contents[:num_train],
+        "eval": contents[num_train:],
         "tokenizer": tokenizer,
         "template": template,
-        "columns": data.columns,
-        "max_length": data.max_length,
-        "packing": data.packing,
-        "train_on": data.train_on,
-        "over_long": data.over_long,
-        "rendered": data.rendered,
-        "eval_fraction": data.eval_fraction,
+        **{name: getattr(data, name) for name in _SHAPING},
         "eval_seed": job.train.seed if data.eval_fraction else None,
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()

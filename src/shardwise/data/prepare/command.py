@@ -12,14 +12,7 @@ from typing import Any
 
 from shardwise.catalog.noted_data import note_data
 from shardwise.catalog.processors import free_disk
-from shardwise.data.prepare.cache import (
-    FileState,
-    cache_key,
-    new_entry,
-    one_at_a_time,
-    source_states,
-    tokenizer_hashes,
-)
+from shardwise.data.prepare.cache import FileState, cache_key, new_entry, one_at_a_time, source_states, tokenizer_hashes
 from shardwise.data.prepare.ingest import Preparation, ingest
 from shardwise.data.prepare.progress import say
 from shardwise.data.read.hub import fetch_hub_rows, tokenizer_folder
@@ -61,14 +54,8 @@ def prepare(
     with places.blaming("model"):
         tokenizer = tokenizer_folder(job.model, revision=revision_of(run, job.model))
     note_revision(run, job.model, folder=tokenizer)
-    both = list(zip(train + evaluation, states, strict=True))
-    key = cache_key(
-        job,
-        train=both[: len(train)],
-        evaluation=both[len(train) :],
-        tokenizer=tokenizer_hashes(tokenizer),
-        template=template,
-    )
+    sources, hashes = train + evaluation, tokenizer_hashes(tokenizer)
+    key = cache_key(job, sources=sources, num_train=len(train), states=states, tokenizer=hashes, template=template)
     entry = root / "data" / key
     describe = partial(_data_json, entry, job=job, train=train, evaluation=evaluation, states=states, fingerprint=key)
     summary = _summary(entry)
@@ -93,7 +80,7 @@ def prepare(
     data_json = describe(summary)
     note_data(job, counts=dict(summary["lengths"]), data_json=data_json)
     if announce:
-        _announce(summary, data_json, sources=train + evaluation, cut=job.data.over_long == "truncate")
+        _announce(summary, data_json, sources=sources, cut=job.data.over_long == "truncate")
     write_json(run.data, data_json)
     return data_json
 
@@ -153,10 +140,8 @@ def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
                     ingest(asked, into=folder)
                 summary = _summary(entry)
     except OSError as error:
-        message = (
-            f"cannot write the data cache: {error.strerror}{_room(entry)}; set SHARDWISE_CACHE to a folder with space"
-        )
-        raise InputError(f"{entry.parent}: {message}") from None
+        message = f"{entry.parent}: cannot write the data cache: {error.strerror}{_room(entry)}"
+        raise InputError(f"{message}; set SHARDWISE_CACHE to a folder with space") from None
     if summary is None:
         raise ShardwiseError(f"{entry}: was damaged or removed as soon as it was written; run again")
     return summary
@@ -227,27 +212,18 @@ def _data_json(
         "over_long": job.data.over_long,
         "packing": job.data.packing,
         "preview": preview,
-        "padding_id": summary["padding_id"],
-        "chat_template": summary["chat_template"],
-        "template_from": summary["template_from"],
-        "ends": summary["ends"],
+        **{name: summary[name] for name in ("padding_id", "chat_template", "template_from", "ends")},
     }
 
 
 def _part(folder: Path, counts: dict[str, Any] | None) -> dict[str, Any]:
-    if counts is None:
-        return {}
-    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}}
+    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}} if counts else {}
 
 
 def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]) -> dict[str, Any]:
     return {
         "path": source.label,
-        "format": facts["format"],
-        "num_rows": facts["num_rows"],
-        "notes": facts["notes"],
-        "ignored_columns": facts["ignored_columns"],
-        "ignored_keys": facts.get("ignored_keys", []),
+        **{name: facts[name] for name in ("format", "num_rows", "notes", "ignored_columns", "ignored_keys")},
         "num_ignored_files": source.num_ignored,
         "note": source.note,
         "weight": source.weight,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.data.prepare.build import Shard
+from shardwise.data.prepare.build import Shard, each
 from shardwise.data.workers.pool import Pool
 
 Ids = npt.NDArray[np.int32]
@@ -51,10 +51,8 @@ class Ends:
             first, ends, row = first[~marked], ends[~marked], row[~marked]
         self._unmarked += len(ends)
         if len(ends) and not self._sample:
-            shown, after = (
-                tokens[max(first[0], ends[0] + 1 - _SAMPLE) : ends[0] + 1],
-                tokens[ends[0] + 1 : stops[row[0]]],
-            )
+            end = ends[0] + 1
+            shown, after = tokens[max(first[0], end - _SAMPLE) : end], tokens[end : stops[row[0]]]
             self._sample = [shown.tolist(), after[:1].tolist()]
 
     def described(self, pool: Pool) -> dict[str, Any]:
@@ -87,11 +85,8 @@ class Ends:
 
 def count_ends(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, into: Ends) -> None:
     """Counts the spans of all documents that are not set aside (`chosen`), a shard at a time."""
-    at = 0
-    for shard in shards:
-        rows = shard.rows()
-        kept = ~chosen[at : at + len(rows)]
-        at += len(rows)
+    for shard, rows, evaluated in each(shards, chosen):
+        kept = ~evaluated
         if kept.any():
             by_token = np.repeat(kept, rows["length"])
             into.add(rows[kept], shard.tokens()[by_token], shard.trained()[by_token])

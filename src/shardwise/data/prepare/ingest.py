@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.catalog.processors import usable_cores
-from shardwise.data.prepare.build import Documents, Shard, copy_tokens, evaluation_rows, gather, preview, write_store
+from shardwise.data.prepare.build import Shard, copy_tokens, evaluation_rows, gather, preview, write_store
 from shardwise.data.prepare.cache import FileState, check_untouched
 from shardwise.data.prepare.ends import Ends, count_ends
 from shardwise.data.prepare.progress import progress
@@ -24,6 +24,7 @@ from shardwise.data.read.sources import COLUMNAR, Source, SourceFile
 from shardwise.data.workers.pool import MAX_WORKERS, Pool, Reply, WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
 from shardwise.data.workers.tokens import Rules
+from shardwise.data.workers.worker import Tally
 from shardwise.errors import MAX_PROBLEMS_LISTED, DataError, Problem
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places
@@ -98,20 +99,17 @@ def ingest(asked: Preparation, *, into: Path) -> None:
     files = [_survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
-    load = {
-        "do": "load",
-        "tokenizer": str(asked.tokenizer),
-        "rules": asdict(asked.rules),
-        "limits": asdict(asked.limits),
-    }
+    rules, limits = asdict(asked.rules), asdict(asked.limits)
+    load = {"do": "load", "tokenizer": str(asked.tokenizer), "rules": rules, "limits": limits}
     with asked.places.blaming("model"):
         pool = Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits)
     with closing(pool):
         _check_template(pool, asked, files)
-        replies = _work(pool, files, chunks, into=into)
+        stems = [into / f"shard-{index:06d}" for index in range(len(chunks))]
+        replies = _work(pool, files, chunks, stems)
         with asked.places.blaming("data", "path"):
             check_untouched(asked.states, labels=[file.label for file in asked.files])
-        shards = [Shard(stem=_stem(into, index), file=chunk.file) for index, chunk in enumerate(chunks)]
+        shards = [Shard(stem=stem, file=chunk.file) for stem, chunk in zip(stems, chunks, strict=True)]
         template_from = _template_from(asked, files, pool.facts)
         ends = Ends(pool.facts["added_ids"])
         summary = {
@@ -147,11 +145,8 @@ def _survey(asked: Preparation, index: int) -> _File:
     line, columns = found
     names = renamed({column: column for column in columns}, asked.job.data.columns)
     try:
-        form = recognise(
-            columns,
-            wanted=asked.sources[asked.source_of_file[index]].format,
-            renames=asked.job.data.columns,
-        )
+        wanted = asked.sources[asked.source_of_file[index]].format
+        form = recognise(columns, wanted=wanted, renames=asked.job.data.columns)
     except RowError as error:
         return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)
@@ -161,17 +156,13 @@ def _survey(asked: Preparation, index: int) -> _File:
     return _File(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
 
 
-def _stem(folder: Path, index: int) -> Path:
-    return folder / f"shard-{index:06d}"
-
-
-def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: Path) -> list[Reply]:
+def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], stems: Sequence[Path]) -> list[Reply]:
     """The workers' replies, in the order of the chunks."""
     # A file without a recognised row has only bad ones: any format reports them.
     names = [(files[chunk.file].form or FORMATS[0]).name for chunk in chunks]
     requests = [
-        {"do": "chunk", "chunk": asdict(chunk), "format": name, "stem": str(_stem(into, index))}
-        for index, (chunk, name) in enumerate(zip(chunks, names, strict=True))
+        {"do": "chunk", "chunk": asdict(chunk), "format": name, "stem": str(stem)}
+        for chunk, name, stem in zip(chunks, names, stems, strict=True)
     ]
     replies: list[Reply] = [_NO_ROWS] * len(chunks)
     with progress("preparing data", total=sum(chunk.num_bytes for chunk in chunks)) as advance:
@@ -182,25 +173,13 @@ def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], *, into: 
 
 
 #: The reply about a chunk that no worker is left for; another's problem is reported then.
-_NO_ROWS: Reply = {
-    "num_rows": 0,
-    "num_dropped": 0,
-    "num_problems": 0,
-    "problems": [],
-    "notes": {},
-    "keys": [],
-    "lengths": {},
-}
+_NO_ROWS: Reply = asdict(Tally())
 
 
 def _failed(chunk: Chunk, error: str) -> Reply:
     """As a reply: a chunk that ended its worker, whose row it was is not known."""
-    return {
-        **_NO_ROWS,
-        "failed": True,
-        "num_problems": 1,
-        "problems": [(chunk.first_line, f"this row or one after it {error}")],
-    }
+    problem = (chunk.first_line, f"this row or one after it {error}")
+    return {**_NO_ROWS, "failed": True, "num_problems": 1, "problems": [problem]}
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[_File]) -> None:
@@ -244,28 +223,20 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path, ends: End
         (into / name).mkdir()
     count_ends(shards, chosen, into=ends)
     copy_tokens(shards, chosen, train=into / "train", evaluation=into / "eval")
-    return {
-        name: _write_part(
-            into / name, documents if mask.all() else documents[mask], asked, first_source=first, sources=sources
+    written: dict[str, dict[str, Any]] = {}
+    for name, (mask, first, sources) in parts.items():
+        own = documents if mask.all() else documents[mask]
+        own["file"] -= np.uint32(sum(len(source.files) for source in asked.sources[:first]))
+        own["source"] -= np.uint16(first)
+        written[name] = write_store(
+            into / name,
+            own,
+            files=[file.label for source in sources for file in source.files],
+            weights=[source.weight for source in sources],
+            packed=asked.job.data.packing,
+            max_length=asked.job.data.max_length,
         )
-        for name, (mask, first, sources) in parts.items()
-    }
-
-
-def _write_part(
-    folder: Path, documents: Documents, asked: Preparation, *, first_source: int, sources: tuple[Source, ...]
-) -> dict[str, Any]:
-    first_file = sum(len(source.files) for source in asked.sources[:first_source])
-    documents["file"] -= np.uint32(first_file)
-    documents["source"] -= np.uint16(first_source)
-    return write_store(
-        folder,
-        documents,
-        files=[file.label for source in sources for file in source.files],
-        weights=[source.weight for source in sources],
-        packed=asked.job.data.packing,
-        max_length=asked.job.data.max_length,
-    )
+    return written
 
 
 def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:

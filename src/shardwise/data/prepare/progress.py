@@ -26,15 +26,9 @@ def say(text: str) -> None:
 @contextmanager
 def progress(what: str, *, total: int) -> Iterator[Advance]:
     """Shows how much of `total` is done until the block ends."""
-    if sys.stderr.isatty():
-        with _bar(what, total) as advance:
-            yield advance
-    else:
+    if not sys.stderr.isatty():
         yield _lines(what, total)
-
-
-@contextmanager
-def _bar(what: str, total: int) -> Iterator[Advance]:
+        return
     from rich.console import Console
     from rich.progress import Progress
 

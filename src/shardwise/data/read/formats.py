@@ -47,15 +47,19 @@ class Text:
 Example = Conversation | Pair | Text
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Format:
     """A row format: the columns it reads, and how a row becomes an example (or a RowError)."""
 
     name: RowFormat
-    label: str
     required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    optional: tuple[str, ...]
     read: Callable[[Row], Example]
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return "instruction/input/output" if self.name == "instruction" else "/".join(self.required)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -183,47 +187,13 @@ def _read_conversations(row: Row) -> Example:
 
 #: In the order of precedence: a row with `messages` and `text` is a chat.
 FORMATS: tuple[Format, ...] = (
-    Format(
-        name="messages",
-        label="messages",
-        required=("messages",),
-        optional=("tools",),
-        read=lambda row: _conversation_of(messages_of(row, "messages"), row),
-    ),
-    Format(
-        name="conversations",
-        label="conversations",
-        required=("conversations",),
-        optional=("system", "tools"),
-        read=_read_conversations,
-    ),
-    Format(
-        name="instruction",
-        label="instruction/input/output",
-        required=("instruction", "output"),
-        optional=("input", "system"),
-        read=_read_instruction,
-    ),
-    Format(
-        name="prompt_completion",
-        label="prompt/completion",
-        required=("prompt", "completion"),
-        optional=("tools",),
-        read=_read_pair,
-    ),
-    Format(
-        name="question_answer",
-        label="question/answer",
-        required=("question", "answer"),
-        read=_question_of("question", "answer"),
-    ),
-    Format(
-        name="query_response",
-        label="query/response",
-        required=("query", "response"),
-        read=_question_of("query", "response"),
-    ),
-    Format(name="text", label="text", required=("text",), read=lambda row: Text(text=text_of(row, "text"))),
+    Format("messages", ("messages",), ("tools",), lambda row: _conversation_of(messages_of(row, "messages"), row)),
+    Format("conversations", ("conversations",), ("system", "tools"), _read_conversations),
+    Format("instruction", ("instruction", "output"), ("input", "system"), _read_instruction),
+    Format("prompt_completion", ("prompt", "completion"), ("tools",), _read_pair),
+    Format("question_answer", ("question", "answer"), (), _question_of("question", "answer")),
+    Format("query_response", ("query", "response"), (), _question_of("query", "response")),
+    Format("text", ("text",), (), lambda row: Text(text=text_of(row, "text"))),
 )
 
 BY_NAME = {form.name: form for form in FORMATS}

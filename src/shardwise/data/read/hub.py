@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +27,16 @@ def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
     identity = f"{spec.path}\n{spec.name}\n{spec.split}"
     folder = into / hashlib.sha256(identity.encode()).hexdigest()[:32]
     try:
-        with _asking():
-            commit = HfApi().dataset_info(spec.path, timeout=10).sha
-    except _NotFetchedError as error:
+        commit = HfApi().dataset_info(spec.path, timeout=10).sha
+    except Exception as error:  # noqa: BLE001 - errors of the hub's libraries have no common base
         commit = None
         copies = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime)
         if copies:
-            return copies[-1], f"the hub does not answer ({error}); using the copy fetched before"
+            return copies[-1], f"the hub does not answer ({said(error)}); using the copy fetched before"
     target = folder / f"{commit or 'unknown'}.parquet"
     if not target.is_file():
         _export(spec, target, commit=commit)
     return target, f"hub data set, split {spec.split}, commit {commit or 'unknown'}"
-
-
-class _NotFetchedError(Exception):
-    """What the hub, the network or the library that asks said."""
-
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    """Turns whatever the hub's libraries raise into one error; their errors have no common base."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - see above
-        raise _NotFetchedError(said(error)) from None
 
 
 def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
@@ -75,10 +59,9 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
         message = "is no file or folder here; to read it as a hub data set: pip install 'shardwise[hub]'"
         raise DataError.at(spec.path, message) from None
     try:
-        with _asking():
-            return load_dataset(spec.path, name=spec.name, split=spec.split, revision=commit)
-    except _NotFetchedError as error:
-        message = f"is no file or folder here, and cannot be loaded as a hub data set: {error}"
+        return load_dataset(spec.path, name=spec.name, split=spec.split, revision=commit)
+    except Exception as error:  # noqa: BLE001 - as above
+        message = f"is no file or folder here, and cannot be loaded as a hub data set: {said(error)}"
         raise DataError.at(spec.path, message) from None
 
 
@@ -99,10 +82,9 @@ def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
 
     patterns = [*TOKENIZER_PATTERNS, "config.json"]
     try:
-        with _asking():
-            return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
-    except _NotFetchedError as error:
-        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {error}"
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # noqa: BLE001 - as above
+        message = f"is no folder here, and its tokenizer cannot be fetched from the hub: {said(error)}"
         raise DataError.at(hub_id, message) from None
 
 

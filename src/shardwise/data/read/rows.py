@@ -12,6 +12,7 @@ from typing import Any
 from shardwise.data.read.chunks import DELIMITERS, Chunk
 from shardwise.data.read.columnar import read_groups
 from shardwise.data.read.json_files import MAX_ROW_BYTES, after_space, nesting_or
+from shardwise.data.read.sources import COLUMNAR
 from shardwise.errors import said
 
 
@@ -64,18 +65,11 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def _row(line: int, value: Any) -> Row | BadRow:
-    if isinstance(value, dict) and value:
-        return Row(line, value)
     if isinstance(value, dict):
-        return BadRow(line, "is an object without keys; expected a row's columns")
+        return Row(line, value) if value else BadRow(line, "is an object without keys; expected a row's columns")
     names = {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     found = names.get(type(value), "null")
     return BadRow(line, f'found {found}; expected one object per row, for example {{"text": "..."}}')
-
-
-def _read_lines(chunk: Chunk) -> Iterator[Row | BadRow]:
-    for line, content in _lines(chunk):
-        yield _parse_line(line, content)
 
 
 def _lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
@@ -196,12 +190,9 @@ def _text(chunk: Chunk) -> str:
 
 
 _READERS: dict[str, Callable[[Chunk], Iterator[Row | BadRow]]] = {
-    "jsonl": _read_lines,
+    "jsonl": lambda chunk: (_parse_line(line, content) for line, content in _lines(chunk)),
     "json": _read_array,
-    "csv": _read_csv,
-    "tsv": _read_csv,
-    "ssv": _read_csv,
-    "parquet": _read_columnar,
-    "arrow": _read_columnar,
+    **dict.fromkeys(DELIMITERS, _read_csv),
+    **dict.fromkeys(COLUMNAR, _read_columnar),
     "txt": _read_text,
 }

@@ -93,20 +93,14 @@ def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
         files = (SourceFile(path=str(fetched), label=spec.path, kind="parquet"),)
     else:
         raise DataError.at(spec.path, "there is no such file or folder")
-    if path.exists():
-        _refuse_hub_keys(spec)
+    if path.exists() and spec.name is not None:
+        said = f"name: {spec.name} chooses a configuration of a hub data set, but this is a local path; remove it"
+        raise DataError.at(spec.path, said)
+    if path.is_file() and spec.split != "train":
+        raise DataError.at(spec.path, f"split: {spec.split} chooses among files, but this is one file; remove it")
     return Source(
         label=spec.path, key=key, weight=spec.weight, format=spec.format, files=files, num_ignored=ignored, note=note
     )
-
-
-def _refuse_hub_keys(spec: SourceSpec) -> None:
-    """Raises DataError where a local path has keys that mean nothing for it."""
-    if spec.name is not None:
-        said = f"name: {spec.name} chooses a configuration of a hub data set, but this is a local path; remove it"
-        raise DataError.at(spec.path, said)
-    if spec.split != "train" and Path(spec.path).expanduser().is_file():
-        raise DataError.at(spec.path, f"split: {spec.split} chooses among files, but this is one file; remove it")
 
 
 def _single_file(path: Path, *, label: str) -> SourceFile:

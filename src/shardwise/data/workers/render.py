@@ -125,10 +125,12 @@ class Renderer:
                 spans = None if self.train_on == "all" else ((len(prompt), len(text)),)
                 return self._plain(text, spans, notes=() if self.template is None else (AS_IT_IS,))
             case Conversation():
+                if self.train_on == "all" and example.excluded:
+                    marked = f"message {example.excluded} is marked as not trained, and train_on: all trains everything"
+                    raise RowError(f"{marked}; use train_on: assistant, or remove the mark")
                 if self.rendered is True:
-                    raise RowError(
-                        "data.rendered: true has no meaning for a chat, which is put into a template; remove it"
-                    )
+                    what = "data.rendered: true has no meaning for a chat, which is put into a template; remove it"
+                    raise RowError(what)
                 return self._chat(example)
 
     def _plain(self, text: str, spans: tuple[Span, ...] | None, *, notes: tuple[str, ...] = ()) -> Rendered:
@@ -170,18 +172,12 @@ class Renderer:
         if self.train_on == "all":
             spans = None
         elif blocks:
-            spans = _of_blocks(found, chat.messages, trained)
+            spans = tuple(_of_blocks(found, chat.messages, trained))
         elif filled is not None and shape.spans is not None:
-            spans = filled
+            spans = tuple(filled)
         else:
-            spans = self._by_prefixes(template, chat, text, trained)
-        return Rendered(
-            text=text,
-            spans=None if spans is None else tuple(spans),
-            special_tokens=False,
-            ends=False,
-            notes=(*chat.notes, *notes),
-        )
+            spans = tuple(self._by_prefixes(template, chat, text, trained))
+        return Rendered(text=text, spans=spans, special_tokens=False, ends=False, notes=(*chat.notes, *notes))
 
     def _with_one_end(self, chat: Conversation) -> Conversation:
         """Without the marks at the ends of answers that the template writes itself."""
@@ -299,10 +295,6 @@ class Renderer:
         if not found:
             raise RowError(_UNSTABLE)
         return prompt
-
-    def syntax_fault(self) -> str | None:
-        """What keeps a template from being compiled, or None."""
-        return next(filter(None, (template.syntax_fault() for template in self.templates.values())), None)
 
 
 def _turns(messages: Sequence[Message]) -> list[int]:

@@ -34,7 +34,12 @@ def said_in(messages: Sequence[Message]) -> Iterator[tuple[Place, str]]:
             if key == "content" or key in REASONING:
                 found = _texts(value, (key,))
             elif key in CALL_KEYS:
-                found = _of_calls(value, (key,))
+                found = (
+                    part
+                    for path, call in _calls(value, (key,))
+                    for name in ("name", "arguments")
+                    for part in _texts(call.get(name), (*path, name))
+                )
             else:
                 continue
             yield from (((index, path), text) for path, text in found if text.strip())
@@ -49,15 +54,15 @@ def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
             yield from _texts(item, (*path, key))
 
 
-def _of_calls(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _calls(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The calls in what a message has under one of `CALL_KEYS`, by their paths."""
     if isinstance(value, list):
         for index, call in enumerate(value):
-            yield from _of_calls(call, (*path, index))
+            yield from _calls(call, (*path, index))
     elif isinstance(value, dict) and isinstance(value.get("function"), dict):
-        yield from _of_calls(value["function"], (*path, "function"))
+        yield from _calls(value["function"], (*path, "function"))
     elif isinstance(value, dict):
-        for key in ("name", "arguments"):
-            yield from _texts(value.get(key), (*path, key))
+        yield path, value
 
 
 def put(value: Any, path: Path, text: Any) -> Any:
@@ -128,12 +133,6 @@ def calls_in(messages: Sequence[Message]) -> Iterator[tuple[int, Path, dict[str,
     """(number of the message, path, call) of calls whose arguments are objects."""
     for index, message in enumerate(messages):
         for key in CALL_KEYS:
-            held = message.get(key)
-            listed = held if isinstance(held, list) else [held]
-            for number, call in enumerate(listed):
-                path = (key, number) if isinstance(held, list) else (key,)
-                inner = call.get("function") if isinstance(call, dict) else None
-                if isinstance(inner, dict) and isinstance(inner.get("arguments"), dict):
-                    yield index, (*path, "function"), inner
-                elif isinstance(call, dict) and isinstance(call.get("arguments"), dict):
+            for path, call in _calls(message.get(key), (key,)):
+                if isinstance(call.get("arguments"), dict):
                     yield index, path, call

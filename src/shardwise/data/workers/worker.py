@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
-from shardwise.data.read.formats import BY_NAME, Conversation, Example, Format, read_row, renamed
+from shardwise.data.read.formats import BY_NAME, Conversation, Format, read_row, renamed
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import BadRow, Row, read_chunk
 from shardwise.data.read.sources import COLUMNAR
@@ -106,7 +106,6 @@ class Worker:
             return None
         try:
             example = read_row(form, renamed(row.value, self.rules.columns), columnar=columnar)
-            self._refuse_excluded(example)
             rendered = self.renderer.render(example)
         except RowError as error:
             tally.problem(row.line, str(error))
@@ -115,11 +114,6 @@ class Worker:
         if isinstance(example, Conversation):
             tally.keys.update(*example.messages)
         return rendered
-
-    def _refuse_excluded(self, example: Example) -> None:
-        if self.rules.train_on == "all" and isinstance(example, Conversation) and example.excluded:
-            marked = f"message {example.excluded} is marked as not trained, and train_on: all trains everything"
-            raise RowError(f"{marked}; use train_on: assistant, or remove the mark")
 
     def _keep(self, batch: list[tuple[int, Rendered]], tally: Tally) -> Iterator[tuple[int, Tokens]]:
         encoded = self.tokenizer.encode([rendered for _, rendered in batch])
@@ -175,8 +169,8 @@ def _may_read(template: str, key: str) -> bool:
 
 def _template(worker: Worker, _request: dict[str, Any]) -> dict[str, Any]:
     bound_next_batch(worker.limits)
-    fault = worker.renderer.syntax_fault()
-    return {"error": fault} if fault else {}
+    faults = filter(None, (template.syntax_fault() for template in worker.renderer.templates.values()))
+    return {"error": fault} if (fault := next(faults, None)) else {}
 
 
 def _decode(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:

@@ -50,10 +50,8 @@ class _Reader:
     def outside(self) -> Outside:
         """Everything, checked."""
         self._refuse_strange()
-        embedding, head = (
-            self._one_call(self._anatomy.embedding, "embedding"),
-            self._one_call(self._anatomy.head, "head"),
-        )
+        embedding = self._one_call(self._anatomy.embedding, "embedding")
+        head = self._one_call(self._anatomy.head, "head")
         vocabulary, width = embedding.module.get_parameter("weight").shape
         heads = tuple(head.module.get_parameter("weight").shape)
         if heads != (vocabulary, width):

@@ -169,9 +169,8 @@ def _built(config: Any) -> Anatomy:
             )
         model.tie_weights()
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
-        raise UnsupportedError(
-            f"transformers does not build it with an attention that can be watched ({_how(error)})"
-        ) from None
+        message = f"transformers does not build it with an attention that can be watched ({_how(error)})"
+        raise UnsupportedError(message) from None
     if config.get_text_config() is not config:
         raise UnsupportedError(
             "it is a language model inside a model of more than text; name the language model itself"
