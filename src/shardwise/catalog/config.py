@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from shardwise.catalog.families.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
-from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS
+from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TextPart
 from shardwise.catalog.stated import (
     MAX_LAYERS,
     counts_routes,
@@ -27,7 +27,7 @@ from shardwise.catalog.stated import (
     unlisted,
 )
 from shardwise.errors import ModelError, quoted
-from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.model.shape import ModelShape, Wrapper
 
 MAX_BYTES = 1024 * 1024
 _LARGEST = 10**8
@@ -77,19 +77,24 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     kind = data.get("model_type")
     if isinstance(kind, str) and kind in TEXT_PARTS:
         refuse_foreign(data, file=file)
-        return shape_from_data(_text_part(data, kind=TEXT_PARTS[kind], file=file), file=f"{file}, text_config")
+        part = TEXT_PARTS[kind]
+        shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}, text_config")
+        names = shape.names.inside(part.backbone, head=part.head)
+        return replace(shape, names=names, wrapper=Wrapper(family=kind))
     family = _family(data, file=file)
     refuse_foreign(data, file=file)
     return _shape(_Config(file=file, data=data, family=family))
 
 
-def _text_part(data: dict[str, Any], *, kind: str, file: str) -> dict[str, Any]:
-    """The configuration of the language model inside a model of text and images."""
-    part: Any = data.get("text_config")
-    if not isinstance(part, dict):
-        raise ModelError.at(file, f"text_config is {quoted(part)}; expected the keys of the language model")
-    shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in data}
-    return {"model_type": kind, **shared, **cast(dict[str, Any], part)}
+def _text_part(data: dict[str, Any], *, part: TextPart, file: str) -> dict[str, Any]:
+    """The configuration of the language model inside a model of text and images. The outer one says how weights are
+    stored, and whether a head that belongs to the whole model is tied."""
+    stated: Any = data.get("text_config")
+    if not isinstance(stated, dict):
+        raise ModelError.at(file, f"text_config is {quoted(stated)}; expected the keys of the language model")
+    outer = ("torch_dtype", "dtype") if "." in part.head else ("torch_dtype", "dtype", "tie_word_embeddings")
+    inner = {key: value for key, value in cast(dict[str, Any], stated).items() if key not in outer[2:]}
+    return {"model_type": part.family, **inner, **{key: data[key] for key in outer if key in data}}
 
 
 def _family(data: dict[str, Any], *, file: str) -> Family:

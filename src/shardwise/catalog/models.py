@@ -19,19 +19,23 @@ from shardwise.spec.model.shape import ModelShape
 class KnownModel:
     """One entry of models.toml. `config`: the keys of its config.json that the shape depends on. `num_parameters`: as
     its model card states it; None where not known. `nominal_billions`: from its name, where the exact count is not
-    known."""
+    known. `frozen_parameters`: of what a model of more than text has beside its language model; None: not counted."""
 
     name: str
     hub_id: str
     config: dict[str, Any]
     num_parameters: int | None
     nominal_billions: float | None
+    frozen_parameters: int | None
     source: str
 
     @property
     def shape(self) -> ModelShape:
         """What its configuration says of it."""
-        return shape_from_data(self.config, file=f"catalogue entry {self.name}")
+        shape = shape_from_data(self.config, file=f"catalogue entry {self.name}")
+        if shape.wrapper is None:
+            return shape
+        return replace(shape, wrapper=replace(shape.wrapper, frozen_parameters=self.frozen_parameters))
 
 
 @cache
@@ -49,6 +53,7 @@ def _entry(name: str, row: dict[str, Any]) -> KnownModel:
         config={**row["config"], **nulls},
         num_parameters=row.get("num_parameters"),
         nominal_billions=row.get("nominal_billions"),
+        frozen_parameters=row.get("frozen_parameters"),
         source=f"https://huggingface.co/{row['id']}/blob/main/config.json",
     )
 

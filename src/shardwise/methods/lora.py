@@ -47,13 +47,16 @@ def peft_config(lora: LoraSpec) -> Any:
     )
 
 
-def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision: str | None = None) -> Any:
+def add_adapters(
+    model: nn.Module, lora: LoraSpec, *, base_model: str, revision: str | None = None, exclude: str | None = None
+) -> Any:
     """Adds adapters to a model on the meta device, in place, and freezes the rest. The names that a job
     states were accepted before (`spec/adapters`).
 
     Args:
         base_model: the model that adapter_config.json names.
         revision: of that, where it is on the hub.
+        exclude: a pattern of modules of the original that `model` is without: where adapters are loaded, none get any.
 
     Returns:
         The PEFT model.
@@ -62,7 +65,9 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision:
     config.base_model_name_or_path = base_model
     config.revision = revision
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
-    return _wrapped(model, config)
+    adapted = _wrapped(model, config)
+    adapted.peft_config["default"].exclude_modules = exclude  # now: PEFT warns of a pattern that meets no module
+    return adapted
 
 
 def _wrapped(model: nn.Module, config: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import nn
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS
 from shardwise.catalog.stated import drops_out as config_drops_out
 from shardwise.errors import UnsupportedError
+from shardwise.models.wrapper import find_inside, text_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +19,14 @@ class Anatomy:
 
     Attributes:
         backbone: the model without its head; called with token ids it returns hidden states.
+        language: what makes logits of hidden states: the model, or a language model inside it (`models.wrapper`).
         tied: the head's weight and the embedding's are one tensor (found by identity, not by configuration).
         plain_head: logits are `head(hidden)` with no cap or scale behind it.
     """
 
     model: nn.Module
     backbone: nn.Module
+    language: nn.Module
     embedding: nn.Module
     blocks: nn.ModuleList
     head: nn.Module
@@ -36,27 +39,33 @@ def find_anatomy(model: nn.Module) -> Anatomy:
     one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
     embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()
-    backbone = getattr(model, hugging_face.base_model_prefix, None)
+    inside = find_inside(model)
+    if inside is None:
+        backbone = getattr(model, hugging_face.base_model_prefix, None)
+    else:
+        backbone = model.get_submodule(inside.backbone)
     if embedding is None or head is None or not isinstance(backbone, nn.Module):
         raise UnsupportedError(
             f"{type(model).__name__} is not a causal language model with an embedding, a backbone and a head; "
             "Shardwise trains models that AutoModelForCausalLM builds"
         )
+    config: Any = text_config(hugging_face.config)
     return Anatomy(
         model=model,
         backbone=backbone,
+        language=model if inside is None else model.get_submodule(inside.language),
         embedding=embedding,
-        blocks=find_blocks(backbone, num_layers=hugging_face.config.num_hidden_layers),
+        blocks=find_blocks(backbone, num_layers=config.num_hidden_layers),
         head=head,
         tied=head.weight is embedding.weight,
-        plain_head=all(getattr(hugging_face.config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
+        plain_head=all(getattr(config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
     )
 
 
 def drops_out(model: nn.Module) -> bool:
     """Whether a model has dropout, by its modules or its configuration."""
     by_module = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
-    return by_module or config_drops_out(cast(Any, model).config.to_dict())
+    return by_module or config_drops_out(text_config(cast(Any, model).config).to_dict())
 
 
 def find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:

@@ -22,6 +22,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.nf4 import NF4Linear
+from shardwise.models.wrapper import auto_class
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.spec.layout.axes import rows_of_shard
 
@@ -64,17 +65,15 @@ def read_config(folder: Path) -> Any:
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
-    """The architecture with parameters on the meta device and buffers computed on the CPU. Raises UnsupportedError:
-    transformers has no causal language model for it, or not with this attention."""
-    from transformers import AutoModelForCausalLM
-
+    """The whole architecture with parameters on the meta device and buffers computed on the CPU. Raises
+    UnsupportedError: transformers has no causal language model for it, or not with this attention."""
     if attn_implementation == "varlen":
         from shardwise.models.varlen import register
 
         register()
     try:
         with _parameters_on_meta():
-            model: nn.Module = AutoModelForCausalLM.from_config(
+            model: nn.Module = auto_class(config).from_config(
                 config, attn_implementation=attn_implementation, dtype=torch.float32, trust_remote_code=False
             )
     except (ValueError, ImportError) as error:
@@ -155,7 +154,7 @@ def materialise(
         weights: the folder to read from, its tensors called as the model calls them (`Keys`).
         initialise: (parameter name, global shape) -> what makes the whole initial value of a parameter that the folder
             does not have (adapters), or None for one that it must have. One such value exists at a time.
-        elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
+        elsewhere: what other pipeline stages hold, or nobody does: these weights may stand in the folder.
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
     Raises ModelError: the folder lacks a weight, has one too many, one of another shape, one with NaN or infinity, or

@@ -66,7 +66,7 @@ def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
     """Attributes of the backbone that hold embedding and final norm, by transformers' own pipeline plan of the model.
     Raises UnsupportedError: there is no plan of the form embedding, blocks, norm."""
-    config: Any = anatomy.model.config
+    config: Any = anatomy.backbone.config
     plan: dict[str, Any] = getattr(config, "base_model_pp_plan", None) or {}
     names = list(plan)
     if len(names) != 3 or getattr(anatomy.backbone, names[1], None) is not anatomy.blocks:

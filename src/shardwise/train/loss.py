@@ -62,11 +62,17 @@ class LossModule(nn.Module):
     ) -> None:
         super().__init__()
         self.model = anatomy.model
+        self._backbone = next(name for name, module in anatomy.model.named_modules() if module is anatomy.backbone)
         self._types = types
-        self._told_documents = cast(Any, anatomy.model).config._attn_implementation in BY_DOCUMENT
+        self._told_documents = cast(Any, anatomy.backbone).config._attn_implementation in BY_DOCUMENT
         self.head_loss = HeadLoss(anatomy, chunk=chunk, plain=plain, compiled=compiled) if makes_loss else None
         if types.autocasts:
             cast_activations(anatomy, first_block=first_block, dtype=types.compute)
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The model, or the stage of it, without its head."""
+        return self.model.get_submodule(self._backbone)
 
     def forward(
         self,
@@ -88,15 +94,14 @@ class LossModule(nn.Module):
             documents: where packed documents lie, for a kernel that is told.
             real: [batch, length], what is no padding, for routers that are balanced.
         """
-        model = cast(Any, self.model)
+        backbone = cast(Any, self.backbone)
         inputs: dict[str, Any] = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
         if documents is not None and self._told_documents:
             inputs |= documents.words
         if real is not None:
             inputs["real"] = real
-        if getattr(model.config, "output_router_logits", False):
+        if getattr(backbone.config, "output_router_logits", False):
             inputs["output_router_logits"] = False  # nobody reads them here
-        backbone = getattr(model, model.base_model_prefix)
         with torch.autocast(position_ids.device.type, dtype=self._types.compute, enabled=self._types.autocasts):
             made = backbone(**inputs, position_ids=position_ids, use_cache=False).last_hidden_state
             if targets is None or self.head_loss is None:
@@ -115,7 +120,7 @@ class HeadLoss(nn.Module):
         super().__init__()
         self.head, self._chunk, self._compiled = anatomy.head, chunk, compiled
         plain = plain and anatomy.plain_head
-        self._logits = None if plain else _behind_backbone(anatomy.model)
+        self._logits = None if plain else _behind_backbone(anatomy)
         adapted = any(is_adapter(f".{name}") for name, _ in self.head.named_parameters())
         linear = [module for module in self.head.modules() if type(module) is nn.Linear]
         self.takes_slices = plain and bool(linear) and not adapted
@@ -140,12 +145,17 @@ def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None
     return linear_loss(hidden, chunks, weight=head.weight, bias=head.bias, vocabulary=vocabulary)
 
 
-def _behind_backbone(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which the
-    backbone returns what it is given."""
-    from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
+def _behind_backbone(anatomy: Anatomy) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which what
+    holds the backbone returns what it is given."""
+    from transformers.modeling_outputs import BaseModelOutputWithPast
 
-    rest: Any = copy.copy(model)
-    rest._modules = {name: module for name, module in model._modules.items() if name != rest.base_model_prefix}
-    vars(rest)[rest.base_model_prefix] = lambda *, inputs_embeds, **_: Output(last_hidden_state=inputs_embeds)
+    class Output(BaseModelOutputWithPast):
+        def __getattr__(self, name: str) -> None:  # what a wrapper hands on: states of images
+            return None
+
+    rest: Any = copy.copy(anatomy.language)
+    holder = next(name for name, child in rest.named_children() if anatomy.backbone in child.modules())
+    rest._modules = {name: module for name, module in rest._modules.items() if name != holder}
+    vars(rest)[holder] = lambda *_, inputs_embeds, **__: Output(last_hidden_state=inputs_embeds)
     return lambda hidden: rest(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits.squeeze(0)

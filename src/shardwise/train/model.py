@@ -25,6 +25,7 @@ from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.routing import Balance, mark_real, mixtures, route
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Weights
+from shardwise.models.wrapper import Beside, find_inside, leave_others, pattern_of, text_config
 from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.context import NAME as CONTEXT
 from shardwise.parallel.mesh import World
@@ -118,9 +119,9 @@ def build_model(
         world=world,
         shape=shape,
         drops=drops,
-        balance=Balance.of(config, device=world.device) if shape.has_experts else None,
+        balance=Balance.of(text_config(config), device=world.device) if shape.has_experts else None,
     )
-    keys = Keys(parts[0].model, weights.names)
+    keys, beside = _keys(config, parts[0].model, weights)
     weights.rename(keys)
 
     def fill_part(part: ModelPart) -> None:
@@ -130,7 +131,7 @@ def build_model(
             device=torch.device("cpu") if execution.parameters_on_host else world.device,
             buffer_device=world.device,
             initialise=partial(initial_adapter, seed=job.train.seed),
-            elsewhere=part.elsewhere,
+            elsewhere=part.elsewhere if beside is None else part.elsewhere | beside.names,
             kin=part.kin,
         )
         start_magnitudes(part.model)
@@ -140,6 +141,7 @@ def build_model(
         adapters=parts[0].adapters,
         source=source,
         keys=keys,
+        beside=beside,
         saved_dtype=saved_dtype,
         chat_template=chat_template,
         ends=ends,
@@ -293,13 +295,24 @@ def _shared_ends(anatomy: Anatomy) -> set[int]:
 def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
     """The whole model on the meta device, and the PEFT model around it (None for full fine-tuning)."""
     model, adapted = build_on_meta(copy.deepcopy(config), attn_implementation=attention_of(execution)), None
+    inside = find_inside(model)
+    exclude = None if inside is None else pattern_of(leave_others(model, inside))
     if job.adapters is not None:
         base, revision = base_name(job.model)[0], hub_revision(job.model, folder=source)
-        adapted = add_adapters(model, job.adapters, base_model=base, revision=revision)
+        adapted = add_adapters(model, job.adapters, base_model=base, revision=revision, exclude=exclude)
         if job.method == "qlora":
             quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
         join_where_alone(model, execution)
     return model, adapted
+
+
+def _keys(config: Any, model: nn.Module, weights: Weights) -> tuple[Keys, Beside | None]:
+    """What the keys of a folder are called, and what it has beside the language model that is trained."""
+    if text_config(config) is config:
+        return Keys(model, weights.names), None
+    whole = build_on_meta(copy.deepcopy(config), attn_implementation="eager")
+    keys = Keys(whole, weights.names)
+    return keys, Beside.find(whole, keys=keys, folder=weights.folder)
 
 
 def join_where_alone(model: nn.Module, execution: Execution) -> None:
@@ -319,7 +332,7 @@ def attention_of(execution: Execution) -> str:
 def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule, blocks: list[nn.Module]) -> Parts:
     """The parts of a stage that tensor parallelism slices."""
     return Parts(
-        plan=tensor_plan(anatomy.model.config),
+        plan=tensor_plan(anatomy.backbone.config),
         embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
         blocks=blocks,
         norm=anatomy.backbone.get_submodule(outer_modules(anatomy)[1]),

@@ -27,7 +27,10 @@ from shardwise.models.built.outside import Outside, read_outside
 from shardwise.models.built.roles import Block, attention_of, read_block
 from shardwise.models.built.sliced import slices_alike
 from shardwise.models.built.traced import Seen
+from shardwise.models.built.wrapped import known_shape, leave_language_model
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
+from shardwise.models.load import build_on_meta
+from shardwise.models.wrapper import text_config
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split
 from shardwise.spec.support.splits import EXPERT_FAMILIES
 
@@ -51,11 +54,31 @@ def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of keys that a configuration class does not know
+            wrapped = _wrapped(data, file=file)
+            if wrapped is not None:
+                return wrapped
             return _Reading(data, file=file).shape()
     except UnsupportedError as error:
         kind = data.get("model_type")
         message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"
         raise ModelError.at(file, message) from None
+
+
+def _wrapped(data: dict[str, Any], *, file: str) -> ModelShape | None:
+    """Of a model of more than text; None for a language model alone."""
+    config = _config(data)
+    if text_config(config) is config:
+        return None
+    whole = build_on_meta(config, attn_implementation="eager")
+    wrapper = leave_language_model(whole)
+    if wrapper is None:
+        return None
+    shape = known_shape(whole, wrapper, dtype=storage_type(data, file=file), file=file)
+    if shape is None:
+        raise UnsupportedError(
+            f"it is {config.model_type}, whose language model is {text_config(config).model_type}; that has no rules"
+        )
+    return shape
 
 
 class _Reading:

@@ -117,21 +117,41 @@ class OtherBlocks:
 @dataclass(frozen=True, kw_only=True)
 class OuterNames:
     """Names of the modules outside the blocks, in the Hugging Face module tree; the defaults are Llama's. None where a
-    module is absent."""
+    module is absent. `root`: of the backbone, where that is no child of the whole model."""
 
     embedding: str = "model.embed_tokens"
     head: str = "lm_head"
     final_norm: str | None = "model.norm"
     blocks: str = "model.layers"
     positions: str | None = None
+    root: str = ""
 
     @property
     def backbone(self) -> str:
         """The module around all of them but the head."""
-        return self.blocks.partition(".")[0]
+        return self.root or self.blocks.partition(".")[0]
+
+    def inside(self, root: str, *, head: str) -> OuterNames:
+        """These names in a model of more than text, whose language model is called `root`, and its head `head`."""
+
+        def moved(name: str | None) -> str | None:
+            return None if name is None else f"{root}{name.removeprefix(self.backbone)}"
+
+        places = {key: moved(getattr(self, key)) for key in ("final_norm", "positions")}
+        embedding, blocks = f"{moved(self.embedding)}", f"{moved(self.blocks)}"
+        return replace(self, **places, embedding=embedding, blocks=blocks, head=head, root=root)  # pyright: ignore
 
 
 LLAMA_NAMES = OuterNames()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper:
+    """A model of more than text, of which the language model is trained. `family`: `model_type` of its config.json;
+    `frozen_parameters`: elements of its other parts (towers, projectors), which stay on disk; None: not counted."""
+
+    family: str
+    frozen_parameters: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +189,7 @@ class ModelShape:
         counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
+        wrapper: the model of text and images, or sound, that it is the language model of; None where it is the whole.
     """
 
     family: str
@@ -213,6 +234,12 @@ class ModelShape:
     counts_routes: bool = False
     bare_experts: str | None = None
     built: tuple[Split, ...] | None = None
+    wrapper: Wrapper | None = None
+
+    @property
+    def frozen_beside(self) -> int:
+        """Elements of what stays on disk beside the language model, as far as they are counted."""
+        return 0 if self.wrapper is None else self.wrapper.frozen_parameters or 0
 
     @property
     def embedding_width(self) -> int:

@@ -174,8 +174,8 @@ def _follow_instants(built: Build, ledger: Ledger) -> None:
         module.register_forward_hook(leave, prepend=True)
 
     for root in (m for spread in built.model.spread.modules for m in spread.modules() if isinstance(m, LossModule)):
-        model: Any = root.model
-        blocks = find_blocks(getattr(model, model.base_model_prefix), num_layers=model.config.num_hidden_layers)
+        backbone: Any = root.backbone
+        blocks = find_blocks(backbone, num_layers=backbone.config.num_hidden_layers)
         for index, block in enumerate(blocks):
             if next(block.parameters(), None) is not None:
                 follow(block, forward=f"forward of layer {index}", backward=f"backward of layer {index}")

@@ -27,7 +27,7 @@ from shardwise.spec.run import read_json
 from shardwise.train.guards.replicas import bits
 from shardwise.train.saving.background import serial_operators
 from shardwise.train.saving.checkpoint_reader import TensorShard, piece
-from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Result, Shape
+from shardwise.train.saving.export import ADAPTER, INDEX, WEIGHTS, Copied, Result, Shape
 
 #: Elements that are cast and compared at once.
 _AT_ONCE = 2**20
@@ -89,12 +89,27 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
         expected = expected_tensors(base, folder)
         return _differences([(key,) for key in expected], expected=expected, stored=stored)
     model = build_on_meta(read_config(folder), attn_implementation="eager")
+    copied, beside = Copied(result), set[str]()
+    with _opened(folder) as handles:
+        changed = [key for key in copied.entries if not _is_copy(handles, key, of=copied.read(key))]
     keys = Keys(model, stored)
+    if result.beside is not None:
+        beside = {keys.names[key] for key in result.beside.keys}
     found = {name: shape for key, shape in stored.items() if (name := keys.names[key]) not in keys.stacks}
     found |= {name: stack.shape(stored.__getitem__, where=str(folder)) for name, stack in keys.stacks.items()}
     expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+    expected |= {name: found[name] for name in beside - expected.keys() if name in found}  # buffers, and the unknown
     groups = {tuple(sorted(set(kin))) for kin in kin_of(model).values()}
-    return _differences(groups, expected=expected, stored=found)
+    faults = [f"{key} is not what {result.source} has" for key in changed]
+    return faults + _differences(groups, expected=expected, stored=found)
+
+
+def _is_copy(handles: dict[str, Any], key: str, *, of: torch.Tensor) -> bool:
+    """Whether a file has the bytes of a tensor under a key."""
+    if key not in handles:
+        return False
+    stored = handles[key].get_tensor(key)
+    return (stored.dtype, stored.shape) == (of.dtype, of.shape) and bool((bits(stored) == bits(of)).all())
 
 
 def warnings_of(ranks: Sequence[Compared], *, trained: bool) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import _TYPES
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -18,7 +19,8 @@ from shardwise.catalog.hub import tokenizer_files
 from shardwise.methods.lora import saved_name
 from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.nf4 import quantisation_of
-from shardwise.models.weights import window
+from shardwise.models.weights import Weights, window
+from shardwise.models.wrapper import Beside
 from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json, write_json
 from shardwise.train.guards.checks import gather
@@ -31,6 +33,9 @@ SHARD_BYTES = 5 * 10**9
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+#: Files that are copied beside those of the tokenizer: of how to generate, and how images and sounds become numbers.
+OTHER_FILES = ("generation_config.json", "*processor_config.json")
 
 #: How QLoRA quantised the base that an adapter belongs to.
 QUANTISATION = "quantization_config.json"
@@ -46,6 +51,7 @@ class Result:
         model, adapters: whose parameters are live, and the PEFT model around it, or None for full fine-tuning.
         source: folder of the model that training began with; None where it was in memory.
         keys, saved_dtype: names of weights in files, and their dtype there.
+        beside: what a wrapper has beside the language model, and is copied; None where there is nothing.
         parameters: (Hugging Face name, parameter) of this rank.
         chat_template: saved where rows were rendered with another than the tokenizer's own.
         ends: id of each special token that most trained answers end in, and its text.
@@ -57,6 +63,7 @@ class Result:
     source: Path | None
     keys: Keys
     saved_dtype: torch.dtype
+    beside: Beside | None = None
     parameters: list[tuple[str, nn.Parameter]] = field(default_factory=list[tuple[str, nn.Parameter]])
     chat_template: str | None = None
     ends: tuple[tuple[int, str], ...] = ()
@@ -82,10 +89,12 @@ class Result:
 
 
 class Files:
-    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come as in `wanted`."""
+    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come as in `wanted`; what
+    lies beside a language model follows, as it was read."""
 
     def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
-        self._folder, self._result, self._shards = folder, result, _shards(result, wanted)
+        self._folder, self._result, self._copied = folder, result, Copied(result)
+        self._shards = _shards(result, wanted, self._copied)
         self._open: TensorFile | None = None
         self._records: dict[str, dict[str, Any]] = {}
         self.size = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
@@ -93,14 +102,19 @@ class Files:
     def add(self, name: str, whole: torch.Tensor) -> None:
         """Writes the next tensor, which is on the CPU, in the saved dtype."""
         for key, _, part in self._result.spans(name, tuple(whole.shape)):
-            file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
-            if self._open is None or self._open.path.name != file:
-                self._close()
-                self._open = TensorFile(self._folder / file, entries)
-            self._open.add(key, whole[part])
+            self._put(key, whole[part])
+
+    def _put(self, key: str, tensor: torch.Tensor) -> None:
+        file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
+        if self._open is None or self._open.path.name != file:
+            self._close()
+            self._open = TensorFile(self._folder / file, entries)
+        self._open.add(key, tensor)
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Closes the last file and writes the index; size and sha256 of each file by its name."""
+        """Copies the rest, closes the last file and writes the index; size and sha256 of each file by its name."""
+        for key in self._copied.entries:
+            self._put(key, self._copied.read(key))
         self._close()
         if len(self._shards) > 1:
             weight_map = {key: file for file, entries in self._shards.items() for key in entries}
@@ -118,17 +132,45 @@ class Files:
             self._open = None
 
 
-def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]:
-    """File name -> the tensors in it."""
+class Copied:
+    """The tensors of a wrapper's folder that lie beside its language model, in their own types, the largest type first;
+    none of them where an adapter is saved."""
+
+    def __init__(self, result: Result) -> None:
+        keys = () if result.beside is None or result.adapters is not None else result.beside.keys
+        self.entries: dict[str, Entry] = {}
+        if not keys or result.source is None:
+            return
+        self._weights = Weights(result.source)
+        found = {k: Entry(dtype=_TYPES[self._weights.type(k)], shape=self._weights.shape(k)) for k in keys}
+        self.entries = dict(sorted(found.items(), key=lambda one: -one[1].dtype.itemsize))
+
+    def read(self, key: str) -> torch.Tensor:
+        """The whole of a tensor, a view of its file."""
+        shape = self.entries[key].shape
+        return self._weights.read(key, offsets=(0,) * len(shape), lengths=shape)
+
+
+def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, dict[str, Entry]]:
+    """File name -> the tensors in it. What is copied has its own files: in one file all types would have to come in the
+    order of their sizes."""
     groups: list[dict[str, Entry]] = [{}]
     size = 0
-    for key, stored, _ in (span for one in wanted for span in result.spans(one.name, one.shape)):
-        entry = Entry(dtype=result.saved_dtype, shape=tuple(part.stop - part.start for part in stored))
+
+    def put(key: str, entry: Entry) -> None:
+        nonlocal size
         size += entry.nbytes
         if result.adapters is None and groups[-1] and size > SHARD_BYTES:
             groups.append({})
             size = entry.nbytes
         groups[-1][key] = entry
+
+    for key, stored, _ in (span for one in wanted for span in result.spans(one.name, one.shape)):
+        put(key, Entry(dtype=result.saved_dtype, shape=tuple(part.stop - part.start for part in stored)))
+    if copied.entries:
+        size = SHARD_BYTES
+    for key, entry in copied.entries.items():
+        put(key, entry)
     if len(groups) == 1:
         return {WEIGHTS if result.adapters is None else ADAPTER: groups[0]}
     return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
@@ -148,7 +190,8 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
     config.save_pretrained(str(folder))
     settings: Any = getattr(result.model, "generation_config", None)
     if result.source is not None:
-        for path in (*tokenizer_files(result.source), result.source / "generation_config.json"):
+        others = sorted(path for pattern in OTHER_FILES for path in result.source.glob(pattern))
+        for path in (*tokenizer_files(result.source), *others):
             if path.is_file():
                 target = folder / path.relative_to(result.source)
                 target.parent.mkdir(exist_ok=True)

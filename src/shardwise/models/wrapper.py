@@ -1,0 +1,133 @@
+"""The language model inside a model of more than text: where it lies, and what of the rest stays on disk.
+
+Transformers' wrapper is built, and all that text does not pass through is taken out of it. So names of weights, of
+adapters and of keys in files are those of the whole model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from shardwise.errors import ModelError, Problem, UnsupportedError
+from shardwise.models.keys import Keys
+
+
+def text_config(config: Any) -> Any:
+    """The configuration of the language model: of a model of more than text the inner one, else itself."""
+    with suppress(ValueError, AttributeError):  # there are several, or a part of it is left out
+        return config.get_text_config(decoder=True)
+    return config
+
+
+def auto_class(config: Any) -> Any:
+    """The class by which transformers builds and loads the whole model of a configuration."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+
+    wrappers = () if text_config(config) is config else (AutoModelForImageTextToText, AutoModelForMultimodalLM)
+    return next((one for one in wrappers if type(config) in one._model_mapping), AutoModelForCausalLM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside:
+    """Names of modules in a wrapper. `language`: the smallest model that has backbone and head, "" for all of it."""
+
+    language: str
+    backbone: str
+    head: str
+
+    def holds(self, name: str) -> bool:
+        """Whether a weight is the language model's."""
+        return name.startswith((f"{self.backbone}.", f"{self.head}."))
+
+
+def find_inside(model: nn.Module) -> Inside | None:
+    """Where the language model lies in a model from transformers; None where it is the whole. Raises UnsupportedError:
+    it has no embedding and head around one backbone."""
+    from transformers import PreTrainedModel
+
+    whole = cast(Any, model)
+    if text_config(whole.config) is whole.config:
+        return None
+    embedding, head = whole.get_input_embeddings(), whole.get_output_embeddings()
+    names = {id(module): name for name, module in model.named_modules()}
+    around: list[str] = []
+    backbones: list[str] = []
+    for name, module in model.named_modules():
+        held = {id(part) for part in module.modules()} if isinstance(module, PreTrainedModel) else set[int]()
+        if id(embedding) in held:
+            (around if id(head) in held else backbones).append(name)
+    if head is None or not around or not backbones:
+        raise UnsupportedError(f"{type(model).__name__} has no language model with an embedding, a backbone and a head")
+    return Inside(language=around[-1], backbone=backbones[-1], head=names[id(head)])
+
+
+def leave_others(model: nn.Module, inside: Inside) -> list[str]:
+    """Takes out of a wrapper, in place, all that is not its language model; the names of what was taken out."""
+    kept = {id(model.get_submodule(name)) for name in (inside.backbone, inside.head)}
+
+    def visit(module: nn.Module, prefix: str) -> Iterator[str]:
+        for name, child in list(module.named_children()):
+            if id(child) in kept:
+                continue
+            if any(id(part) in kept for part in child.modules()):
+                yield from visit(child, f"{prefix}{name}.")
+            else:
+                setattr(module, name, None)
+                yield f"{prefix}{name}"
+        for name, own in list(module._parameters.items()):
+            if own is not None:
+                module._parameters[name] = None
+                yield f"{prefix}{name}"
+
+    return list(visit(model, ""))
+
+
+def pattern_of(names: Iterable[str]) -> str:
+    """A regular expression of modules and all that is inside them, as PEFT's `exclude_modules` takes it."""
+    return rf"({'|'.join(map(re.escape, sorted(names)))})(\..*)?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What a folder has beside the language model, and what stays on disk.
+
+    Attributes:
+        whole: the wrapper on the meta device.
+        names: of these tensors, as the wrapper calls them.
+        keys: of the same tensors in files.
+    """
+
+    whole: nn.Module
+    names: frozenset[str]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def find(cls, whole: nn.Module, *, keys: Keys, folder: Path) -> Beside | None:
+        """Of a whole model, and the keys of a folder; None where the model is a language model alone. Raises
+        ModelError: the folder lacks a part of the rest."""
+        inside = find_inside(whole)
+        if inside is None:
+            return None
+        prefix = f"{cast(Any, whole).base_model_prefix}."
+        tied: dict[int, set[str]] = {}
+        for name, parameter in whole.named_parameters(remove_duplicate=False):
+            tied.setdefault(id(parameter), set()).update((name, name.removeprefix(prefix)))
+        stored = set(keys.names.values())
+        lacking = (sorted(names) for names in tied.values() if not names & stored)
+        problems = [
+            Problem(where=str(folder), message=f"the weight {names[-1]} is missing")
+            for names in lacking
+            if not any(map(inside.holds, names))
+        ]
+        if problems:
+            raise ModelError(problems)
+        own = {name for names in tied.values() if any(map(inside.holds, names)) for name in names}
+        left = {key: name for key, name in keys.names.items() if name not in own and not inside.holds(name)}
+        return cls(whole=whole, names=frozenset(left.values()), keys=tuple(sorted(left)))
