@@ -55,7 +55,9 @@ def find_inside(model: nn.Module) -> Inside | None:
     whole = cast(Any, model)
     if text_config(whole.config) is whole.config:
         return None
-    embedding, head = whole.get_input_embeddings(), whole.get_output_embeddings()
+    embedding = head = None
+    with suppress(NotImplementedError, AttributeError):  # of a class that does not say where they are
+        embedding, head = whole.get_input_embeddings(), whole.get_output_embeddings()
     names = {id(module): name for name, module in model.named_modules()}
     around: list[str] = []
     backbones: list[str] = []

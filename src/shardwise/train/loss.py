@@ -62,7 +62,7 @@ class LossModule(nn.Module):
     ) -> None:
         super().__init__()
         self.model = anatomy.model
-        self._backbone = next(name for name, module in anatomy.model.named_modules() if module is anatomy.backbone)
+        self._backbone = anatomy.backbone_name
         self._types = types
         self._told_documents = cast(Any, anatomy.backbone).config._attn_implementation in BY_DOCUMENT
         self.head_loss = HeadLoss(anatomy, chunk=chunk, plain=plain, compiled=compiled) if makes_loss else None

@@ -128,7 +128,7 @@ class _Reader:
         return self._seen.origin(tensor) == {name} and only_views(self._seen.ops_behind(tensor))
 
     def _norm(self, call: Call) -> Norm:
-        name = call.name.removeprefix(f"{self._anatomy.model.base_model_prefix}.")
+        name = call.name.removeprefix(f"{self._anatomy.backbone_name}.")
         return norm_of(call, name=name, tokens=call.given.shape[:-1].numel())
 
     def _is_plain(self, head: Call) -> bool:

@@ -1,17 +1,17 @@
-"""The shape of the language model inside a model of more than text, and the size of what lies beside it."""
+"""What lies beside the language model of a model of more than text; the shape of one by the rules of its family."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.models.anatomy import find_anatomy
-from shardwise.models.wrapper import find_inside, leave_others, text_config
+from shardwise.errors import ModelError
+from shardwise.models.anatomy import Anatomy
+from shardwise.models.wrapper import find_inside, leave_others
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
 
@@ -21,21 +21,24 @@ def leave_language_model(whole: nn.Module) -> Wrapper | None:
     if inside is None:
         return None
     leave_others(whole, inside)
-    config: Any = whole.config
-    return Wrapper(family=config.model_type, frozen_parameters=every - _count(whole))
+    return Wrapper(family=cast(Any, whole).config.model_type, frozen_parameters=every - _count(whole))
 
 
-def known_shape(whole: nn.Module, wrapper: Wrapper, *, dtype: str, file: str) -> ModelShape | None:
-    """The shape by the rules of a family, of a wrapper whose language model is left; None where they count otherwise, or
-    there are none."""
-    config, inside, anatomy = text_config(whole.config), find_inside(whole), find_anatomy(whole)
-    if inside is None or config.model_type not in FAMILIES:
+def known_shape(anatomy: Anatomy, data: dict[str, Any], *, dtype: str) -> ModelShape | None:
+    """The shape of a language model by the rules of its family (`data`: its configuration). None where there are none,
+    or where they do not count what was built."""
+    if data["model_type"] not in FAMILIES:
         return None
-    stated = {**json.loads(config.to_json_string()), "tie_word_embeddings": anatomy.tied, "dtype": dtype}
-    shape = shape_from_data(stated, file=f"{file}, text_config")
-    if shape.num_parameters != _count(whole):
+    stated = {**data, "tie_word_embeddings": anatomy.tied, "dtype": dtype}
+    try:
+        shape = shape_from_data(stated, file="text_config")
+    except ModelError:  # of something that its rules do not have
         return None
-    return replace(shape, names=shape.names.inside(inside.backbone, head=inside.head), wrapper=wrapper)
+    if shape.num_parameters != _count(anatomy.model):
+        return None
+    names = {id(module): name for name, module in anatomy.model.named_modules()}
+    found = shape.names.inside(anatomy.backbone_name, head=names[id(anatomy.head)])
+    return replace(shape, names=found) if found.blocks == names[id(anatomy.blocks)] else None
 
 
 def _count(model: nn.Module) -> int:
