@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 #: What ranks import on their way, imported here once and not in every fork of every world.
@@ -123,9 +123,11 @@ def toy_model(
     seed: int = 0,
     vocab_size: int = 97,
     dtype: torch.dtype = torch.float32,
+    around: str | None = None,
     **changes: Any,
 ) -> Path:
-    """A random model of a family, with grouped-query attention, saved as a Hugging Face folder without a tokenizer."""
+    """A random model of a family, with grouped-query attention, saved as a Hugging Face folder without a tokenizer.
+    `around`: the family of a model of text and images that it is the language model of."""
     torch.manual_seed(seed)
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -138,6 +140,29 @@ def toy_model(
         "tie_word_embeddings": tied,
         **changes,
     }
-    config = AutoConfig.for_model(family, **settings)
-    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+    if around is None:
+        config = AutoConfig.for_model(family, **settings)
+        AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+        return folder
+    seen, text = AutoConfig.for_model(around).vision_config, {"model_type": family, **settings}  # type: ignore[attr-defined]
+    small = {key: value for key, value in TOWER.items() if hasattr(seen, key)}
+    vision = {"model_type": seen.model_type, **small}
+    config = AutoConfig.for_model(around, text_config=text, vision_config=vision, tie_word_embeddings=tied)
+    AutoModelForImageTextToText.from_config(config, dtype=dtype).save_pretrained(folder)
     return folder
+
+
+#: Of the vision tower of a toy.
+TOWER = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+    "depth": 1,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}

@@ -77,10 +77,10 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
     return shape_from_data(data, file=file)
 
 
-def config_of(name: str) -> dict[str, Any]:
+def config_of(name: str, *, offline: bool = False, revision: str | None = None) -> dict[str, Any]:
     """The keys of config.json that `find_model` reads a shape from; raises as that does."""
     known = _known_here(name)
-    return _stated(name, offline=False, revision=None)[0] if known is None else known.config
+    return _stated(name, offline=offline, revision=revision)[0] if known is None else known.config
 
 
 def _known_here(name: str) -> KnownModel | None:

@@ -154,6 +154,11 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
     return ModelError.at(file, message)
 
 
+def can_build() -> bool:
+    """Whether transformers and torch are installed, by which families without a row are counted."""
+    return _installed() is not None
+
+
 def _installed() -> Path | None:
     """The folder of the installed transformers; None where transformers or torch is missing."""
     try:

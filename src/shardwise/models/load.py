@@ -22,8 +22,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.nf4 import NF4Linear
-from shardwise.models.wrapper import auto_class
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
+from shardwise.models.wrapper import auto_class
 from shardwise.spec.layout.axes import rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.

@@ -122,7 +122,7 @@ class Beside:
         for name, parameter in whole.named_parameters(remove_duplicate=False):
             tied.setdefault(id(parameter), set()).update((name, name.removeprefix(prefix)))
         stored = set(keys.names.values())
-        lacking = (sorted(names) for names in tied.values() if not names & stored)
+        lacking = (sorted(names, key=len) for names in tied.values() if not names & stored)
         problems = [
             Problem(where=str(folder), message=f"the weight {names[-1]} is missing")
             for names in lacking

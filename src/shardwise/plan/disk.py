@@ -25,11 +25,13 @@ def disk_of(question: Question, execution: Execution) -> Disk:
     saves, limit = _saves(job, steps), job.train.save_total_limit or steps or 1
     elements = question.inventory.trained_elements if job.adapters else model.num_parameters
     final = elements * _width(saved_type(job, storage=model.storage_dtype, precision=execution.precision))
+    beside = model.frozen_beside * _width(model.storage_dtype)
+    final += 0 if job.adapters else beside
     return Disk(
         checkpoint_bytes=one,
         checkpoints_bytes=min(saves, limit + 1) * one,
         final_bytes=final,
-        merged_bytes=model.num_parameters * _width(model.storage_dtype) if job.adapters else 0,
+        merged_bytes=model.num_parameters * _width(model.storage_dtype) + beside if job.adapters else 0,
         data_cache_bytes=_prepared(question),
         total_bytes=max(min(saves, limit + 1) * one, min(saves, limit) * one + final),
     )

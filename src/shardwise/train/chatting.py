@@ -18,6 +18,7 @@ from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, said
 from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.wrapper import auto_class
 from shardwise.spec.plan.generation import USABLE, cache_elements
 from shardwise.spec.run import RunDirectory
 from shardwise.train.result import base_of, find_base, listed, stop_ids
@@ -113,13 +114,11 @@ class Chat:
     def load(self, messages: Messages) -> None:
         """Loads the weights, with layers spread over all GPUs, where there is room for an answer."""
         from peft import PeftModel
-        from transformers import AutoModelForCausalLM
-
         prompt, new = self.room(messages)
         options: dict[str, Any] = {"quantization_config": self._quantisation} if self._quantisation else {}
         if self._gpus:
             options |= {"device_map": "auto", "max_memory": self.shares(prompt["input_ids"].shape[1] + new)}
-        model: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto", **options)
+        model: Any = auto_class(read_config(self._folder)).from_pretrained(self._folder, dtype="auto", **options)
         if aside := {"cpu", "disk"} & {str(place) for place in getattr(model, "hf_device_map", {}).values()}:
             gpus = f"{len(self._gpus)} GPUs" if len(self._gpus) > 1 else "the GPU"
             raise DoesNotFitError(f"layers were left on the {aside.pop()}: {gpus} cannot hold them in whole layers")

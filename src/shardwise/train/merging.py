@@ -18,6 +18,7 @@ from shardwise.data.store import open_prepared
 from shardwise.errors import DataError, InputError, WorkerFailedError
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantised_and_back, quantised_layers
+from shardwise.models.wrapper import auto_class
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, naming_a_folder
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.precision import type_name
@@ -111,9 +112,7 @@ def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: to
 
 
 def _load(folder: Path, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    return auto_class(read_config(folder)).from_pretrained(folder, dtype=dtype).eval()
 
 
 def _cast(model: Any, dtype: torch.dtype) -> Any:

@@ -33,8 +33,8 @@ from shardwise.models.built.outside import Outside, read_outside
 from shardwise.models.built.roles import Block, attention_of, read_block
 from shardwise.models.built.sliced import slices_alike
 from shardwise.models.built.traced import Seen
-from shardwise.models.built.wrapped import known_shape, leave_language_model
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
+from shardwise.models.built.wrapped import known_shape, leave_language_model
 from shardwise.models.wrapper import auto_class, text_config
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split, Wrapper
 

@@ -14,7 +14,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Checkpointing, Execution
 from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.model.shape import ModelShape
-from shardwise.units import format_gib
+from shardwise.units import format_count, format_gib
 
 _SHORTEST_LENGTH = 64
 #: Checkpointing whose saved tensors wait in the host's memory, the fastest first.
@@ -132,6 +132,18 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
     found = next((count for count in doubled[:-1] if enough(count * node)), doubled[-1])
     between = range(found // 2 + 1, found, -(-found // (2 * _TRIED_BETWEEN)))
     return whole.part(node * next((count for count in between if enough(count * node)), found))
+
+
+def left_frozen(model: ModelShape) -> str | None:
+    """A sentence on what a model of more than text has beside its language model; None of a language model alone."""
+    if model.wrapper is None:
+        return None
+    counted = model.wrapper.frozen_parameters
+    parts = "its other parts" if counted is None else f"{format_count(counted)} parameters of its other parts"
+    return (
+        f"{model.wrapper.family} is a model of more than text, of which the language model is trained, on text: {parts} "
+        "stay frozen and on disk"
+    )
 
 
 def left_wide(job: Job, model: ModelShape) -> str | None:

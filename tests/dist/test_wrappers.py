@@ -1,0 +1,136 @@
+"""The language model inside a model of text and images trains as one process and transformers train it; what is saved
+is the whole, under the keys it was read by, or adapters that hang on the whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText, get_cosine_schedule_with_warmup
+
+from shardwise.data.store import PreparedData
+from shardwise.models.built.shape import shape_of
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import OPTIMIZERS, composed, digest, execution, must_equal, prepare_cell, relative, spread
+from tests.dist.cells import train_and_save, train_rank
+from tests.dist.test_final import finish, loss_of
+from tests.dist.worlds import run_world
+
+TOYS = ("inside gemma3", "inside mistral3", "inside idefics3", "inside qwen3_vl")
+LAYOUTS = {"fsdp": Layout(dp_shard=2), "pp": Layout(pp=2), "tp": Layout(tp=2)}
+CELLS = [
+    (toy, ("full", "lora")[(row + column) % 2], layout)
+    for row, toy in enumerate(TOYS)
+    for column, layout in enumerate(LAYOUTS)
+    if toy != "inside qwen3_vl" or layout == "fsdp"  # it has no plan of stages or slices
+]
+
+
+@pytest.fixture(scope="session")
+def hub_gemma3(models, tmp_path_factory) -> Path:
+    """A toy as the hub has Gemma 3: its tower is called otherwise, and its weights are bfloat16."""
+    folder = tmp_path_factory.mktemp("hub") / "gemma3"
+    shutil.copytree(models["inside gemma3"], folder)
+    stored = load_file(folder / "model.safetensors")
+    assert "language_model.model.embed_tokens.weight" in stored
+    renamed = {key.replace("vision_tower.", "vision_tower.vision_model."): value for key, value in stored.items()}
+    save_file({key: value.bfloat16() for key, value in renamed.items()}, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    (folder / "preprocessor_config.json").write_text('{"image_processor_type": "Gemma3ImageProcessor"}')
+    return folder
+
+
+@pytest.mark.parametrize(("toy", "method", "layout"), CELLS)
+def test_every_layout_trains_it_as_one_process_does(toy, method, layout, single, make_job, tmp_path) -> None:
+    job = make_job(toy, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4, "warmup_steps": 1})
+    chosen = spread(LAYOUTS[layout], micros=2 if LAYOUTS[layout].pp > 1 else 1, optimizer="sgd")
+    expected = single(job)
+    assert expected.weights and not any("vis" in name or "projector" in name for name in expected.frozen)
+    must_equal(expected, run_world(2, train_rank, prepare_cell(job, tmp_path), chosen))
+
+
+@pytest.mark.parametrize("toy", TOYS)
+def test_one_process_trains_it_as_transformers_does(toy, make_job, single, tmp_path) -> None:
+    job = make_job(toy, train={"max_steps": 6})
+    (expected,) = run_world(1, _plain_losses, job, prepare_cell(job, tmp_path))
+    assert relative(expected, single(job).series("loss")) <= 2e-5
+
+
+def _plain_losses(job: Any, run: RunDirectory) -> list[float]:
+    """Of the whole model in transformers, towers and all, row by row."""
+    built = composed(run, execution())
+    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
+    model: Any = AutoModelForImageTextToText.from_pretrained(job.model, dtype=torch.float32).eval()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=0.0)
+    schedule, losses = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, 6), list[float]()
+    for batch in built.batches.from_(0):
+        samples = [data.sample(sample) for sample in batch.sample_ids]
+        trained, total = sum(int((labels != -100).sum()) for _, _, labels in samples), 0.0
+        for ids, _, labels in samples:
+            logits = model(input_ids=torch.tensor(ids.tolist()).unsqueeze(0)).logits[0]
+            loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels.tolist()), reduction="sum") / trained
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "pp"])
+def test_final_is_the_whole_repository_and_its_tower_is_as_it_was(layout, hub_gemma3, make_job, tmp_path) -> None:
+    job = make_job("inside gemma3", train={"max_steps": 3}).model_copy(update={"model": str(hub_gemma3)})
+    chosen = spread(LAYOUTS[layout], micros=2 if layout == "pp" else 1)
+    final, trained, loss = finish(job, tmp_path, chosen)
+    before = load_file(hub_gemma3 / "model.safetensors")
+    files = json.loads((final / "model.safetensors.index.json").read_text())["weight_map"]
+    after = {key: value for file in {*files.values()} for key, value in load_file(final / file).items()}
+    assert after.keys() == before.keys() == files.keys()
+    frozen = {key for key in before if not key.startswith("language_model.")}
+    assert len(frozen) > 15
+    assert {key: digest(after[key]) for key in frozen} == {key: digest(before[key]) for key in frozen}
+    assert any(digest(after[key]) != digest(before[key]) for key in before.keys() - frozen)
+    loaded, info = AutoModelForImageTextToText.from_pretrained(final, output_loading_info=True)
+    assert type(loaded).__name__ == "Gemma3ForConditionalGeneration"
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert loaded.model.vision_tower is not None and loaded.dtype == torch.bfloat16
+    for name, weight in trained.weights.items():
+        assert torch.equal(loaded.get_parameter(name), weight.bfloat16()), name
+    assert (final / "preprocessor_config.json").is_file()
+
+
+def test_adapters_hang_on_the_whole_model(hub_gemma3, make_job, tmp_path) -> None:
+    train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0}
+    job = make_job("inside gemma3", method="lora", train=train).model_copy(update={"model": str(hub_gemma3)})
+    final, _, loss = finish(job, tmp_path, spread(Layout(dp_shard=2)))
+    names = load_file(final / "adapter_model.safetensors").keys()
+    assert all(name.startswith("base_model.model.model.language_model.layers.") for name in names)
+    whole: Any = AutoModelForImageTextToText.from_pretrained(hub_gemma3, dtype=torch.float32)
+    plain = loss_of(whole.eval(), final)
+    adapted = PeftModel.from_pretrained(whole, str(final)).eval()
+    assert not any(".lora_" in name and "vision" in name for name, _ in adapted.named_parameters())
+    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
+    assert abs(loss - plain) > 1e-3 * plain
+
+
+def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, make_job, tmp_path) -> None:
+    folder = tmp_path / "lacking"
+    shutil.copytree(hub_gemma3, folder)
+    stored = load_file(folder / "model.safetensors")
+    del stored["multi_modal_projector.mm_input_projection_weight"]
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    run = prepare_cell(make_job("inside gemma3").model_copy(update={"model": str(folder)}), tmp_path / "run")
+    lacking = "the weight model.multi_modal_projector.mm_input_projection_weight is missing"
+    with pytest.raises(AssertionError, match=lacking):
+        run_world(1, train_and_save, run, execution())
+    assert shape_of(str(folder)).names.blocks == "model.language_model.layers"
