@@ -170,7 +170,7 @@ TOYS: dict[str, dict[str, Any]] = {
         "output_router_logits": True,
         "router_aux_loss_coef": 0.2,
     },
-    # Language models inside a model of text and images; the last two have no rules of their own.
+    # Language models inside a model of text and images; the last one has no rules of its own.
     "inside gemma3": {
         "family": "gemma3_text",
         "around": "gemma3",
@@ -181,6 +181,13 @@ TOYS: dict[str, dict[str, Any]] = {
         **SPECIALS,
     },
     "inside mistral3": {"family": "mistral", "around": "mistral3", "num_hidden_layers": 4, "head_dim": 8},
+    "wide inside mistral3": {
+        "family": "mistral",
+        "around": "mistral3",
+        "head_dim": 32,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+    },
     "inside idefics3": {"family": "llama", "around": "idefics3", "num_hidden_layers": 4},
     "inside qwen3_vl": {"family": "qwen3_vl_text", "around": "qwen3_vl", "num_hidden_layers": 4, "head_dim": 8},
     # The catalogue has no row for these; their shapes are read off what transformers builds.

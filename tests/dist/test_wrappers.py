@@ -17,9 +17,21 @@ from transformers import AutoModelForImageTextToText, get_cosine_schedule_with_w
 from shardwise.data.store import PreparedData
 from shardwise.models.built.shape import shape_of
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, composed, digest, execution, must_equal, prepare_cell, relative, spread
-from tests.dist.cells import train_and_save, train_rank
+from shardwise.spec.run import RunDirectory, read_json
+from shardwise.train.chatting import Chat
+from shardwise.train.merging import merge
+from tests.dist.cells import (
+    OPTIMIZERS,
+    composed,
+    digest,
+    execution,
+    must_equal,
+    prepare_cell,
+    relative,
+    spread,
+    train_and_save,
+    train_rank,
+)
 from tests.dist.test_final import finish, loss_of
 from tests.dist.worlds import run_world
 
@@ -91,7 +103,7 @@ def _plain_losses(job: Any, run: RunDirectory) -> list[float]:
 def test_final_is_the_whole_repository_and_its_tower_is_as_it_was(layout, hub_gemma3, make_job, tmp_path) -> None:
     job = make_job("inside gemma3", train={"max_steps": 3}).model_copy(update={"model": str(hub_gemma3)})
     chosen = spread(LAYOUTS[layout], micros=2 if layout == "pp" else 1)
-    final, trained, loss = finish(job, tmp_path, chosen)
+    final, trained, _ = finish(job, tmp_path, chosen)
     before = load_file(hub_gemma3 / "model.safetensors")
     files = json.loads((final / "model.safetensors.index.json").read_text())["weight_map"]
     after = {key: value for file in {*files.values()} for key, value in load_file(final / file).items()}
@@ -121,6 +133,33 @@ def test_adapters_hang_on_the_whole_model(hub_gemma3, make_job, tmp_path) -> Non
     assert not any(".lora_" in name and "vision" in name for name, _ in adapted.named_parameters())
     assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
     assert abs(loss - plain) > 1e-3 * plain
+
+
+def _merge_and_ask(run: RunDirectory) -> tuple[str, str]:
+    """Answers of base and adapter, and of what they are merged into."""
+    question = [{"role": "user", "content": "red green"}]
+    merge(str(run.root), str(run.merged), None, False)
+    chats = [Chat(run, part, max_new_tokens=8, temperature=0.0) for part in ("trained", "merged")]
+    for chat in chats:
+        chat.load(question)
+    first, second = (chat.answer(question, aloud=False).text for chat in chats)
+    return first, second
+
+
+@pytest.mark.parametrize(("method", "toy"), [("lora", "inside gemma3"), ("qlora", "wide inside mistral3")])
+def test_adapters_are_merged_into_the_whole_and_answer(method, toy, make_job, models, tmp_path) -> None:
+    train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0}
+    run = prepare_cell(make_job(toy, method=method, lora={"r": 4, "lora_alpha": 8}, train=train), tmp_path / "run")
+    run_world(1, train_and_save, run, execution())
+    answers = run_world(1, _merge_and_ask, run)[0]
+    assert method == "qlora" or answers[0] == answers[1] != ""
+    before, after = (load_file(folder / "model.safetensors") for folder in (models[toy], run.merged))
+    assert after.keys() == before.keys()
+    same = {key for key, value in before.items() if torch.equal(value, after[key])}
+    assert {key for key in before if "vision" in key or "projector" in key} <= same
+    assert not any(key.endswith("q_proj.weight") and "language_model" in key for key in same)
+    kept = (read_json(run.final / "quantization_config.json") or {}).get("llm_int8_skip_modules")
+    assert kept == (["lm_head", "model.vision_tower", "model.multi_modal_projector"] if method == "qlora" else None)
 
 
 def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, make_job, tmp_path) -> None:

@@ -144,12 +144,16 @@ def toy_model(
         config = AutoConfig.for_model(family, **settings)
         AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
         return folder
-    seen, text = AutoConfig.for_model(around).vision_config, {"model_type": family, **settings}  # type: ignore[attr-defined]
-    small = {key: value for key, value in TOWER.items() if hasattr(seen, key)}
-    vision = {"model_type": seen.model_type, **small}
-    config = AutoConfig.for_model(around, text_config=text, vision_config=vision, tie_word_embeddings=tied)
+    config = wrapper_config(around, {"model_type": family, **settings}, tie_word_embeddings=tied)
     AutoModelForImageTextToText.from_config(config, dtype=dtype).save_pretrained(folder)
     return folder
+
+
+def wrapper_config(family: str, text: dict[str, Any], **stated: Any) -> Any:
+    """The configuration of a model of text and images, with a small tower."""
+    seen: Any = AutoConfig.for_model(family).vision_config  # type: ignore[attr-defined]
+    vision = {"model_type": seen.model_type, **{key: value for key, value in TOWER.items() if hasattr(seen, key)}}
+    return AutoConfig.for_model(family, text_config=text, vision_config=vision, **stated)
 
 
 #: Of the vision tower of a toy.

@@ -6,6 +6,7 @@ kept in rows, which tensor parallelism slices and FSDP2 shards as it does any ot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from shardwise.errors import UnsupportedError
+from shardwise.models.wrapper import find_inside
 from shardwise.spec.support.rows import NF4_BLOCK
 
 #: Scales that share a level.
@@ -118,13 +120,15 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
 
 
 def quantised_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers of a model, with adapters or without, that are quantised, by name: all but the head."""
+    """The linear layers of a model, with adapters or without, that are quantised, by name: all but the head; of a model
+    of more than text, those of its language model."""
     adapted: Any = model
-    head = set(adapted.get_output_embeddings().modules())
+    head, inside = set(adapted.get_output_embeddings().modules()), find_inside(model)
     return {
         name: module
         for name, module in model.named_modules()
         if type(module) is nn.Linear and module not in head and ".lora_" not in name
+        if inside is None or inside.holds(f"{name}.")
     }
 
 
@@ -135,8 +139,9 @@ def quantised_and_back(matrix: torch.Tensor, *, dtype: torch.dtype) -> torch.Ten
     return layer.dequantised(*layer.quantise(matrix))
 
 
-def quantisation_of(model: nn.Module) -> dict[str, Any] | None:
-    """What config.json says of a model that transformers has quantised alike; None where no layer is quantised."""
+def quantisation_of(model: nn.Module, *, beside: Sequence[str] = ()) -> dict[str, Any] | None:
+    """What config.json says of a model that transformers has quantised alike; None where no layer is quantised.
+    `beside`: modules beside its language model, which stay as they are."""
     from transformers import BitsAndBytesConfig
 
     layer = next((module for module in model.modules() if isinstance(module, NF4Linear)), None)
@@ -147,6 +152,7 @@ def quantisation_of(model: nn.Module) -> dict[str, Any] | None:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=layer.dtype,
+        llm_int8_skip_modules=["lm_head", *beside] if beside else None,
     ).to_dict()
 
 

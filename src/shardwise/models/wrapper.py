@@ -70,25 +70,29 @@ def find_inside(model: nn.Module) -> Inside | None:
     return Inside(language=around[-1], backbone=backbones[-1], head=names[id(head)])
 
 
-def leave_others(model: nn.Module, inside: Inside) -> list[str]:
-    """Takes out of a wrapper, in place, all that is not its language model; the names of what was taken out."""
+def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, str]]:
+    """What of a wrapper is not its language model: the module that holds a part, the part's name there, and its whole
+    name. A part is a module, or a parameter of a module that stands around the language model."""
     kept = {id(model.get_submodule(name)) for name in (inside.backbone, inside.head)}
 
-    def visit(module: nn.Module, prefix: str) -> Iterator[str]:
-        for name, child in list(module.named_children()):
-            if id(child) in kept:
-                continue
+    def visit(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module, str, str]]:
+        for name, child in module.named_children():
             if any(id(part) in kept for part in child.modules()):
-                yield from visit(child, f"{prefix}{name}.")
+                if id(child) not in kept:
+                    yield from visit(child, f"{prefix}{name}.")
             else:
-                setattr(module, name, None)
-                yield f"{prefix}{name}"
-        for name, own in list(module._parameters.items()):
-            if own is not None:
-                module._parameters[name] = None
-                yield f"{prefix}{name}"
+                yield module, name, f"{prefix}{name}"
+        yield from ((module, name, f"{prefix}{name}") for name, _ in module.named_parameters(recurse=False))
 
-    return list(visit(model, ""))
+    return visit(model, "")
+
+
+def leave_others(model: nn.Module, inside: Inside) -> list[str]:
+    """Takes out of a wrapper, in place, all that is not its language model; the names of what was taken out."""
+    found = list(others(model, inside))
+    for holder, name, _ in found:
+        setattr(holder, name, None)
+    return [name for _, _, name in found]
 
 
 def pattern_of(names: Iterable[str]) -> str:
@@ -101,12 +105,12 @@ class Beside:
     """What a folder has beside the language model, and what stays on disk.
 
     Attributes:
-        whole: the wrapper on the meta device.
-        names: of these tensors, as the wrapper calls them.
+        modules: the outermost of its modules and parameters, as the wrapper calls them.
+        names: of its tensors, as the wrapper calls them.
         keys: of the same tensors in files.
     """
 
-    whole: nn.Module
+    modules: tuple[str, ...]
     names: frozenset[str]
     keys: tuple[str, ...]
 
@@ -132,4 +136,5 @@ class Beside:
             raise ModelError(problems)
         own = {name for names in tied.values() if any(map(inside.holds, names)) for name in names}
         left = {key: name for key, name in keys.names.items() if name not in own and not inside.holds(name)}
-        return cls(whole=whole, names=frozenset(left.values()), keys=tuple(sorted(left)))
+        modules = tuple(name for _, _, name in others(whole, inside))
+        return cls(modules=modules, names=frozenset(left.values()), keys=tuple(sorted(left)))

@@ -114,6 +114,7 @@ class Chat:
     def load(self, messages: Messages) -> None:
         """Loads the weights, with layers spread over all GPUs, where there is room for an answer."""
         from peft import PeftModel
+
         prompt, new = self.room(messages)
         options: dict[str, Any] = {"quantization_config": self._quantisation} if self._quantisation else {}
         if self._gpus:

@@ -29,7 +29,7 @@ def test_the_catalogue_has_the_well_known_models():
     assert len(known_models()) >= 120
     # Families proven by building them, of which no config.json of the hub is known to us.
     unseen = {"ernie4_5", "hunyuan_v1_dense", "ministral"}
-    assert set(FAMILIES) - unseen == {model.config["model_type"] for model in known_models().values()}
+    assert set(FAMILIES) - unseen == {model.shape.family for model in known_models().values()}
     assert find_model("meta-llama/Llama-3.1-8B", offline=True) == find_model("llama-3.1-8b", offline=True)
     assert {"tinyllama-1.1b", "llama-3.1-405b", "codellama-34b", "qwen3-8b", "deepseek-v3"} <= set(known_models())
 

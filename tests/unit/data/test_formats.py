@@ -139,7 +139,13 @@ def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
             {"prompt": [{**ASSISTANT, "train": True}], "completion": [ASSISTANT]},
             "of a prompt: rem",
         ),
-        ("messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "parts that are not text"),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "parts that are not text"),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "x"}]}]},
+            r"\[0\].content holds a part of type image_url; models are trained on text alone by this version",
+        ),
+        ("question_answer", {"question": "x", "answer": "y", "images": ["a.png"]}, "something in its column images"),
         ("messages", {"messages": [USER, ASSISTANT], "tools": "f"}, "tools is 'f'; expected a list of objects"),
         ("messages", {"messages": [USER, {**ASSISTANT, "tool_calls": "x"}]}, r"tool_calls is 'x'; expected a list of"),
         (

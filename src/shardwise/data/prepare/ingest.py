@@ -17,7 +17,7 @@ from shardwise.data.prepare.cache import FileState, check_untouched
 from shardwise.data.prepare.ends import Ends, count_ends
 from shardwise.data.prepare.progress import progress
 from shardwise.data.read.chunks import Chunk, cut_file
-from shardwise.data.read.formats import FORMATS, Format, recognise, renamed
+from shardwise.data.read.formats import FORMATS, Format, recognise, renamed, seen_columns
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import first_columns
 from shardwise.data.read.sources import COLUMNAR, Source, SourceFile
@@ -150,7 +150,9 @@ def _survey(asked: Preparation, index: int) -> _File:
     except RowError as error:
         return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)
-    # These are read by columns, so the others (an image, say) are never loaded; a CSV row must be split in full.
+    seen = [column for column in seen_columns(columns) if column not in needed]
+    needed += tuple(seen)  # a row in which they are not empty is refused
+    # These are read by columns, so the others are never loaded; a CSV row must be split in full.
     chunks = [replace(chunk, header=needed) if chunk.kind in COLUMNAR else chunk for chunk in cut.chunks]
     ignored = tuple(column for column in columns if column not in needed)
     return _File(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.data.read.calls import FILLED, Row, RowError, parsed, tools_of, unfilled
-from shardwise.data.read.messages import ChatMessage, messages_of, text_of
+from shardwise.data.read.messages import SEEN, TEXT_ALONE, ChatMessage, messages_of, text_of
 from shardwise.spec.job.data import RowFormat
 
 
@@ -104,6 +104,9 @@ def renamed(row: Row, columns: Mapping[Any, str]) -> Row:
 def read_row(form: Format, row: Row, *, columnar: bool = False) -> Example:
     """A row as an example of its file's format; `columnar`: of a file of typed columns, which nulls fill up. Raises
     RowError: a column is missing, or holds something else."""
+    seen = next((column for column in seen_columns(row) if row[column] not in (None, "", [], {})), None)
+    if seen is not None:
+        raise RowError(f"has something in its column {seen}; {TEXT_ALONE}")
     missing = [column for column in form.required if column not in row]
     if missing:
         found = f"has the columns {', '.join(row)}"
@@ -113,6 +116,11 @@ def read_row(form: Format, row: Row, *, columnar: bool = False) -> Example:
     if isinstance(example, Conversation) and bare != row:
         return replace(example, notes=(*example.notes, FILLED))
     return example
+
+
+def seen_columns(columns: Iterable[str]) -> list[str]:
+    """Those columns, of all that a row or a file has, that hold images, videos or sounds by their names."""
+    return [column for column in columns if column.removesuffix("s") in SEEN]
 
 
 def _chat(prompt: str, answer: str, *, system: str = "") -> Conversation:

@@ -82,6 +82,10 @@ def _message(item: Any, *, of: str) -> ChatMessage:
     return ChatMessage(said={"role": role, "content": content, **extras}, of=of, mark=mark, notes=tuple(notes))
 
 
+#: Names of what is no text, or how they begin: parts of a message, or columns of their own.
+SEEN = ("image", "video", "audio")
+TEXT_ALONE = "models are trained on text alone by this version, also those that read more; leave such rows out"
+
 #: Values of a message's keys that say nothing, as columns of one type are filled up with.
 _NOTHING = (None, "", [], {})
 
@@ -130,6 +134,9 @@ def _content(item: dict[str, Any], key: str, *, may_be_empty: bool, of: str) -> 
     if not isinstance(value, list):
         return text_of(item, key, may_be_empty=may_be_empty, of=of)
     parts = [part if isinstance(part, dict) else {} for part in value]
+    shown_things = [kind for part in parts if isinstance(kind := part.get("type"), str) and kind.startswith(SEEN)]
+    if shown_things:
+        raise RowError(f"{of}{key} holds a part of type {shown_things[0]}; {TEXT_ALONE}")
     if not all(part.get("type") == "text" for part in parts):
         raise RowError(f"{of}{key} holds parts that are not text; expected text, or parts of type text only")
     texts = "".join(text_of(part, "text", may_be_empty=True, of=f"{of}{key}.") for part in parts)

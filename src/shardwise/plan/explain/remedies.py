@@ -141,8 +141,8 @@ def left_frozen(model: ModelShape) -> str | None:
     counted = model.wrapper.frozen_parameters
     parts = "its other parts" if counted is None else f"{format_count(counted)} parameters of its other parts"
     return (
-        f"{model.wrapper.family} is a model of more than text, of which the language model is trained, on text: {parts} "
-        "stay frozen and on disk"
+        f"{model.wrapper.family} is a model of more than text, of which the language model is trained: {parts} stay "
+        "frozen and on disk"
     )
 
 

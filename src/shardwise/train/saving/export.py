@@ -184,7 +184,8 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
     else:
         config = result.adapters.peft_config["default"]
         config.inference_mode = True
-        if (quantised := quantisation_of(result.model)) is not None:
+        beside = () if result.beside is None else result.beside.modules
+        if (quantised := quantisation_of(result.model, beside=beside)) is not None:
             # Not in a config.json, beside which transformers would look for whole weights.
             write_json(folder / QUANTISATION, quantised)
     config.save_pretrained(str(folder))

@@ -1,0 +1,76 @@
+"""The language model inside a model of more than text is found, named and counted, and so is what lies beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from shardwise.catalog.models import known_models
+from shardwise.errors import ModelError
+from shardwise.models.built.shape import built_shape
+from shardwise.models.load import build_on_meta
+from shardwise.models.wrapper import find_inside, leave_others, pattern_of
+from tests.dist.worlds import installed, wrapper_config
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
+#: Wrapper -> its language model, and the name of the list of its blocks.
+INSIDE = {
+    "aria": ("aria_text", "model.language_model.layers"),
+    "cohere2_vision": ("cohere2", "model.language_model.layers"),
+    "gemma3": ("gemma3_text", "model.language_model.layers"),
+    "idefics3": ("llama", "model.text_model.layers"),
+    "internvl": ("qwen2", "model.language_model.layers"),
+    "llama4": ("llama4_text", "language_model.model.layers"),
+    "llava_next": ("llama", "model.language_model.layers"),
+    "mistral3": ("mistral", "model.language_model.layers"),
+    "qwen3_vl": ("qwen3_vl_text", "model.language_model.layers"),
+}
+
+
+@pytest.mark.parametrize("name", ["gemma-3-4b", "gemma-3-27b", "llama-4-scout"])
+def test_the_catalogue_counts_what_is_built(name: str) -> None:
+    known = known_models()[name]
+    built = built_shape(known.config, file=name)
+    assert (built.num_parameters, built.wrapper, built.names) == (
+        known.shape.num_parameters,
+        known.shape.wrapper,
+        known.shape.names,
+    )
+
+
+@pytest.mark.parametrize("kind", installed(tuple(INSIDE)))
+def test_every_parameter_is_the_language_model_s_or_lies_beside_it(kind: str) -> None:
+    config = wrapper_config(kind, {"model_type": INSIDE[kind][0], **SMALL})
+    whole = build_on_meta(config, attn_implementation="eager")
+    shape = built_shape(json.loads(config.to_json_string()), file="f")
+    assert (shape.family, shape.names.blocks) == INSIDE[kind]
+    assert shape.wrapper is not None
+    assert shape.wrapper.family == kind
+    assert shape.num_parameters + shape.frozen_beside == sum(p.numel() for p in whole.parameters())
+    for name in filter(None, (shape.names.embedding, shape.names.head, shape.names.final_norm, shape.names.blocks)):
+        whole.get_submodule(name)
+    inside = find_inside(whole)
+    assert inside is not None
+    before = {name for name, _ in whole.named_modules()} | {name for name, _ in whole.named_parameters()}
+    pattern = pattern_of(leave_others(whole, inside))
+    left = {name for name, _ in whole.named_modules()} | {name for name, _ in whole.named_parameters()}
+    assert {name for name in before if re.fullmatch(pattern, name)} == before - left
+    assert sum(p.numel() for p in whole.parameters()) == shape.num_parameters
+
+
+def test_one_whose_text_sees_ahead_is_refused() -> None:
+    config = wrapper_config("paligemma", {"model_type": "gemma", **SMALL, "use_bidirectional_attention": True})
+    with pytest.raises(ModelError, match=r"^f, text_config: use_bidirectional_attention is True"):
+        built_shape(json.loads(config.to_json_string()), file="f")
