@@ -36,6 +36,9 @@ def find_anatomy(model: nn.Module) -> Anatomy:
     one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
     embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()
+    if not hasattr(model, hugging_face.base_model_prefix):  # of Llama 4 it is the name inside a larger model
+        around = (name for name, child in model.named_children() if embedding in [*child.modules()])
+        hugging_face.base_model_prefix = next(around, hugging_face.base_model_prefix)
     backbone = getattr(model, hugging_face.base_model_prefix, None)
     if embedding is None or head is None or not isinstance(backbone, nn.Module):
         raise UnsupportedError(

@@ -29,7 +29,6 @@ from shardwise.models.built.sliced import slices_alike
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split
-from shardwise.spec.support.splits import EXPERT_FAMILIES
 
 #: Keys by which configurations say how many experts there are.
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
@@ -155,8 +154,7 @@ def _refuse_experts(stated: dict[str, Any]) -> None:
     """Refuses more than one expert, where no key switches them off."""
     key = next((key for key in _EXPERT_KEYS if isinstance(stated.get(key), int) and stated[key] > 1), None)
     if key is not None and stated.get("is_moe", True):
-        trained = ", ".join(EXPERT_FAMILIES)
-        raise UnsupportedError(f"{key} is {stated[key]}: of mixtures of experts this version trains {trained}")
+        raise UnsupportedError(f"{key} is {stated[key]}: this mixture of experts has no row in the catalogue")
 
 
 def _built(config: Any) -> Anatomy:
