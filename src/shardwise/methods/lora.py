@@ -61,8 +61,16 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision:
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
     config.revision = revision
+    config.exclude_modules = _without_sums(model) if lora.target_modules == "all-linear" else None
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     return _wrapped(model, config)
+
+
+def _without_sums(model: nn.Module) -> list[str] | None:
+    """Names of routers that are linear layers: they give several results, to which PEFT would add its product."""
+    around = [(name, module) for name, module in model.named_modules() if hasattr(module, "experts")]
+    children = ((f"{name}.{key}", child) for name, module in around for key, child in module.named_children())
+    return [name for name, child in children if isinstance(child, nn.Linear) and type(child) is not nn.Linear] or None
 
 
 def _wrapped(model: nn.Module, config: Any) -> Any:

@@ -93,7 +93,7 @@ EXPERTS: dict[str, Family] = {
         },
         numbers=_LOCAL,
         mlp=blocks.nothing,
-        experts=changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, adaptable=True),
+        experts=_LOCAL_EXPERTS_WITH_ROUTER,
         norms=blocks.LAYER_NORMS,
         norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
@@ -168,9 +168,7 @@ EXPERTS: dict[str, Family] = {
         mlp=blocks.gated("feed_forward", width=lambda d: d.numbers["intermediate_size_mlp"]),
         experts=together(
             changed(
-                changed(
-                    experts("feed_forward", router="router", count="num_local_experts"), router=True, adaptable=True
-                ),
+                experts("feed_forward", router="router", count="num_local_experts"),
                 stacks=True,
                 transposed=True,
                 runs_all=True,
