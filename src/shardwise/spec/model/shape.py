@@ -14,10 +14,11 @@ MlpKind = Literal["gated", "plain"]
 NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
 Split = Literal["stages", "stages without dropout", "slices", "documents"]
-#: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
+#: The tensors of a block that its matrices read; those that read the same one can share what is kept of it. What is
+#: not known of a block is `other`.
 Reads = (
     Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
-    | Literal["expert_input", "expert_product", "query_latent", "key_value_latent"]
+    | Literal["expert_input", "expert_product", "query_latent", "key_value_latent", "other"]
 )
 #: A dim of a matrix.
 Cut = Literal["rows", "columns"]
@@ -68,7 +69,7 @@ class Matrix:
     def sliced_by(self) -> Cut | None:
         """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent."""
         is_router = not (self.adaptable or self.stacked) or self.rows == 1
-        return None if is_router or "_a_proj" in self.name else SLICED_BY[self.reads]
+        return None if is_router or "_a_proj" in self.name else SLICED_BY.get(self.reads)
 
     @property
     def routed(self) -> int:
@@ -168,6 +169,7 @@ class ModelShape:
             scores.
         counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
+        mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
     """
 
@@ -212,6 +214,7 @@ class ModelShape:
     drops_scores: bool = False
     counts_routes: bool = False
     bare_experts: str | None = None
+    mixes_documents: bool = False
     built: tuple[Split, ...] | None = None
 
     @property

@@ -245,7 +245,7 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
         f"max_length {length} is not trained: beyond {steady} tokens this model's rotary positions follow the longest "
         "sequence of a micro-batch, so that the result would depend on how the work is spread"
     )
-    untold = job.data.packing and model.family in MASKED_WITHOUT_POSITIONS
+    untold = job.data.packing and (model.family in MASKED_WITHOUT_POSITIONS or model.mixes_documents)
     return [
         Row(untold, packed, "use packing: false", "data.packing"),
         Row(steady is not None and length > steady, long, f"use max_length: {steady} or less", "data.max_length"),
