@@ -145,5 +145,9 @@ def toy_model(
         **changes,
     }
     config = AutoConfig.for_model(family, **settings)
-    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    for name, buffer in model.named_buffers():
+        if name.endswith("bias"):  # corrects what a router chooses, and begins as zero
+            torch.nn.init.normal_(buffer, std=0.1)
+    model.save_pretrained(folder)
     return folder

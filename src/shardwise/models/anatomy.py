@@ -36,7 +36,10 @@ def find_anatomy(model: nn.Module) -> Anatomy:
     one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
     embedding = hugging_face.get_input_embeddings()
-    backbone = getattr(model, hugging_face.base_model_prefix, None) or _around(embedding, model)
+    if not hasattr(model, hugging_face.base_model_prefix):  # of Llama 4 it is the name inside a larger model
+        around = (name for name, child in model.named_children() if embedding in [*child.modules()])
+        hugging_face.base_model_prefix = next(around, hugging_face.base_model_prefix)
+    backbone = getattr(model, hugging_face.base_model_prefix, None)
     head = hugging_face.get_output_embeddings() or _last_linear(model)
     if embedding is None or head is None or not isinstance(backbone, nn.Module):
         raise UnsupportedError(
@@ -58,11 +61,6 @@ def drops_out(model: nn.Module) -> bool:
     """Whether a model has dropout, by its modules or its configuration."""
     by_module = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
     return by_module or config_drops_out(cast(Any, model).config.to_dict())
-
-
-def _around(embedding: nn.Module, model: nn.Module) -> nn.Module | None:
-    """The part of a model that has its embedding, where it is not called as transformers says."""
-    return next((part for part in model.children() if embedding is not None and embedding in set(part.modules())), None)
 
 
 def _last_linear(model: nn.Module) -> nn.Module | None:

@@ -17,6 +17,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
+from shardwise.models.buffers import saved_buffers, stored_types
 from shardwise.models.built.shape import shape_of
 from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
@@ -141,6 +142,7 @@ def build_model(
         source=source,
         keys=keys,
         saved_dtype=saved_dtype,
+        kept=stored_types(parts[0].buffers, parts[0].model, weights),
         chat_template=chat_template,
         ends=ends,
         local_base=named if is_local else None,
@@ -180,7 +182,11 @@ def spread_parts(
         shape=shape,
         spread=spread,
         drops=drops,
-        result=replace(result, parameters=[named for part in parts for named in part.model.named_parameters()]),
+        result=replace(
+            result,
+            parameters=[named for part in parts for named in part.model.named_parameters()],
+            buffers=[named for part in parts for named in saved_buffers(part.model).items()],
+        ),
         ownership=Ownership(world=world, copies=frozenset(name for part in parts for name in part.copies)),
         elements=parts[0].elements,
         content=content,
@@ -190,13 +196,14 @@ def spread_parts(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart:
-    """The model, or one stage of it, on the meta device; `elsewhere` are weights of other stages, `copies` weights they
-    own; the rest as in `TrainedModel`."""
+    """The model, or one stage of it, on the meta device; `buffers`: of the whole model, that are saved; `elsewhere` are
+    weights of other stages, `copies` weights they own; the rest as in `TrainedModel`."""
 
     model: nn.Module
     adapters: Any
     stage: Stage
     elements: dict[str, int]
+    buffers: dict[str, torch.dtype]
     kin: Kin
     elsewhere: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
@@ -235,7 +242,8 @@ def _part(
     anatomy = find_anatomy(model)
     kin, ends = kin_of(model), _shared_ends(anatomy)
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    before = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: buffer.dtype for name, buffer in saved_buffers(model).items()}
+    before = {*buffers, *(name for name, _ in model.named_parameters(remove_duplicate=False))}
     if place.count > 1:
         keep_stage(anatomy, place)
     root = LossModule(
@@ -263,13 +271,16 @@ def _part(
             blocks=blocks,
             width=anatomy.backbone.config.hidden_size,  # pyright: ignore
             **_outside(anatomy, root, place),
-            experts=[experts for block in blocks for _, experts in mixtures(block)],
+            experts=[mixture.experts for block in blocks for mixture in mixtures(block)],
             parts=_slicing(anatomy, place, root=root, blocks=blocks) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
         elements=elements,
+        buffers=buffers,
         kin=kin,
-        elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
+        elsewhere=frozenset(
+            before.difference(saved_buffers(model), dict(model.named_parameters(remove_duplicate=False)))
+        ),
         copies=frozenset(shared) if place.is_last else frozenset(),
     )
 

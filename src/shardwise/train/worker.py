@@ -20,6 +20,7 @@ import torch.distributed as dist
 from shardwise import __version__
 from shardwise.catalog.probe import version_of
 from shardwise.errors import InputError, RunDirectoryError
+from shardwise.models.routing import noise_left_out
 from shardwise.parallel.mesh import join_world, own_device
 from shardwise.spec.begin import is_to_wait, wait_to_begin
 from shardwise.spec.cluster import Cluster
@@ -130,6 +131,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
         composed.schedule.step()
     if not moves(composed.schedule, total_steps=total):
         journal.warn("the learning rate is 0 in every step, all of which are warm-up: nothing will be trained")
+    if (left_out := noise_left_out(model.result.model.config)) is not None:
+        journal.warn(left_out)
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch, composed.data)
     if world.is_first:

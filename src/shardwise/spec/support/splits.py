@@ -14,7 +14,7 @@ STAGED_FAMILIES = (
     *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),
     *("helium", "internlm3", "llama", "ministral", "mistral", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
     *("seed_oss", "smollm3", "starcoder2"),
-    *("mixtral", "qwen2_moe", "qwen3_moe"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"),
 )
 
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
@@ -28,10 +28,6 @@ TENSOR_FAMILIES = tuple(
 #: compares positions in attention itself, or caps its scores.
 NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gpt_neo", "gptj", "mpt")
 
-#: Mixtures of experts that are trained. Others route at random in training (phimoe), have router biases that are no
-#: parameters (deepseek_v3, glm4_moe), or no test trains them.
-EXPERT_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
-
 #: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
 #: apart.
 MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
@@ -41,11 +37,6 @@ def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
     """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
     proven = STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES
     return model.family in proven if model.built is None else split in model.built
-
-
-def forecast_only(model: ModelShape) -> bool:
-    """Whether a model is planned and never trained, under whatever layout: a mixture of experts of other families."""
-    return model.has_experts and model.family not in EXPERT_FAMILIES
 
 
 def heads(model: ModelShape) -> dict[str, int]:

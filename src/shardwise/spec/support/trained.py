@@ -14,7 +14,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support import rows
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.rows import Reason, Row, first, reasons
-from shardwise.spec.support.splits import EXPERT_FAMILIES, as_trained, forecast_only, heads
+from shardwise.spec.support.splits import as_trained, heads
 
 #: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
 TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "ep")
@@ -49,8 +49,6 @@ def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | 
     uneven, stages = first(rows.of_slices(model, layout, heads(model))), first(rows.of_blocks(model, layout))
     if uneven is None and stages is None:
         return None
-    if forecast_only(model):
-        return _joined([uneven, stages], stated=stated)
     sliced, staged = rows.of_family(model, layout)
     found = [first(sliced) or uneven, first(staged) or stages, *reasons([rows.left_out(model, layout)])]
     return _joined(found, stated=stated)
@@ -61,14 +59,6 @@ def _joined(found: list[Reason | None], *, stated: bool) -> str | None:
     said = [reason for reason in found if reason]
     told = not stated or any(reason.row.names_layout for reason in said)
     return "; ".join([*said, *([] if told else ["or use fsdp"])]) if said else None
-
-
-def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
-    """Why `layout: auto` leaves a layout out; None where it considers it. What no layout trains is forecast under those
-    that train other models."""
-    known = None if model is None or forecast_only(model) else model
-    parts = None if model is None else first([rows.in_parts(model, layout)])
-    return refusal(method=method, layout=layout, model=known) or parts
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -113,16 +103,12 @@ def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
 
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
     """Why a model is trained under no layout; empty where some layout may train it."""
-    trained = f"it trains {', '.join(EXPERT_FAMILIES)}"
-    no_experts = f"{model.family} is a mixture of experts that this version does not train"
-    of_family = Row(forecast_only(model), no_experts, trained, "model")
-    return list(reasons([of_family, *rows.of_qlora(job, model), *rows.of_rows(job, model)]))
+    return list(reasons([*rows.of_qlora(job, model), *rows.of_rows(job, model)]))
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What of an execution is planned but not trained; empty where all is trained."""
-    # Of what no layout trains, the nearest to one would not be trained either.
-    known = None if model is None or forecast_only(model) else as_trained(job, model)
+    known = None if model is None else as_trained(job, model)
     of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)
     adapted, instead = execution.layout.ep > 1 and _adapts_experts(job, model), "use compile: false"
     name_others = "name other lora.target_modules, or write ep: 1"
