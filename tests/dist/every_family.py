@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import peft
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -24,6 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import shardwise.train.model
 from shardwise.data.store import PreparedData
 from shardwise.errors import InputError, UnsupportedError, said
+from shardwise.methods.lora import peft_config
 from shardwise.models.built.shape import shape_of
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.job.file import job_from_data
@@ -124,8 +126,10 @@ class _Cells:
     def _cell(self, method: str, way: str, expected: Any) -> Any:
         layout, packed = WAYS[way]
         job = _job(self._folder, self._rows, method=method, packed=packed)
-        chosen = spread(layout, micros=2 if layout.pp > 1 else 1, optimizer="sgd")
-        reasons = execution_refusals(job, chosen, model=_shape(str(self._folder)))
+        shape = _shape(str(self._folder))
+        kernel = "eager" if shape.eager_attention else "sdpa"
+        chosen = spread(layout, micros=2 if layout.pp > 1 else 1, optimizer="sgd", attn_implementation=kernel)
+        reasons = execution_refusals(job, chosen, model=shape)
         if reasons:
             raise UnsupportedError("; ".join(reasons))
         run = prepare_cell(job, self._root / f"{method}-{way}")
@@ -164,8 +168,7 @@ def _job(folder: Path, rows: Path, *, method: str, packed: bool) -> Job:
 def _one(run: RunDirectory, chosen: Execution) -> tuple[str, Any]:
     """How a step differs from one of plain transformers (empty: it does not), and what training made of the weights."""
     built = composed(run, chosen)
-    differs = "" if built.job.adapters is not None else _unlike_transformers(run, built)
-    return differs, _trained(run, chosen)
+    return _unlike_transformers(run, built), _trained(run, chosen)
 
 
 def _trained(run: RunDirectory, chosen: Execution) -> dict[str, Any]:
@@ -186,10 +189,7 @@ def _unlike_transformers(run: RunDirectory, built: Any) -> str:
     ours = float(built.step(batch))
     gradients = {name: parameter.grad for name, parameter in built.model.trained}
     data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
-    model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32)
-    for module in model.train().modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    model = _plain(built)
     documents = [one for sample in batch.sample_ids for one in _documents(*data.sample(sample))]
     trained = sum(int((labels != -100).sum()) for _, labels in documents)
     theirs = 0.0
@@ -201,13 +201,29 @@ def _unlike_transformers(run: RunDirectory, built: Any) -> str:
     if not math.isclose(ours, theirs, rel_tol=SAME_FIGURE):
         return f"loss {ours:.7g}, and there {theirs:.7g}"
     for name, parameter in model.named_parameters():
-        mine, other = gradients.get(name), parameter.grad
-        if name not in gradients or other is None:
-            if other is not None or (mine is not None and float(mine.abs().max()) > 0):
+        mine, other = gradients.get(name.removeprefix("base_model.model.")), parameter.grad
+        if mine is None or other is None:
+            alone = next((one for one in (mine, other) if one is not None), None)
+            if alone is not None and float(alone.abs().max()) > 0:
                 return f"the gradient of {name} is one's alone"
-        elif mine is None or _far(other, mine, floor=1e-6 * max(1.0, float(parameter.detach().norm()))):
+        elif _far(other, mine, floor=1e-6 * max(1.0, float(parameter.detach().norm()))):
             return f"the gradient of {name}"
     return ""
+
+
+def _plain(built: Any) -> Any:
+    """The model that `from_pretrained` gives, without dropout; with PEFT's adapters, which start as ours do."""
+    model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32)
+    if built.job.adapters is not None:
+        model = peft.get_peft_model(model, peft_config(built.job.adapters))
+        ours = dict(built.model.parameters)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.data.copy_(ours[name.removeprefix("base_model.model.")].detach())
+    for module in model.train().modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
 
 
 def _documents(ids: Any, positions: Any, labels: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
