@@ -37,7 +37,7 @@ def find_anatomy(model: nn.Module) -> Anatomy:
     hugging_face = cast(Any, model)
     embedding = hugging_face.get_input_embeddings()
     if not hasattr(model, hugging_face.base_model_prefix):  # of Llama 4 it is the name inside a larger model
-        around = (name for name, child in model.named_children() if embedding in [*child.modules()])
+        around = (name for name, child in model.named_children() if embedding in set(child.modules()))
         hugging_face.base_model_prefix = next(around, hugging_face.base_model_prefix)
     backbone = getattr(model, hugging_face.base_model_prefix, None)
     head = hugging_face.get_output_embeddings() or _last_linear(model)
