@@ -93,13 +93,12 @@ def find_blocks(backbone: nn.Module, *, num_layers: int | None) -> nn.ModuleList
 
 def tensor_plan(config: Any) -> dict[str, str]:
     """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style. Raises
-    UnsupportedError: there is no plan, or it names modules outside the blocks."""
+    UnsupportedError: there is no plan of the blocks, nor one of their experts."""
     stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
-    # transformers 5.17 adds a tied embedding to the plan; embedding and head are sliced by rows here, whatever is said.
-    plan = {name: style for name, style in stated.items() if not style.startswith("embedding")}
-    blocks = {name.partition(".*.")[0] for name in plan}
-    if len(blocks) != 1:
+    # Embedding and head are sliced by rows here, whatever is said.
+    plan = {inside: style for name, style in stated.items() if (inside := name.partition(".*.")[2])}
+    if not plan and not getattr(config, "base_model_ep_plan", None):
         raise UnsupportedError(
             f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"
         )
-    return {name.partition(".*.")[2]: style for name, style in plan.items()}
+    return plan

@@ -260,6 +260,7 @@ def _part(
     blocks = [anatomy.blocks[index] for index in place.blocks]
     if balance is not None:
         mark_real(blocks, balance)
+    experts = {mixture.owner: mixture.experts for block in blocks for mixture in mixtures(block)}
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return ModelPart(
         model=model,
@@ -271,8 +272,8 @@ def _part(
             blocks=blocks,
             width=anatomy.backbone.config.hidden_size,  # pyright: ignore
             **_outside(anatomy, root, place),
-            experts=[mixture.experts for block in blocks for mixture in mixtures(block)],
-            parts=_slicing(anatomy, place, root=root, blocks=blocks) if execution.layout.tp > 1 else None,
+            experts=experts,
+            parts=_slicing(anatomy, place, root=root, experts=experts) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
         elements=elements,
@@ -327,12 +328,15 @@ def attention_of(execution: Execution) -> str:
     return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 
-def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule, blocks: list[nn.Module]) -> Parts:
+def _slicing(
+    anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module]
+) -> Parts:
     """The parts of a stage that tensor parallelism slices."""
     return Parts(
         plan=tensor_plan(anatomy.model.config),
         embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
-        blocks=blocks,
+        blocks=[anatomy.blocks[index] for index in place.blocks],
+        experts=experts,
         norm=anatomy.backbone.get_submodule(outer_modules(anatomy)[1]),
         head=anatomy.head if place.is_last else None,
         compares=root.head_loss is not None and root.head_loss.takes_slices,

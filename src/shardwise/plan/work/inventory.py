@@ -234,14 +234,14 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
     trained = method == "full"
     rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
     if m.stacked:
-        # The first dim counts the experts; slicing either of the others leaves each expert as many elements.
+        # The first dim counts the experts.
         yield Tensor(
             name=m.name,
             rows=m.count,
             columns=rows * columns,
             trained=trained,
             last=columns,
-            cut=cut and "columns",
+            cut=cut and "rows",
         )
     else:
         # Linear modules are quantised; a bare parameter stays as it is.
@@ -257,14 +257,14 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
         )
     if m.bias:
         shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
-        of_bias: Cut | None = "rows" if cut == "rows" else None
+        of_bias: Cut | None = "rows" if cut in ("rows", "count") else None
         yield Tensor(
             name=f"{m.name}.bias",
             rows=shape[0],
             columns=shape[1],
             trained=trained,
             count=shape[2],
-            cut=of_bias and ("columns" if m.stacked else "rows"),
+            cut=of_bias,
         )
 
 
@@ -284,7 +284,7 @@ def _tensors_of_norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tens
     for norm in norms:
         if not norm.size:
             continue
-        yield Tensor(name=norm.name, rows=norm.size, trained=trained, count=norm.count)
+        yield Tensor(name=norm.name, rows=norm.size, trained=trained and not norm.constant, count=norm.count)
         if norm.bias:
             yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, count=norm.count)
 

@@ -20,8 +20,8 @@ Reads = (
     Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
     | Literal["expert_input", "expert_product", "query_latent", "key_value_latent", "other"]
 )
-#: A dim of a matrix.
-Cut = Literal["rows", "columns"]
+#: A dim of a matrix, or of a stack of them.
+Cut = Literal["rows", "columns", "count"]
 #: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of it) gives a slice of
 #: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole. So a block needs one sum
 #: over ranks after attention and one after the MLP (Shoeybi et al., 2019).
@@ -46,6 +46,7 @@ class Matrix:
         adaptable: it is a module of its own, on which an adapter can hang; routers and stacked experts are not.
         active: of `count` experts, those a token is routed to; None for all.
         runs_all: the implementation runs a token through all `count` of them, whatever its route.
+        whole: tensor parallelism does not slice it, for transformers' plan of the model leaves it out.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Matrix:
     adaptable: bool = True
     active: int | None = None
     runs_all: bool = False
+    whole: bool = False
 
     @property
     def num_parameters(self) -> int:
@@ -67,8 +69,11 @@ class Matrix:
 
     @property
     def sliced_by(self) -> Cut | None:
-        """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent."""
-        is_router = not (self.adaptable or self.stacked) or self.rows == 1
+        """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent. Stacked
+        experts are dealt, each of them whole."""
+        if self.whole or self.stacked:
+            return None if self.whole else "count"
+        is_router = not self.adaptable or self.rows == 1
         return None if is_router or "_a_proj" in self.name else SLICED_BY.get(self.reads)
 
     @property
@@ -86,13 +91,15 @@ class Matrix:
 class Norm:
     """One normalisation of a block. `size`: elements of its weight, 0 where it has none. `width`: elements per token
     that it normalises; a norm of each head has a small weight and a wide input. `bias`: it has a bias of `size`
-    elements too. `count`: how many alike it stands for, which share the `width` between them."""
+    elements too. `count`: how many alike it stands for, which share the `width` between them. `constant`: the family's code
+    does not train it, as some correction biases of routers."""
 
     name: str
     size: int
     width: int
     bias: bool = False
     count: int = 1
+    constant: bool = False
 
     @property
     def num_parameters(self) -> int:
