@@ -25,7 +25,6 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import shardwise.train.model
 from shardwise.data.store import PreparedData
 from shardwise.errors import InputError, UnsupportedError, said
-from shardwise.methods.lora import peft_config
 from shardwise.models.built.shape import shape_of
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.job.file import job_from_data
@@ -215,15 +214,12 @@ def _plain(built: Any) -> Any:
     """The model that `from_pretrained` gives, without dropout; with PEFT's adapters, which start as ours do."""
     model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32)
     if built.job.adapters is not None:
-        model = peft.get_peft_model(model, peft_config(built.job.adapters))
+        model = peft.get_peft_model(model, built.model.result.adapters.peft_config["default"])
         ours = dict(built.model.parameters)
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 parameter.data.copy_(ours[name.removeprefix("base_model.model.")].detach())
-    for module in model.train().modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model
+    return model.eval()
 
 
 def _documents(ids: Any, positions: Any, labels: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

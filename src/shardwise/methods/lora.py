@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from shardwise.spec.adapters.targets import NEVER_ADAPTED
 from shardwise.spec.job.keys import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
@@ -59,6 +60,9 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision:
         The PEFT model.
     """
     config = peft_config(lora)
+    kind: Any = model.config
+    if lora.target_modules == "all-linear":
+        config.exclude_modules = sorted(NEVER_ADAPTED.get(kind.model_type, ())) or None
     config.base_model_name_or_path = base_model
     config.revision = revision
     config.exclude_modules = _without_sums(model) if lora.target_modules == "all-linear" else None

@@ -18,13 +18,13 @@ from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitud
 from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
 from shardwise.models.buffers import saved_buffers, stored_types
-from shardwise.models.built.shape import shape_of
+from shardwise.models.built.shape import seen_ends, shape_of
 from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.routing import Balance, mark_real, mixtures, route
-from shardwise.models.stage import StagePlace, keep_stage, outer_modules
+from shardwise.models.stage import Ends, StagePlace, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.context import NAME as CONTEXT
@@ -37,6 +37,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
+from shardwise.spec.support.splits import PLANNED_STAGES
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import agree_on_model
 from shardwise.train.loss import LossModule
@@ -245,7 +246,7 @@ def _part(
     buffers = {name: buffer.dtype for name, buffer in saved_buffers(model).items()}
     before = {*buffers, *(name for name, _ in model.named_parameters(remove_duplicate=False))}
     if place.count > 1:
-        keep_stage(anatomy, place)
+        keep_stage(anatomy, place, _ends(anatomy, shape))
     root = LossModule(
         anatomy,
         types=types,
@@ -295,6 +296,13 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
         norm = [anatomy.backbone.get_submodule(outer_modules(anatomy)[1])]
     behind = [] if root.head_loss is None else [*norm, root.head_loss]
     return {"before": [anatomy.embedding] if place.is_first else [], "behind": behind}
+
+
+def _ends(anatomy: Anatomy, shape: ModelShape) -> Ends:
+    """What runs outside the blocks: as transformers plans a family of the catalogue, or as a forward is seen to go."""
+    if shape.built is None and shape.family in PLANNED_STAGES:
+        return planned_ends(anatomy)
+    return seen_ends(anatomy.model.config)
 
 
 def _shared_ends(anatomy: Anatomy) -> set[int]:

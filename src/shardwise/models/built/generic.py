@@ -16,8 +16,8 @@ from shardwise.catalog.config import ACTIVATIONS
 from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
+from shardwise.models.built.ends import read_ends
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.outside import read_outside
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import Parts, Tree
 from shardwise.models.built.watch import DOCUMENTS
@@ -79,7 +79,7 @@ class _Generic:
             norms=usual.norms,
             activation=activation if activation in ACTIVATIONS else "silu",
             attention_softcap=stated.get("attn_logit_softcapping") is not None,
-            scales_stream=hasattr(self._anatomy.backbone, "embedding_multiplier"),
+            behind=self._behind(outer),
             plain_head=self._anatomy.plain_head and is_plain(self._anatomy, width=width),
             other_blocks=tuple(
                 OtherBlocks(count=count, matrices=other.matrices, norms=other.norms) for other, count in others
@@ -176,21 +176,30 @@ class _Generic:
     def _splits(self) -> tuple[Split, ...]:
         found: list[Split] = []
         if self._is_staged():
-            found.append("stages without dropout" if drops_out(self._anatomy.model) else "stages")
+            found.append("stages")
         blocks = [] if self._seen is None else self._seen.blocks
         told = all(DOCUMENTS in call.words for block in blocks for call in block.attention)
         if told and self._keeps_documents_apart():
             found.append("documents")
         return tuple(found)
 
+    def _behind(self, outer: Parts) -> tuple[str, ...]:
+        """Names of the parts outside that run behind the blocks."""
+        ran = {} if self._seen is None else self._seen.ran_outside
+        behind = {name for name, blocks in ran.items() if blocks}
+        prefix = self._anatomy.model.base_model_prefix
+        names = (part.name for part in (*outer.matrices, *outer.norms))
+        return tuple(name for name in names if {name, f"{prefix}.{name}"} & behind)
+
     def _is_staged(self) -> bool:
         """Whether what passes between blocks is the residual stream alone."""
-        if self._seen is None or _shares(self._anatomy.blocks):
+        if self._seen is None:
             return False
         try:
-            return read_outside(self._anatomy, self._seen).staged
+            read_ends(self._anatomy, self._seen)
         except UnsupportedError:
             return False
+        return True
 
 
 def _plan_of(config: Any) -> dict[str, str]:
@@ -209,12 +218,6 @@ def _refuse_seeing_ahead(seen: Seen | None) -> None:
 def _is_norm(module: nn.Module, hidden: int) -> bool:
     parameters = list(module.parameters())
     return bool(parameters) and all(tuple(parameter.shape) == (hidden,) for parameter in parameters)
-
-
-def _shares(blocks: Iterable[nn.Module]) -> bool:
-    """Whether blocks share parameters."""
-    held = Counter(key for block in blocks for key in {id(parameter) for parameter in block.parameters()})
-    return any(count > 1 for count in held.values())
 
 
 def _bare_experts(kind: str) -> str | None:

@@ -134,7 +134,7 @@ def _bare(name: str, key: str, parameter: torch.Tensor) -> Part:
     """A parameter of a module that is no linear layer."""
     whole = _joined(name, key)
     if parameter.ndim < 2 or not parameter.requires_grad:
-        return Norm(name=whole, size=parameter.numel(), width=0, constant=not parameter.requires_grad)
+        return Norm(name=whole, size=parameter.numel(), width=0, frozen=not parameter.requires_grad)
     rows = parameter.shape[0]
     called = name if key == "weight" and name else whole
     return Matrix(called, rows, parameter.numel() // rows, reads="other", adaptable=False)

@@ -91,15 +91,15 @@ class Matrix:
 class Norm:
     """One normalisation of a block. `size`: elements of its weight, 0 where it has none. `width`: elements per token
     that it normalises; a norm of each head has a small weight and a wide input. `bias`: it has a bias of `size`
-    elements too. `count`: how many alike it stands for, which share the `width` between them. `constant`: the family's code
-    does not train it, as some correction biases of routers."""
+    elements too. `count`: how many alike it stands for, which share the `width` between them. `frozen`: transformers
+    builds it as a parameter that is never trained, as some routers' correction biases are."""
 
     name: str
     size: int
     width: int
     bias: bool = False
     count: int = 1
-    constant: bool = False
+    frozen: bool = False
 
     @property
     def num_parameters(self) -> int:
@@ -167,6 +167,7 @@ class ModelShape:
         value_head_dim: width of a head's values where it is not `head_dim`.
         embedding_size: width of the embedding and the head where it is not `hidden_size`.
         outer_matrices, outer_norms: outside the blocks, beside the head and the final norm.
+        behind: names of those of them that run behind the blocks.
         names: of the modules outside the blocks; of a plan that is older than they are, Llama's.
         eager_attention: the family's code has no other attention than the one written out.
         steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
@@ -212,6 +213,7 @@ class ModelShape:
     embedding_size: int | None = None
     outer_matrices: tuple[Matrix, ...] = ()
     outer_norms: tuple[Norm, ...] = ()
+    behind: tuple[str, ...] = ()
     names: OuterNames = LLAMA_NAMES
     eager_attention: bool = False
     steady_positions: int | None = None

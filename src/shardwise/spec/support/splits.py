@@ -9,17 +9,25 @@ from typing import Literal
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import Matrix, ModelShape
 
-#: Families whose models are cut in stages: between tokens and head they have embedding, blocks and norm, and no more.
-STAGED_FAMILIES = (
+#: Families whose models are cut in stages as transformers plans it: between tokens and head they have embedding, blocks
+#: and norm, and no more.
+PLANNED_STAGES = (
     *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),
     *("helium", "internlm3", "llama", "ministral", "mistral", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
     *("seed_oss", "smollm3", "starcoder2"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"),
 )
 
+#: Families whose models are cut in stages: those, and others of the catalogue, which hand their blocks one stream.
+STAGED_FAMILIES = (
+    *PLANNED_STAGES,
+    *("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "hunyuan_v1_dense", "mpt", "nemotron"),
+    *("granitemoe", "llama4_text", "olmoe", "opt", "phi", "phimoe", "stablelm"),
+)
+
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
 TENSOR_FAMILIES = (
-    *(name for name in STAGED_FAMILIES if name not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")),
+    *(name for name in PLANNED_STAGES if name not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")),
     *("granitemoe", "llama4_text", "olmoe", "phimoe"),
 )
 
