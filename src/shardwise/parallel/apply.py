@@ -85,7 +85,9 @@ def parallelize(
 
         # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:
-            dealt = {p for e in stage.experts.values() for p in stacks_of(e).parameters()} if world.expert_mesh else set()
+            dealt = (
+                {p for e in stage.experts.values() for p in stacks_of(e).parameters()} if world.expert_mesh else set()
+            )
             apply_sharding(
                 stage.root,
                 blocks=stage.blocks,

@@ -122,7 +122,7 @@ def build_model(
         drops=drops,
         balance=Balance.of(config, device=world.device) if shape.has_experts else None,
     )
-    keys = Keys(parts[0].model, weights.names)
+    keys = Keys(parts[0].model, weights.names, weights.shape)
     weights.rename(keys)
 
     def fill_part(part: ModelPart) -> None:
@@ -336,9 +336,7 @@ def attention_of(execution: Execution) -> str:
     return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 
-def _slicing(
-    anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module]
-) -> Parts:
+def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module]) -> Parts:
     """The parts of a stage that tensor parallelism slices."""
     return Parts(
         plan=tensor_plan(anatomy.model.config),

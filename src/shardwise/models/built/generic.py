@@ -7,7 +7,6 @@ How its blocks split is said as far as one forward without numbers, where the mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any, cast
 
 from torch import nn
