@@ -116,7 +116,14 @@ EVERY_OTHER = {"num_hidden_layers": 4, "decoder_sparse_step": 2, "moe_intermedia
 #: Shared experts beside those that are routed to, behind a dense block; and attention through latents.
 SHARED = {"num_hidden_layers": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 24, "n_group": 1, **ROUTED}
 SHARED |= {"topk_group": 1}
-LATENT = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, **SHARED}
+LATENT = {
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    **SHARED,
+}
 LATENT |= {"num_key_value_heads": 4}
 
 #: name -> what a toy is beside a Llama of 3 blocks with untied weights.

@@ -26,7 +26,10 @@ _SIZES: tuple[tuple[str, int], ...] = (
     (r"(rotary_dim|d_rel)", 8),
     (r"(head_dim|\w+_head_dim|kv_channels|attention_head_size|mamba_d_head|mamba_headdim|d_head|dim_head)", 16),
     (r"(moe_intermediate_size|expert_ffn_hidden_size|\w*shared_intermediate_size|ffn_hidden_size_moe)", 32),
-    (r"(intermediate_size\w*|\w*ffn_dim|dff|dim_ff|d_inner|ffn_hidden_size|feed_forward_size|\w+_intermediate_size)", 96),
+    (
+        r"(intermediate_size\w*|\w*ffn_dim|dff|dim_ff|d_inner|ffn_hidden_size|feed_forward_size|\w+_intermediate_size)",
+        96,
+    ),
     (r"(hidden_size|d_model|n_embd|emb_dim|dim|embedding_dim|embedding_size|word_embed_proj_dim|lru_width)", 64),
     (r"(attention_hidden_size|mamba_d_ssm|\w*_embedding_size|backbone_hidden_size)", 64),
     (r"(\w*num_(local_|routed_|moe_)?experts|n_routed_experts|zero_expert_num)", 4),
@@ -61,7 +64,11 @@ _SHARED = {
 }
 EXTRAS: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
-    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}}},
+    "cohere_compass_text": {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+        }
+    },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note_text": {"per_layer_config": {}},
@@ -74,7 +81,10 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 2},
     "plbart": {"decoder_attention_heads": 4, "encoder_attention_heads": 4},
     "qwen4_exp_text": {
-        **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 16},
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 16,
         "indexer_compress_ratio": 2,
     },
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
@@ -140,7 +150,9 @@ def _blocks(stated: dict[str, Any]) -> tuple[int, tuple[list[int], int] | None]:
         return min(number, LAYERS) or LAYERS, None
     kinds = [tuple(str(one[index]) for one in lists if _is_kind(one)) for index in range(number)]
     firsts = sorted({kind: index for index, kind in reversed([*enumerate(kinds)])}.values())
-    chosen = firsts[:6] if len(firsts) >= LAYERS else sorted({*firsts, *_near(kinds, firsts)})[: max(LAYERS, len(firsts))]
+    chosen = (
+        firsts[:6] if len(firsts) >= LAYERS else sorted({*firsts, *_near(kinds, firsts)})[: max(LAYERS, len(firsts))]
+    )
     return len(chosen), (chosen, number)
 
 

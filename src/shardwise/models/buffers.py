@@ -14,7 +14,6 @@ from torch import nn
 from shardwise.errors import ModelError
 from shardwise.models.weights import Weights, bounds_of
 
-
 #: Adapter wrappers put these parts into the names of weights that exist in the base model.
 _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 

@@ -32,6 +32,7 @@ Kin = dict[str, list[str]]
 #: What `materialise` is.
 Materialise = Callable[..., None]
 
+
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
     """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once). Raises
     ModelError: neither exists."""

@@ -147,7 +147,12 @@ def _without_noise(module: nn.Module, train: Callable[[bool], nn.Module], mode: 
 
 
 def _routed(
-    forward: Callable[..., Any], compute: torch.dtype, balance: Balance | None, hidden: torch.Tensor, *args: Any, **kw: Any
+    forward: Callable[..., Any],
+    compute: torch.dtype,
+    balance: Balance | None,
+    hidden: torch.Tensor,
+    *args: Any,
+    **kw: Any,
 ) -> Any:
     with torch.autocast(hidden.device.type, enabled=False), _Casts(("linear",), lambda a: a.to(compute).float()):
         made = forward(hidden, *args, **kw)

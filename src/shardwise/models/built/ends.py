@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+
 from torch import nn
 
 from shardwise.errors import UnsupportedError

@@ -151,7 +151,6 @@ class _Reading:
         found: dict[Split, bool] = {"stages": self._is_staged(seen), "slices": sliced, "documents": told}
         return tuple(split for split, holds in found.items() if holds)
 
-
     def _is_staged(self, seen: Seen) -> bool:
         try:
             read_ends(self._anatomy, seen)
