@@ -158,8 +158,13 @@ def _job(folder: Path, rows: Path, *, method: str, packed: bool) -> Job:
             "method": method,
             "data": {"path": str(rows), "max_length": 64, "over_long": "truncate", "packing": packed},
             "train": {
-                **{"global_batch_size": 8, "max_steps": STEPS, "learning_rate": 0.1, "lr_scheduler_type": "constant"},
-                **{"precision": "fp32", "optimizer": "sgd", "disable_dropout": True},
+                "global_batch_size": 8,
+                "max_steps": STEPS,
+                "learning_rate": 0.1,
+                "lr_scheduler_type": "constant",
+                "precision": "fp32",
+                "optimizer": "sgd",
+                "disable_dropout": True,
             },
             **({"lora": {"r": 4, "lora_alpha": 8}} if method == "lora" else {}),
         }

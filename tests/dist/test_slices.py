@@ -13,7 +13,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
 from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor

@@ -81,7 +81,10 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 2},
     "plbart": {"decoder_attention_heads": 4, "encoder_attention_heads": 4},
     "qwen4_exp_text": {
-        **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 16},
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 16,
         "indexer_compress_ratio": 2,
     },
     "reformer": {"is_decoder": True, "axial_pos_embds": False},

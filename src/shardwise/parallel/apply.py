@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from shardwise.parallel.compiled import apply_compile
 from shardwise.parallel.ddp import Buckets, apply_replication
 from shardwise.parallel.experts import apply_experts, stacks_of
 from shardwise.parallel.fsdp import apply_sharding, shard_experts
 from shardwise.parallel.gradients import Finish
-from shardwise.parallel.mesh import World
+from shardwise.parallel.mesh import World, side_by_side
 from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.saved_on_host import keep_saved_on_host
@@ -93,8 +94,7 @@ def parallelize(
                 blocks=stage.blocks,
                 before=stage.before,
                 behind=stage.behind,
-                replicas=world.replicas,
-                shards=world.shards,
+                mesh=_sharding(world),
                 layout=execution.layout,
                 compute_dtype=compute_dtype,
                 on_host=execution.parameters_on_host,
@@ -145,13 +145,21 @@ def parallelize(
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:
     """What is left to do after backward; `replicates` where neither DDP nor FSDP reduces over replicas."""
     named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
-    experts = [] if world.expert_mesh is None else [one for stage in stages for one in stage.experts.values()]
-    dealt = [parameter for one in experts for parameter in stacks_of(one).parameters()]
     return Finish(
         trained=tuple(p for _, _, p in named),
         tied=tuple(p for stage, name, p in named if name in stage.tied),
         ends=world.pipes.ends if world.pipes is not None else None,
         replicas=world.data_group if replicates and world.data_group.size() > 1 else None,
-        dealt=frozenset(dealt),
+        dealt=_dealt(stages, world),
         expert_replicas=None if world.expert_mesh is None else world.expert_mesh["dp_mod_ep"].get_group(),
     )
+
+
+def _dealt(stages: Sequence[Stage], world: World) -> frozenset[nn.Parameter]:
+    """Parameters of experts that are dealt among data-parallel ranks."""
+    experts = [] if world.expert_mesh is None else [one for stage in stages for one in stage.experts.values()]
+    return frozenset(parameter for one in experts for parameter in stacks_of(one).parameters())
+
+
+def _sharding(world: World) -> DeviceMesh:
+    return side_by_side(world.replicas, world.shards) if world.replicas.size() > 1 else world.shards

@@ -18,7 +18,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import Shard
 from torch.utils._pytree import tree_map_only
 
-from shardwise.parallel.mesh import side_by_side
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout, dim_of_shard
 from shardwise.spec.model.stages import unit_blocks
@@ -30,14 +29,13 @@ def apply_sharding(
     blocks: Sequence[nn.Module],
     before: Sequence[nn.Module] = (),
     behind: Sequence[nn.Module] = (),
-    replicas: DeviceMesh,
-    shards: DeviceMesh,
+    mesh: DeviceMesh,
     layout: Layout,
     compute_dtype: torch.dtype,
     on_host: bool = False,
     apart: Iterable[nn.Parameter] = (),
 ) -> None:
-    """Shards a model in place over the ranks of `shards`, replicating over those of `replicas`.
+    """Shards a model in place over the last axis of `mesh`, replicating over the first of two.
 
     Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated parameters over
     `tp`, in the compute dtype; where reductions are postponed (`parallel/deferred_reduction.py`) that is float32 too.
@@ -50,7 +48,6 @@ def apply_sharding(
         apart: parameters that have a unit of their own (`shard_experts`).
     """
     left_out = set(apart)
-    mesh = side_by_side(replicas, shards) if replicas.size() > 1 else shards
     shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     for module in (*before, *blocks, *behind):

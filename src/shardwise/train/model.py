@@ -24,7 +24,7 @@ from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.routing import Balance, mark_real, mixtures, route
-from shardwise.models.stage import Ends, StagePlace, keep_stage, outer_modules, planned_ends
+from shardwise.models.stage import Ends, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.context import NAME as CONTEXT
@@ -245,6 +245,8 @@ def _part(
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.dtype for name, buffer in saved_buffers(model).items()}
     before = {*buffers, *(name for name, _ in model.named_parameters(remove_duplicate=False))}
+    names = {id(module): name for name, module in model.named_modules()}
+    norm = names.get(id(final_norm(anatomy, width=shape.hidden_size)), "")
     if place.count > 1:
         keep_stage(anatomy, place, _ends(anatomy, shape))
     root = LossModule(
@@ -274,7 +276,7 @@ def _part(
             width=anatomy.backbone.config.hidden_size,  # pyright: ignore
             **_outside(anatomy, root, place),
             experts=experts,
-            parts=_slicing(anatomy, place, root=root, experts=experts) if execution.layout.tp > 1 else None,
+            parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
         elements=elements,
@@ -336,14 +338,16 @@ def attention_of(execution: Execution) -> str:
     return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 
-def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module]) -> Parts:
+def _slicing(
+    anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module], norm: str
+) -> Parts:
     """The parts of a stage that tensor parallelism slices."""
     return Parts(
         plan=tensor_plan(anatomy.model.config),
         embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
         blocks=[anatomy.blocks[index] for index in place.blocks],
         experts=experts,
-        norm=anatomy.backbone.get_submodule(outer_modules(anatomy)[1]),
+        norm=anatomy.model.get_submodule(norm),
         head=anatomy.head if place.is_last else None,
         compares=root.head_loss is not None and root.head_loss.takes_slices,
         drops=root.training and drops_out(anatomy.model),

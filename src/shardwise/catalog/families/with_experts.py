@@ -72,6 +72,7 @@ _LATENT: dict[str, Any] = {
     "attention": blocks.latent_attention,
     "norms": blocks.latent_norms,
 }
+_WHOLE_LATENT: dict[str, Any] = {**_LATENT, "attention": whole(blocks.latent_attention)}
 #: Of families whose attention transformers' tensor-parallel plans leave out, or slice in another way.
 _WHOLE_ATTENTION = whole(blocks.LLAMA_ATTENTION)
 _LOCAL_EXPERTS = experts("mlp", count="num_local_experts")
@@ -214,7 +215,7 @@ EXPERTS: dict[str, Family] = {
             **config(num_experts_per_tok=8, moe_intermediate_size=2048, first_k_dense_replace=3),
         },
         keys={"n_routed_experts": "num_local_experts"},
-        **{**_LATENT, "attention": whole(blocks.latent_attention)},
+        **_WHOLE_LATENT,
     ),
     "glm4_moe": Family(
         defaults={

@@ -20,7 +20,7 @@ from shardwise.models.built.head import is_plain
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import Parts, Tree
 from shardwise.models.built.watch import DOCUMENTS
-from shardwise.models.stage import outer_modules
+from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
 
 #: Positions of a model whose configuration states none: it has no table of them, and no trained length.
@@ -97,6 +97,7 @@ class _Generic:
             drops_scores=drops_scores(stated),
             bare_experts=_bare_experts(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
+            counted=True,
             built=self._splits(),
         )
 
@@ -113,24 +114,12 @@ class _Generic:
 
     def _outside(self, hidden: int) -> tuple[nn.Module | None, Parts]:
         """The final norm, and what else lies outside; by names below the backbone."""
-        final = self._final_norm(hidden)
+        final = final_norm(self._anatomy, width=hidden)
         for parameter in final.parameters() if final is not None else ():
             self._tree.skip(parameter)
         inside = self._tree.parts(self._anatomy.backbone)
         beside = self._tree.parts(self._anatomy.model)
         return final, Parts(matrices=inside.matrices + beside.matrices, norms=inside.norms + beside.norms)
-
-    def _final_norm(self, hidden: int) -> nn.Module | None:
-        """The norm behind the blocks: of transformers' pipeline plan, or the last child of the module that holds the
-        list of blocks which has vectors of the stream's width alone."""
-        try:
-            candidates = [getattr(self._anatomy.backbone, outer_modules(self._anatomy)[1], None)]
-        except UnsupportedError:
-            around = next(m for m in self._anatomy.backbone.modules() if self._anatomy.blocks in set(m.children()))
-            children = list(around.children())
-            candidates = children[children.index(self._anatomy.blocks) + 1 :]
-        normed = [module for module in candidates if module is not None and _is_norm(module, hidden)]
-        return normed[-1] if normed else None
 
     def _hidden(self, blocks: list[Parts]) -> int:
         found = self._number("hidden_size", "d_model", "n_embd", "dim")
@@ -212,11 +201,6 @@ def _refuse_seeing_ahead(seen: Seen | None) -> None:
     calls = [call for block in seen.blocks for call in block.attention] if seen else []
     if any(call.mask is not None and not call.mask.causal for call in calls):
         raise UnsupportedError("its attention is not causal: a token may see those after it")
-
-
-def _is_norm(module: nn.Module, hidden: int) -> bool:
-    parameters = list(module.parameters())
-    return bool(parameters) and all(tuple(parameter.shape) == (hidden,) for parameter in parameters)
 
 
 def _bare_experts(kind: str) -> str | None:

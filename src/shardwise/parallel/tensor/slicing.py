@@ -213,6 +213,10 @@ def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
         here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
         if here:
             slicer.slice(module, dict.fromkeys(here, _WHOLE))
+    for module in owner.modules():
+        if hasattr(module, "parameter_name"):  # PEFT's wrapper around a bare parameter reads what is inside
+            inside = [one for one in module.modules() if any(p is not None for p in one._parameters.values())]
+            slicer.slice(module, {}, reads=inside)
 
 
 def _before(module: nn.Module, move: Move) -> None:
