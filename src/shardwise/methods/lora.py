@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from shardwise.spec.adapters.targets import NEVER_ADAPTED
 from shardwise.spec.job.keys import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
@@ -64,10 +65,20 @@ def add_adapters(
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
     config.revision = revision
+    if lora.target_modules == "all-linear":
+        kind: Any = model.config
+        config.exclude_modules = [*NEVER_ADAPTED.get(kind.model_type, ()), *_without_sums(model)] or None
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     adapted = _wrapped(model, config)
     adapted.peft_config["default"].exclude_modules = exclude  # now: PEFT warns of a pattern that meets no module
     return adapted
+
+
+def _without_sums(model: nn.Module) -> list[str]:
+    """Names of routers that are linear layers: they give several results, to which PEFT would add its product."""
+    around = [(name, module) for name, module in model.named_modules() if hasattr(module, "experts")]
+    children = ((f"{name}.{key}", child) for name, module in around for key, child in module.named_children())
+    return [name for name, child in children if isinstance(child, nn.Linear) and type(child) is not nn.Linear]
 
 
 def _wrapped(model: nn.Module, config: Any) -> Any:

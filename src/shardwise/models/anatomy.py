@@ -49,10 +49,13 @@ def find_anatomy(model: nn.Module) -> Anatomy:
     one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
     embedding, inside = hugging_face.get_input_embeddings(), find_inside(model)
-    if inside is None:
-        backbone = getattr(model, hugging_face.base_model_prefix, None) or _around(embedding, model)
-    else:
+    if inside is not None:
         backbone = model.get_submodule(inside.backbone)
+    else:
+        if not hasattr(model, hugging_face.base_model_prefix):  # of Llama 4 it is the name inside a larger model
+            around = (name for name, child in model.named_children() if embedding in set(child.modules()))
+            hugging_face.base_model_prefix = next(around, hugging_face.base_model_prefix)
+        backbone = getattr(model, hugging_face.base_model_prefix, None)
     head = hugging_face.get_output_embeddings() or _last_linear(model)
     if embedding is None or head is None or not isinstance(backbone, nn.Module):
         raise UnsupportedError(
@@ -76,11 +79,6 @@ def drops_out(model: nn.Module) -> bool:
     """Whether a model has dropout, by its modules or its configuration."""
     by_module = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
     return by_module or config_drops_out(text_config(cast(Any, model).config).to_dict())
-
-
-def _around(embedding: nn.Module, model: nn.Module) -> nn.Module | None:
-    """The part of a model that has its embedding, where it is not called as transformers says."""
-    return next((part for part in model.children() if embedding is not None and embedding in set(part.modules())), None)
 
 
 def _last_linear(model: nn.Module) -> nn.Module | None:
@@ -113,13 +111,12 @@ def find_blocks(backbone: nn.Module, *, num_layers: int | None) -> nn.ModuleList
 
 def tensor_plan(config: Any) -> dict[str, str]:
     """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style. Raises
-    UnsupportedError: there is no plan, or it names modules outside the blocks."""
+    UnsupportedError: there is no plan of the blocks, nor one of their experts."""
     stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
-    # transformers 5.17 adds a tied embedding to the plan; embedding and head are sliced by rows here, whatever is said.
-    plan = {name: style for name, style in stated.items() if not style.startswith("embedding")}
-    blocks = {name.partition(".*.")[0] for name in plan}
-    if len(blocks) != 1:
+    # Embedding and head are sliced by rows here, whatever is said.
+    plan = {inside: style for name, style in stated.items() if (inside := name.partition(".*.")[2])}
+    if not plan and not getattr(config, "base_model_ep_plan", None):
         raise UnsupportedError(
             f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"
         )
-    return {name.partition(".*.")[2]: style for name, style in plan.items()}
+    return plan

@@ -16,6 +16,7 @@ from typing import Any, cast
 from torch import nn
 
 from shardwise.errors import ModelError, Problem, UnsupportedError
+from shardwise.models.buffers import saved_buffers
 from shardwise.models.keys import Keys
 
 
@@ -135,6 +136,7 @@ class Beside:
         if problems:
             raise ModelError(problems)
         own = {name for names in tied.values() if any(map(inside.holds, names)) for name in names}
+        own |= {name.removeprefix(prefix) for name in saved_buffers(whole) if inside.holds(name)}
         left = {key: name for key, name in keys.names.items() if name not in own and not inside.holds(name)}
         modules = tuple(name for _, _, name in others(whole, inside))
         return cls(modules=modules, names=frozenset(left.values()), keys=tuple(sorted(left)))

@@ -148,11 +148,14 @@ def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None
 def _behind_backbone(anatomy: Anatomy) -> Callable[[torch.Tensor], torch.Tensor]:
     """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which what
     holds the backbone returns what it is given."""
-    from transformers.modeling_outputs import BaseModelOutputWithPast
+    from transformers.modeling_outputs import BaseModelOutput
 
-    class Output(BaseModelOutputWithPast):
-        def __getattr__(self, name: str) -> None:  # what a wrapper hands on: states of images
-            return None
+    class Output(BaseModelOutput):
+        """What backbones give beside hidden states is passed on by heads, and not there."""
+
+        def __getattr__(self, name: str) -> None:
+            if name.startswith("__"):
+                raise AttributeError(name)
 
     rest: Any = copy.copy(anatomy.language)
     holder = next(name for name, child in rest.named_children() if anatomy.backbone in child.modules())

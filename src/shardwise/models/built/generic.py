@@ -7,7 +7,6 @@ How its blocks split is said as far as one forward without numbers, where the mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any, cast
 
 from torch import nn
@@ -16,12 +15,12 @@ from shardwise.catalog.config import ACTIVATIONS
 from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
+from shardwise.models.built.ends import read_ends
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.outside import read_outside
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import Parts, Tree
 from shardwise.models.built.watch import DOCUMENTS
-from shardwise.models.stage import outer_modules
+from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
 
 #: Positions of a model whose configuration states none: it has no table of them, and no trained length.
@@ -79,7 +78,7 @@ class _Generic:
             norms=usual.norms,
             activation=activation if activation in ACTIVATIONS else "silu",
             attention_softcap=stated.get("attn_logit_softcapping") is not None,
-            scales_stream=hasattr(self._anatomy.backbone, "embedding_multiplier"),
+            behind=self._behind(outer),
             plain_head=self._anatomy.plain_head and is_plain(self._anatomy, width=width),
             other_blocks=tuple(
                 OtherBlocks(count=count, matrices=other.matrices, norms=other.norms) for other, count in others
@@ -98,6 +97,7 @@ class _Generic:
             drops_scores=drops_scores(stated),
             bare_experts=_bare_experts(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
+            counted=True,
             built=self._splits(),
         )
 
@@ -114,24 +114,12 @@ class _Generic:
 
     def _outside(self, hidden: int) -> tuple[nn.Module | None, Parts]:
         """The final norm, and what else lies outside; by names below the backbone."""
-        final = self._final_norm(hidden)
+        final = final_norm(self._anatomy, width=hidden)
         for parameter in final.parameters() if final is not None else ():
             self._tree.skip(parameter)
         inside = self._tree.parts(self._anatomy.backbone)
         beside = self._tree.parts(self._anatomy.model)
         return final, Parts(matrices=inside.matrices + beside.matrices, norms=inside.norms + beside.norms)
-
-    def _final_norm(self, hidden: int) -> nn.Module | None:
-        """The norm behind the blocks: of transformers' pipeline plan, or the last child of the module that holds the
-        list of blocks which has vectors of the stream's width alone."""
-        try:
-            candidates = [getattr(self._anatomy.backbone, outer_modules(self._anatomy)[1], None)]
-        except UnsupportedError:
-            around = next(m for m in self._anatomy.backbone.modules() if self._anatomy.blocks in set(m.children()))
-            children = list(around.children())
-            candidates = children[children.index(self._anatomy.blocks) + 1 :]
-        normed = [module for module in candidates if module is not None and _is_norm(module, hidden)]
-        return normed[-1] if normed else None
 
     def _hidden(self, blocks: list[Parts]) -> int:
         found = self._number("hidden_size", "d_model", "n_embd", "dim")
@@ -176,21 +164,30 @@ class _Generic:
     def _splits(self) -> tuple[Split, ...]:
         found: list[Split] = []
         if self._is_staged():
-            found.append("stages without dropout" if drops_out(self._anatomy.model) else "stages")
+            found.append("stages")
         blocks = [] if self._seen is None else self._seen.blocks
         told = all(DOCUMENTS in call.words for block in blocks for call in block.attention)
         if told and self._keeps_documents_apart():
             found.append("documents")
         return tuple(found)
 
+    def _behind(self, outer: Parts) -> tuple[str, ...]:
+        """Names of the parts outside that run behind the blocks."""
+        ran = {} if self._seen is None else self._seen.ran_outside
+        behind = {name for name, blocks in ran.items() if blocks}
+        prefix = self._anatomy.model.base_model_prefix
+        names = (part.name for part in (*outer.matrices, *outer.norms))
+        return tuple(name for name in names if {name, f"{prefix}.{name}"} & behind)
+
     def _is_staged(self) -> bool:
         """Whether what passes between blocks is the residual stream alone."""
-        if self._seen is None or _shares(self._anatomy.blocks):
+        if self._seen is None:
             return False
         try:
-            return read_outside(self._anatomy, self._seen).staged
+            read_ends(self._anatomy, self._seen)
         except UnsupportedError:
             return False
+        return True
 
 
 def _plan_of(config: Any) -> dict[str, str]:
@@ -204,17 +201,6 @@ def _refuse_seeing_ahead(seen: Seen | None) -> None:
     calls = [call for block in seen.blocks for call in block.attention] if seen else []
     if any(call.mask is not None and not call.mask.causal for call in calls):
         raise UnsupportedError("its attention is not causal: a token may see those after it")
-
-
-def _is_norm(module: nn.Module, hidden: int) -> bool:
-    parameters = list(module.parameters())
-    return bool(parameters) and all(tuple(parameter.shape) == (hidden,) for parameter in parameters)
-
-
-def _shares(blocks: Iterable[nn.Module]) -> bool:
-    """Whether blocks share parameters."""
-    held = Counter(key for block in blocks for key in {id(parameter) for parameter in block.parameters()})
-    return any(count > 1 for count in held.values())
 
 
 def _bare_experts(kind: str) -> str | None:

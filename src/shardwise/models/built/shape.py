@@ -27,6 +27,7 @@ from shardwise.catalog.stated import (
 )
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
+from shardwise.models.built.ends import read_ends
 from shardwise.models.built.generic import generic_shape
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.outside import Outside, read_outside
@@ -35,6 +36,7 @@ from shardwise.models.built.sliced import slices_alike
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.models.built.wrapped import known_shape, leave_language_model
+from shardwise.models.stage import Ends
 from shardwise.models.wrapper import auto_class, text_config
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split, Wrapper
 
@@ -136,7 +138,6 @@ class _Reading:
             activation=first.activation,
             attention_softcap=first.capped,
             partial_rotary=first.copies_queries,
-            scales_stream=hasattr(anatomy.backbone, "embedding_multiplier"),
             parallel_residual=first.parallel,
             plain_head=anatomy.plain_head and outside.plain_head,
             other_blocks=tuple(
@@ -163,12 +164,29 @@ class _Reading:
         return found
 
     def _splits(self, seen: Seen, blocks: list[Block], outside: Outside) -> tuple[Split, ...]:
-        # What drops out between embedding and blocks leaves no trace here, and each stage would do it again.
-        way: Split = "stages without dropout" if drops_out(self._anatomy.model) else "stages"
         sliced = outside.ended and slices_alike(self._anatomy, seen, blocks)
         told = all(DOCUMENTS in attention_of(block).words for block in seen.blocks)
-        found: dict[Split, bool] = {way: outside.staged, "slices": sliced, "documents": told}
+        found: dict[Split, bool] = {"stages": self._is_staged(seen), "slices": sliced, "documents": told}
         return tuple(split for split, holds in found.items() if holds)
+
+    def _is_staged(self, seen: Seen) -> bool:
+        try:
+            read_ends(self._anatomy, seen)
+        except UnsupportedError:
+            return False
+        return True
+
+
+def seen_ends(config: Any) -> Ends:
+    """What runs outside the blocks of the model that transformers builds of a configuration. Raises UnsupportedError:
+    the model is not cut in stages; says why."""
+    with watchable(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        anatomy, _ = _built(config)
+        seen = _watched(anatomy)
+    if seen is None:
+        raise UnsupportedError(f"the forward of {config.model_type} cannot be followed without numbers; use fsdp")
+    return read_ends(anatomy, seen)
 
 
 def _config(data: dict[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from shardwise.spec.model.shape import Matrix, Norm, Reads
 #: By which attributes modules and configurations say how many experts a token is routed to.
 _ACTIVE = ("num_experts_per_tok", "top_k", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "num_selects")
 #: What transformers' tensor-parallel plans call a matrix whose rows, or columns, are sliced.
-_BY_ROWS, _BY_COLUMNS = ("colwise", "colwise_gather_output"), ("rowwise", "rowwise_split_input")
+_BY_ROWS, _BY_COLUMNS = ("colwise",), ("rowwise",)
 Part = Matrix | Norm
 
 
@@ -133,8 +133,8 @@ def _is_bias(key: str, own: Mapping[str, Any]) -> bool:
 def _bare(name: str, key: str, parameter: torch.Tensor) -> Part:
     """A parameter of a module that is no linear layer."""
     whole = _joined(name, key)
-    if parameter.ndim < 2:
-        return Norm(name=whole, size=parameter.numel(), width=0)
+    if parameter.ndim < 2 or not parameter.requires_grad:
+        return Norm(name=whole, size=parameter.numel(), width=0, frozen=not parameter.requires_grad)
     rows = parameter.shape[0]
     called = name if key == "weight" and name else whole
     return Matrix(called, rows, parameter.numel() // rows, reads="other", adaptable=False)

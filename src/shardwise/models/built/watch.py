@@ -141,7 +141,7 @@ class _Watcher(TorchDispatchMode):
                 if id(module) in blocks:
                     self._hook(stack, module, self._enter_block(name), self._leave_block)
                 elif not any(True for _ in module.children()):
-                    self._hook(stack, module, self._enter_leaf, self._leave_leaf(name))
+                    self._hook(stack, module, self._enter_leaf(name), self._leave_leaf(name))
                 else:
                     handle = module.register_forward_pre_hook(self._enter_other(name), with_kwargs=True)
                     stack.callback(handle.remove)
@@ -180,6 +180,7 @@ class _Watcher(TorchDispatchMode):
 
     def _leave_block(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         made = output[0] if isinstance(output, tuple) else output
+        self.seen.returned = len(cast(tuple[Any, ...], output)) if isinstance(output, tuple) else 0
         if self._block is not None and isinstance(made, torch.Tensor):
             self._block.made, self._block.made_of = made, self.seen.origin(made)
             self._kept.append(made)
@@ -193,8 +194,13 @@ class _Watcher(TorchDispatchMode):
 
         return enter
 
-    def _enter_leaf(self, _module: nn.Module, _args: Any, _kwargs: Any) -> None:
-        self._inside.append([])
+    def _enter_leaf(self, name: str) -> Callable[..., None]:
+        def enter(_module: nn.Module, _args: Any, _kwargs: Any) -> None:
+            self._inside.append([])
+            if self._block is None:
+                self.seen.ran_outside[name] = len(self.seen.blocks)
+
+        return enter
 
     def _leave_leaf(self, name: str) -> Callable[..., None]:
         def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

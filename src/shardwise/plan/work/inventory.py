@@ -193,7 +193,7 @@ def _taken(model: ModelShape, method: Method, adapters: str | None) -> Inventory
         held = {m.name: hold_of(m, lora, kind) for kind in model.kinds for m in kind.matrices}
         for matrix in model.outer_matrices:
             if hold_of(matrix, lora, model):
-                place = _outer_place(matrix.name)
+                place = _outer_place(matrix.name, model)
                 root += [replace(t, place=place) for t in adapter_tensors(matrix, lora, model=model, cut=None)]
         root += adapters_outside(model, lora)
         check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
@@ -234,14 +234,14 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
     trained = method == "full"
     rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
     if m.stacked:
-        # The first dim counts the experts; slicing either of the others leaves each expert as many elements.
+        # The first dim counts the experts.
         yield Tensor(
             name=m.name,
             rows=m.count,
             columns=rows * columns,
             trained=trained,
             last=columns,
-            cut=cut and "columns",
+            cut=cut and "rows",
         )
     else:
         # Linear modules are quantised; a bare parameter stays as it is.
@@ -257,20 +257,21 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
         )
     if m.bias:
         shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
-        of_bias: Cut | None = "rows" if cut == "rows" else None
+        of_bias: Cut | None = "rows" if cut in ("rows", "count") else None
         yield Tensor(
             name=f"{m.name}.bias",
             rows=shape[0],
             columns=shape[1],
             trained=trained,
             count=shape[2],
-            cut=of_bias and ("columns" if m.stacked else "rows"),
+            cut=of_bias,
         )
 
 
-def _outer_place(name: str) -> Place:
-    """OPT's projections: into the stream at its beginning, out of it at its end."""
-    return "back" if name.endswith("_out") else "front"
+def _outer_place(name: str, model: ModelShape) -> Place:
+    """OPT's projections, whose shape is known without a build, lead into the stream and out of it."""
+    name = name.removesuffix(".bias")
+    return "back" if name.endswith("_out") or name in model.behind else "front"
 
 
 def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
@@ -280,10 +281,10 @@ def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
 
 
 def _tensors_of_norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tensor]:
-    trained = method == "full"
     for norm in norms:
         if not norm.size:
             continue
+        trained = method == "full" and not norm.frozen
         yield Tensor(name=norm.name, rows=norm.size, trained=trained, count=norm.count)
         if norm.bias:
             yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, count=norm.count)
@@ -298,8 +299,9 @@ def _root(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
     yield tensor("embedding", model.vocab_size, embedded, cut="rows")
     for matrix in model.outer_matrices:
         for part in _matrix(matrix, method=method, cut=None):
-            yield replace(part, place=_outer_place(matrix.name))
-    yield from _tensors_of_norms(model.outer_norms, method=method)
+            yield replace(part, place=_outer_place(matrix.name, model))
+    for part in _tensors_of_norms(model.outer_norms, method=method):
+        yield replace(part, place=_outer_place(part.name, model))
     if model.position_parameters:
         yield tensor("positions", model.position_parameters // width, width)
     for index in range(model.final_norm_parameters // width):

@@ -19,9 +19,11 @@ import torch
 from safetensors import safe_open
 
 from shardwise.methods.lora import expected_tensors
+from shardwise.models.buffers import saved_buffers
 from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, kin_of, read_config
 from shardwise.models.weights import bounds_of, read_part
+from shardwise.models.wrapper import find_inside
 from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json
 from shardwise.train.guards.replicas import bits
@@ -52,7 +54,7 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
             if not part.local.numel():
                 return []
             spans = result.spans(part.name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))
-            return [_look(handles, key, at, live=part.local[w], dtype=result.saved_dtype) for key, at, w in spans]
+            return [_look(handles, key, at, live=part.local[w], dtype=result.dtype(part.name)) for key, at, w in spans]
 
         looks = list(pool.map(look, (part for _, part in mine)))
     halves = [part.local for name, part in mine if ".lora_B." in name]
@@ -92,14 +94,17 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
     copied, beside = Copied(result), set[str]()
     with _opened(folder) as handles:
         changed = [key for key in copied.entries if not _is_copy(handles, key, of=copied.read(key))]
-    keys = Keys(model, stored)
+    keys = Keys(model, stored, stored.__getitem__)
     if result.beside is not None:
         beside = {keys.names[key] for key in result.beside.keys}
     found = {name: shape for key, shape in stored.items() if (name := keys.names[key]) not in keys.stacks}
     found |= {name: stack.shape(stored.__getitem__, where=str(folder)) for name, stack in keys.stacks.items()}
     expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
-    expected |= {name: found[name] for name in beside - expected.keys() if name in found}  # buffers, and the unknown
+    buffers = {name: tuple(buffer.shape) for name, buffer in saved_buffers(model).items()}
     groups = {tuple(sorted(set(kin))) for kin in kin_of(model).values()}
+    inside = find_inside(model)
+    groups |= {(name,) for name in buffers if inside is None or inside.holds(name)}
+    expected |= buffers | {name: found[name] for name in beside - expected.keys() if name in found}
     faults = [f"{key} is not what {result.source} has" for key in changed]
     return faults + _differences(groups, expected=expected, stored=found)
 
