@@ -119,6 +119,7 @@ def test_final_is_the_whole_repository_and_its_tower_is_as_it_was(layout, hub_ge
     for name, weight in trained.weights.items():
         assert torch.equal(loaded.get_parameter(name), weight.bfloat16()), name
     assert (final / "preprocessor_config.json").is_file()
+    assert 'model = AutoModelForImageTextToText.from_pretrained("' in (final / "README.md").read_text()
 
 
 def test_adapters_hang_on_the_whole_model(hub_gemma3, make_job, tmp_path) -> None:

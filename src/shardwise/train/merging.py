@@ -91,7 +91,9 @@ def _described(run: RunDirectory, folder: Path, *, dtype: str) -> dict[str, Any]
     """Writes the card of a merged model; what its manifest says of the adapter and its base."""
     name = str((read_json(run.final / ADAPTER_CONFIG) or {}).get(BASE_KEYS[0]))
     is_local = ADAPTER_CONFIG in naming_a_folder(run.final)
-    (folder / CARD).write_text(model_card(run, base=name, is_local=is_local, merged=dtype), encoding="utf-8")
+    loader = auto_class(read_config(folder)).__name__
+    card = model_card(run, base=name, is_local=is_local, merged=dtype, loader=loader)
+    (folder / CARD).write_text(card, encoding="utf-8")
     adapter = read_json(run.final / MANIFEST) or {}
     return {"adapter": adapter, "stops": adapter.get("stops", []), **({"base": Path(name).name} if is_local else {})}
 

@@ -19,6 +19,7 @@ from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.methods.lora import is_adapter, leave_inputs
 from shardwise.models.built.shape import built_shape
+from shardwise.models.wrapper import text_config
 from shardwise.parallel.mesh import World
 from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
 from shardwise.spec.job.file import job_from_data
@@ -167,6 +168,11 @@ def _peft_model(model: Any) -> Any:
 def _refusals(base: Any) -> Iterator[str]:
     if not hasattr(base, "config") or not hasattr(base, "get_output_embeddings"):
         yield f"{type(base).__name__} is not a causal language model of transformers"
+    elif text_config(base.config) is not base.config:
+        yield (
+            f"{type(base).__name__} is a model of more than text; of such a one `shardwise train` trains the language "
+            "model, and parallelize takes language models alone"
+        )
     if getattr(base, "hf_quantizer", None) is not None or getattr(base, "is_quantized", False):
         yield (
             "the model is quantised; parallelize trains weights in 32 or 16 bits. For QLoRA use `shardwise train` with "

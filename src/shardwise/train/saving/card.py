@@ -13,6 +13,9 @@ from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
 
+#: By what transformers loads a language model alone.
+LANGUAGE_MODEL = "AutoModelForCausalLM"
+
 #: Keys in which tools leave the folder that a file was read from.
 _TRACES = frozenset({"_name_or_path", "name_or_path"})
 
@@ -40,16 +43,19 @@ def remove_traces(folder: Path) -> None:
             path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def model_card(run: RunDirectory, *, base: str, is_local: bool, merged: str | None = None) -> str:
+def model_card(
+    run: RunDirectory, *, base: str, is_local: bool, merged: str | None = None, loader: str = LANGUAGE_MODEL
+) -> str:
     """The card of a run's result, or of what was `merged` from it in some type. A base that is a local folder appears
-    by its name, with a note. No license: that is for whoever publishes to choose."""
+    by its name, with a note; `loader`: transformers' class that loads it. No license: that is for whoever publishes to
+    choose."""
     job, data = read_job(run.resolved), (read_json(run.data) or {}).get("train") or {}
     adapter, name = job.adapters is not None and merged is None, Path(base).name if is_local else base
     sources, title = [_source(one) for one in data.get("sources", [])], run.root.resolve().name
     tags = [f"base_model:{'adapter' if adapter else 'finetune'}:{name}", "shardwise", "transformers"]
     front = {
         "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-generation",
+        "pipeline_tag": "text-generation" if loader == LANGUAGE_MODEL else "image-text-to-text",
         "base_model": name,
         "tags": tags if job.adapters is None else [*tags, "lora"],
         "datasets": [label for label, on_hub in sources if on_hub],
@@ -62,18 +68,18 @@ def model_card(run: RunDirectory, *, base: str, is_local: bool, merged: str | No
     facts = {"data": ", ".join(f"`{label}`" for label, _ in sources), **_facts(run, job, counts=data)}
     facts["merged weights"] = merged or ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value != "")
-    code = _code(title, base=name if adapter else None, in_4_bits=job.method == "qlora")
+    code = _code(title, base=name if adapter else None, in_4_bits=job.method == "qlora", loader=loader)
     return (
         f"---\n{lines}---\n\n# {title}\n\n`{name}` after {method}, {how}; trained with Shardwise.\n{note}\n"
         f"## Use\n\n```python\n{code}\n```\n\n## Training\n\n| what | value |\n|---|---|\n{rows}\n"
     )
 
 
-def _code(title: str, *, base: str | None, in_4_bits: bool) -> str:
+def _code(title: str, *, base: str | None, in_4_bits: bool, loader: str) -> str:
     """How a model is loaded, or an adapter on its base."""
-    here, classes = "  # this folder, or its hub id", "AutoModelForCausalLM, AutoTokenizer"
+    here, classes = "  # this folder, or its hub id", f"{loader}, AutoTokenizer"
     imports, quantised, option = [f"from transformers import {classes}", ""], list[str](), ""
-    model = [f'model = AutoModelForCausalLM.from_pretrained("{title}"){here}']
+    model = [f'model = {loader}.from_pretrained("{title}"){here}']
     if base is not None and in_4_bits:
         imports = ["import json", "", "from peft import PeftModel", f"{imports[0]}, BitsAndBytesConfig", ""]
         settings = f'json.load(open("{title}/quantization_config.json"))'
@@ -81,7 +87,7 @@ def _code(title: str, *, base: str | None, in_4_bits: bool) -> str:
     elif base is not None:
         imports = ["from peft import PeftModel", *imports]
     if base is not None:
-        model = [f'model = AutoModelForCausalLM.from_pretrained("{base}"{option})']
+        model = [f'model = {loader}.from_pretrained("{base}"{option})']
         model += [f'model = PeftModel.from_pretrained(model, "{title}"){here}']
     return "\n".join([*imports, *quantised, *model, f'tokenizer = AutoTokenizer.from_pretrained("{title}")'])
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 
+from shardwise.models.wrapper import auto_class
 from shardwise.parallel.mesh import World
 from shardwise.spec.job.file import read_job
 from shardwise.spec.result import ADAPTER_CONFIG, CARD, MANIFEST, keep_what_a_person_put, settings_of
@@ -35,9 +36,11 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
     step had a learning rate above zero; adapters that change nothing are then warned about."""
     journal.enter("saving")
     base, is_local = base_name(read_job(run.resolved).model)
+    loader: str = auto_class(cast(Any, model.result.model).config).__name__
 
     def describe(folder: Path) -> None:
-        (folder / CARD).write_text(model_card(run, base=base, is_local=is_local), encoding="utf-8")
+        card = model_card(run, base=base, is_local=is_local, loader=loader)
+        (folder / CARD).write_text(card, encoding="utf-8")
 
     compared = save_folder(model, run.final, verifying=lambda: journal.enter("verifying"), describe=describe)
     for sentence in warnings_of(gather(model.ownership.world, compared), trained=trained):
