@@ -38,7 +38,7 @@ def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     are given all tokens once for each expert have no routes."""
     own = _deal(module, slicer=slicer)
     count = len(own) * slicer.mesh.size()
-    if len(signature(stacks_of(module).forward).parameters) > 1:
+    if len(signature(type(stacks_of(module)).forward).parameters) > 2:  # itself, and tokens
         module.forward = partial(_own_routes, module.forward, own, moves)
     else:
         module.forward = partial(_own_rows, module.forward, own, count, moves)
