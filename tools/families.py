@@ -117,9 +117,7 @@ def _is_other(one: dict[str, Any]) -> bool:
 
 def _line(name: str, one: dict[str, Any]) -> str:
     cells: dict[str, str] = one["cells"]
-    trained = [
-        ", ".join(way for way in SHOWN if cells.get(f"{method}/{way}") == "equal") or "-" for method in METHODS
-    ]
+    trained = [", ".join(way for way in SHOWN if cells.get(f"{method}/{way}") == "equal") or "-" for method in METHODS]
     exact = one.get("planned") is not None and one["planned"] == one.get("count")
     counted = "yes" if exact else "no"
     return f"| {name} | {counted} | {' | '.join(trained)} | {_told(one)} |"
