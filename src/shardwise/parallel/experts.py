@@ -58,7 +58,7 @@ def _deal(module: nn.Module, *, slicer: Slicer) -> range:
                 if hasattr(wrapper, name):
                     vars(wrapper)[name] = partial(_of_own, getattr(wrapper, name), own)
     if stacks is not module:
-        slicer.slice(module, {}, reads=[stacks])
+        slicer.open(module)
     return own
 
 
