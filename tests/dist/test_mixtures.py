@@ -13,6 +13,7 @@ from shardwise.spec.layout.axes import Layout
 from tests.dist.cells import OPTIMIZERS, must_equal, spread, train_cell
 from tests.dist.every_family import make_rows, put
 from tests.dist.test_final import finish
+from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import installed
 
 WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "pp", "tp", "ep")
@@ -75,5 +76,12 @@ def test_a_router_draws_no_noise_in_training_and_that_is_said(tmp_path) -> None:
     owner = next(mixtures(model.train())).owner
     hidden = torch.randn(2, 5, 64)
     assert model.training and torch.equal(owner(hidden.clone()), owner(hidden.clone()))
-    said = "phimoe routes without noise (input_jitter_noise 0.1, router_jitter_noise 0.01), as in evaluation"
+    said = "phimoe routes without noise (router_jitter_noise 0.01, input_jitter_noise 0.1), as in evaluation"
     assert (noise_left_out(model.config) or "").startswith(said)
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("layout", [Layout(tp=2), Layout(dp_shard=2, ep=2)])
+@pytest.mark.parametrize("model", ["deepseek_v3", "qwen2_moe"])
+def test_ranks_hold_of_a_mixture_what_is_planned(model, layout, method, make_job, tmp_path) -> None:
+    must_be_forecast(make_job(model, method=method, train={"max_steps": 1}), spread(layout), tmp_path)
