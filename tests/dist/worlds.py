@@ -151,9 +151,7 @@ def toy_model(
     else:
         config = wrapper_config(around, {"model_type": family, **settings}, tie_word_embeddings=tied)
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
-    for name, buffer in model.named_buffers():
-        if name.endswith("bias"):  # corrects what a router chooses, and begins as zero
-            torch.nn.init.normal_(buffer, std=0.1)
+    correct_routers(model)
     model.save_pretrained(folder)
     return folder
 
@@ -179,3 +177,10 @@ TOWER = {
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0],
 }
+
+
+def correct_routers(model: torch.nn.Module) -> None:
+    """Gives biases that correct what routers choose, and begin as zero, values that do."""
+    for name, bias in [*model.named_buffers(), *model.named_parameters()]:
+        if name.endswith("bias") and not bias.requires_grad:
+            torch.nn.init.normal_(bias, std=0.1)
