@@ -120,10 +120,12 @@ def keep_stage(anatomy: Anatomy, place: StagePlace, ends: Ends) -> None:
 
 
 def _put_in(backbone: nn.Module, last: PassOn) -> None:
-    """Makes the last block before a stage's own give what the stage received."""
+    """Makes the last block before a stage's own give what the stage received. The code before the blocks gets zeros,
+    which some of it changes in place."""
 
-    def receive(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+    def receive(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         last.received = kwargs["inputs_embeds"]
+        return args, {**kwargs, "inputs_embeds": torch.zeros_like(last.received)}
 
     backbone.register_forward_pre_hook(receive, with_kwargs=True)
 

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from shardwise.errors import ModelError, Problem
-from shardwise.models.keys import ExpertStack, Keys
+from shardwise.models.keys import ExpertStack, JoinedRows, Keys
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -56,7 +56,7 @@ class Weights:
             self._files[name] = handle
             self._file_of.update(dict.fromkeys(handle.keys(), name))
         self._keys = {key: key for key in self._file_of}
-        self._stacks: dict[str, ExpertStack] = {}
+        self._stacks: dict[str, ExpertStack | JoinedRows] = {}
 
     @property
     def files(self) -> list[str]:
@@ -104,7 +104,7 @@ class Weights:
             return self._read(self.key(name), window(offsets, lengths))
         stack, whole = self._stacks[name], self.shape(name)
         made: torch.Tensor | None = None
-        for key, stored, asked in stack.spans(whole[1] // len(stack.keys), offsets=offsets, lengths=lengths):
+        for key, stored, asked in stack.spans(whole, offsets=offsets, lengths=lengths):
             part = self._read(key, stored)
             made = part.new_empty(lengths) if made is None else made
             made[asked] = part

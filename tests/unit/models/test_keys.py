@@ -37,7 +37,7 @@ def saved_by_transformers(kind: str, folder: Path, *, tied: bool) -> dict[str, t
 def load(folder: Path) -> tuple[nn.Module, Keys]:
     """The folder as training loads it."""
     model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
-    keys = Keys(model, weights.names)
+    keys = Keys(model, weights.names, weights.shape)
     weights.rename(keys)
     materialise(model, weights=weights, device=torch.device("cpu"), initialise=lambda _name, _shape: None)
     return model, keys
@@ -68,7 +68,7 @@ def test_a_window_of_stacked_experts_is_read_from_the_matrices_that_it_lies_in(t
     saved = saved_by_transformers("mixtral", tmp_path, tied=False)
     name = "model.layers.1.mlp.experts.gate_up_proj"
     model, weights = build_on_meta(read_config(tmp_path), attn_implementation="eager"), Weights(tmp_path)
-    weights.rename(Keys(model, weights.names))
+    weights.rename(Keys(model, weights.names, weights.shape))
     experts, rows, columns = saved[name].shape
     found = weights.read(name, offsets=(1, rows // 2 - 3, 2), lengths=(experts - 2, 7, columns - 5))
     assert torch.equal(found, saved[name][1 : experts - 1, rows // 2 - 3 : rows // 2 + 4, 2 : columns - 3])

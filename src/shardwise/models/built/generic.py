@@ -98,6 +98,7 @@ class _Generic:
             drops_scores=drops_scores(stated),
             bare_experts=_bare_experts(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
+            counted=True,
             built=self._splits(),
         )
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from shardwise.spec.job.strict import from_plain
+from shardwise.spec.model.profile import ModelProfile
 
 MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
@@ -178,6 +179,8 @@ class ModelShape:
         counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
         mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
+        counted: its blocks were not recognised, so that no rules forecast what they keep.
+        profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
     """
 
@@ -224,6 +227,8 @@ class ModelShape:
     counts_routes: bool = False
     bare_experts: str | None = None
     mixes_documents: bool = False
+    counted: bool = False
+    profiles: tuple[ModelProfile, ...] = ()
     built: tuple[Split, ...] | None = None
 
     @property
