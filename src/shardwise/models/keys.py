@@ -19,6 +19,17 @@ from shardwise.errors import ModelError
 Shape = tuple[int, ...]
 
 
+#: Adapter wrappers put these parts into the names of weights that exist in the base model.
+_WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
+
+
+def without_wrappers(name: str) -> str:
+    """The name that a weight or buffer has in the base model."""
+    for part in _WRAPPER_PARTS:
+        name = name.replace(part, "")
+    return name
+
+
 class StoredSpan(NamedTuple):
     """A part of one matrix of a file, and where it lies in what was asked of the stack."""
 
@@ -108,8 +119,12 @@ class Keys:
         self.names: dict[str, str] = {}
         parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         joined: set[str] = set()
+        weights = model.named_parameters(remove_duplicate=False)
+        own = {without_wrappers(name) for name, _ in (*weights, *model.named_buffers())}
         for key in sorted(stored, key=dot_natural_key):
             name, stacking, part = _stacked(_renamed(key, renamings), stackings)
+            if name not in own and key in own:  # it was meant for what other parts of the model are called
+                name, stacking, part = key, None, 0
             self.names[key] = name
             if stacking is not None:
                 parts[name][part].append(key)
