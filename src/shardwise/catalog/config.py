@@ -21,6 +21,7 @@ from shardwise.catalog.stated import (
     drops_out,
     drops_scores,
     drops_stream,
+    published_as,
     refuse_foreign,
     steady_positions,
     storage_type,
@@ -77,7 +78,8 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     kind = data.get("model_type")
     if isinstance(kind, str) and kind in TEXT_PARTS:
         refuse_foreign(data, file=file)
-        return shape_from_data(_text_part(data, kind=TEXT_PARTS[kind], file=file), file=f"{file}, text_config")
+        text = shape_from_data(_text_part(data, kind=TEXT_PARTS[kind], file=file), file=f"{file}, text_config")
+        return replace(text, published=published_as(data) or text.published)
     family = _family(data, file=file)
     refuse_foreign(data, file=file)
     return _shape(_Config(file=file, data=data, family=family))
@@ -241,6 +243,7 @@ def _shape(config: _Config) -> ModelShape:
         drops_stream=drops_stream(stated),
         drops_scores=drops_scores(stated),
         counts_routes=counts_routes(config.data),
+        published=published_as(config.data),
     )
 
 

@@ -20,7 +20,9 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
+from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
+from shardwise.models.keys import Keys
 from shardwise.models.nf4 import NF4Linear
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.spec.layout.axes import rows_of_shard
@@ -53,14 +55,18 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers configuration of a folder; code inside the folder is never run. Raises ModelError: the
-    configuration is unknown to transformers or broken."""
+    """The transformers configuration of a folder, as of a model whose weights are floats; code inside the folder is
+    never run. Raises ModelError: the configuration is unknown to transformers or broken."""
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise ModelError.at(folder / "config.json", f"transformers cannot read it: {said(error)}") from None
+    if published_as({"quantization_config": getattr(config, "quantization_config", None)}) is not None:
+        del config.quantization_config
+        config.dtype = config.dtype or torch.bfloat16
+    return config
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
@@ -187,6 +193,17 @@ def materialise(
             bounds[stored[id(place)]] = found
     check_finite(weights, bounds)
     _move_buffers(model, buffer_device or device)
+
+
+def load_wide(folder: Path, *, dtype: torch.dtype) -> nn.Module:
+    """The whole model of a folder in host memory, as training reads it: weights that are published in fewer bits are
+    widened. Raises ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
+    model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    weights.rename(Keys(model, weights.names))
+    materialise(model, weights=weights, device=torch.device("cpu"), initialise=lambda _name, _shape: None)
+    return model.eval()
 
 
 def fill_from_memory(model: nn.Module, *, value: Callable[[str], torch.Tensor], device: torch.device) -> None:

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.plan.disk import disk_of
-from shardwise.plan.explain import in_8_bits, left_wide, remedies, too_short, why, why_faster, why_not, why_slower
+from shardwise.plan.explain import (
+    in_8_bits,
+    left_wide,
+    remedies,
+    too_short,
+    why,
+    why_faster,
+    why_not,
+    why_slower,
+    widened,
+)
 from shardwise.plan.search import (
     Question,
     Search,
@@ -127,5 +137,10 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         built = (
             f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"
         )
-    asides = (left_wide(question.job, model), in_8_bits(question.job, model, first.execution), built)
+    asides = (
+        widened(question.job, model),
+        left_wide(question.job, model),
+        in_8_bits(question.job, model, first.execution),
+        built,
+    )
     return (*reasons, *filter(None, asides))

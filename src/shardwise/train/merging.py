@@ -14,9 +14,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from shardwise.catalog.processors import available_memory, free_disk
+from shardwise.catalog.stated import published_as
 from shardwise.data.store import open_prepared
 from shardwise.errors import DataError, InputError, WorkerFailedError
-from shardwise.models.load import build_on_meta, read_config
+from shardwise.models.load import build_on_meta, load_wide, read_config
 from shardwise.models.nf4 import quantised_and_back, quantised_layers
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, naming_a_folder
 from shardwise.spec.run import RunDirectory, read_json
@@ -113,6 +114,8 @@ def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: to
 def _load(folder: Path, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
+    if published_as(read_json(folder / "config.json") or {}) is not None:
+        return load_wide(folder, dtype=dtype)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 

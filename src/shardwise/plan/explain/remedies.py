@@ -145,6 +145,19 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
     return f"qlora does not quantise {what}: {size} of all weights stay in bfloat16" if elements else None
 
 
+def widened(job: Job, model: ModelShape) -> str | None:
+    """A sentence on weights that are published in fewer bits than they are trained in; None elsewhere."""
+    if model.published is None:
+        return None
+    size, saved = format_gib(model.published_bytes), "the adapter's base stays the published one"
+    if job.adapters is None:
+        saved = f"final/ is in {model.storage_dtype if job.train.save_dtype == 'auto' else job.train.save_dtype}"
+    return (
+        f"the model is published in {model.published}, {size} of files, of which each rank widens its own part as it "
+        f"loads; {saved}"
+    )
+
+
 def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
     """A sentence on how much of 8-bit AdamW's moments is in 8 bits; None of other optimizers."""
     if not execution.optimizer_rule.in_8_bits:
