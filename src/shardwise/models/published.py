@@ -167,6 +167,16 @@ def _scales(packed: Packed, files: Files) -> torch.Tensor:
     return stored.float().reshape((1, 1, *shape)[-max(2, len(shape)) :])
 
 
+def widened_by_transformers(config: dict[str, Any]) -> Any:
+    """What `from_pretrained` is given to widen a folder's weights too; None where they are floats."""
+    from transformers import FineGrainedFP8Config, Mxfp4Config
+
+    stated = published_as(config)
+    if stated == "fp8":
+        return FineGrainedFP8Config(dequantize=True)
+    return None if stated is None else Mxfp4Config(dequantize=True)
+
+
 #: Types of FP8's elements: of 8 bits, and pairs of E2M1.
 _BYTES, _PAIRS = ("F8_E4M3", "F8_E5M2"), ("I8", "U8")
 #: How the key of a weight's scales ends -> how its own does.

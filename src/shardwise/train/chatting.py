@@ -14,12 +14,13 @@ import torch
 from jinja2 import TemplateError
 
 from shardwise.catalog.processors import available_memory
-from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, said
+from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, UnsupportedError, said
 from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.published import widened_by_transformers
 from shardwise.spec.plan.generation import USABLE, cache_elements
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.result import base_of, find_base, listed, stop_ids
 from shardwise.units import format_gib
 
@@ -67,6 +68,12 @@ class Chat:
         elif part == "base":
             self._folder = find_base(run, base_model)
         self._learned = set[int]() if part == "base" else stop_ids(run.final)
+        self._wide = widened_by_transformers(read_json(self._folder / "config.json") or {})
+        if self._wide is not None and self._quantisation is not None:
+            published = (
+                "its base is published in fewer bits, which transformers does not put into 4 bits while it loads"
+            )
+            raise UnsupportedError(f"{run.root}: {published}; run `shardwise merge` and chat with --merged")
         self._tokenizer: Any = AutoTokenizer.from_pretrained(run.final)
         config, shape = read_config(self._folder), shape_of(str(self._folder))
         element = (config.dtype or torch.float32).itemsize
@@ -116,7 +123,8 @@ class Chat:
         from transformers import AutoModelForCausalLM
 
         prompt, new = self.room(messages)
-        options: dict[str, Any] = {"quantization_config": self._quantisation} if self._quantisation else {}
+        quantisation = self._quantisation or self._wide
+        options: dict[str, Any] = {"quantization_config": quantisation} if quantisation else {}
         if self._gpus:
             options |= {"device_map": "auto", "max_memory": self.shares(prompt["input_ids"].shape[1] + new)}
         model: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto", **options)
