@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.keys import Keys
 from shardwise.models.nf4 import NF4Linear
+from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.spec.layout.axes import rows_of_shard
 
@@ -126,8 +127,15 @@ class _Place:
         return module if isinstance(module, NF4Linear) and attribute == "weight" else None
 
     @property
+    def stack(self) -> NF4Stack | None:
+        """The stack of experts whose quantised elements it is."""
+        return stack_named(*self.holders[0])
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of the tensor in the folder."""
+        if self.stack is not None:
+            return (len(self.parameter), *self.stack.shape)
         return (self.layer.out_features, self.layer.in_features) if self.layer else tuple(self.parameter.shape)
 
 
@@ -135,7 +143,8 @@ def _places(model: nn.Module) -> list[_Place]:
     found: dict[int, _Place] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module._parameters.items():
-            if parameter is None or (isinstance(module, NF4Linear) and attribute == "scales"):
+            of_linear = isinstance(module, NF4Linear) and attribute == "scales"
+            if parameter is None or of_linear or attribute.endswith(SCALES):
                 continue  # scales are made with their weight
             name = f"{prefix}.{attribute}" if prefix else attribute
             known = found.get(id(parameter))
@@ -183,9 +192,13 @@ def materialise(
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
     for place in places:
-        make, layer = fresh[id(place)], place.layer
+        make, layer, stack = fresh[id(place)], place.layer, place.stack
         if layer is not None:
             bounds[stored[id(place)]] = _quantise(place, layer, weights, stored[id(place)], device=device)
+            continue
+        if stack is not None:
+            if (found := _quantise_stack(place, stack, weights, stored[id(place)], device=device)) is not None:
+                bounds[stored[id(place)]] = found
             continue
         read = _slicer(make) if make is not None else partial(weights.read, stored[id(place)])
         found = _fill(place, device=device, read=read)
@@ -236,7 +249,31 @@ def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, d
     return bounds_of(matrix)
 
 
+def _quantise_stack(
+    place: _Place, stack: NF4Stack, weights: Weights, name: str, *, device: torch.device
+) -> torch.Tensor | None:
+    """Reads the experts that this rank keeps, one at a time, and gives their stack what quantising makes of them; their
+    `bounds_of`, or None where it keeps none."""
+    (first, _), (count, _) = local_window(place.parameter)
+    bounds: list[torch.Tensor] = []
+
+    def matrices() -> Iterator[torch.Tensor]:
+        for index in range(first, first + count):
+            (matrix,) = weights.read(name, offsets=(index, 0, 0), lengths=(1, *stack.shape)).to(device)
+            bounds.append(bounds_of(matrix))
+            yield matrix
+
+    made = stack.quantise(matrices()) if count else (torch.empty(0), torch.empty(0))
+    module, attribute = place.holders[0]
+    beside = f"{attribute.removesuffix(ELEMENTS)}{SCALES}"
+    scales = _Place(names=(), parameter=cast(nn.Parameter, getattr(module, beside)), holders=((module, beside),))
+    for part, own in zip((place, scales), made, strict=True):
+        _fill(part, device=device, read=lambda own=own, **_: own)
+    return bounds_of(torch.stack(bounds)) if bounds else None
+
+
 def _base_name(name: str) -> str:
+    name = name.removesuffix(ELEMENTS)
     for part in _WRAPPER_PARTS:
         name = name.replace(part, "")
     return name

@@ -22,6 +22,7 @@ from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.routing import Balance, mark_real, mixtures, route
 from shardwise.models.stage import StagePlace, keep_stage, outer_modules
 from shardwise.models.weights import Weights
@@ -298,6 +299,8 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
         adapted = add_adapters(model, job.adapters, base_model=base, revision=revision)
         if job.method == "qlora":
             quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
+            if job.quantises_experts:
+                quantise_experts(model, dtype=TYPES[execution.precision].compute)
         join_where_alone(model, execution)
     return model, adapted
 

@@ -148,5 +148,11 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         types=types,
         block=block,
         setting=setting,
-        of_block=block_bytes(block, setting, recompute=execution.recompute, quantised=job.method == "qlora"),
+        of_block=block_bytes(
+            block,
+            setting,
+            recompute=execution.recompute,
+            quantised=job.method == "qlora",
+            experts=job.quantises_experts,
+        ),
     )
