@@ -126,7 +126,7 @@ def page() -> str:
         f"- Mixtures of experts: {', '.join(EXPERT_FAMILIES)}, in every cell without `tp` and `cp`",
         "  (olmoe not in stages), and `ep` with",
         "  `ddp`, `zero2`, `fsdp` and `hsdp`, in stages or not, (CPU) in `tests/dist/test_experts.py`; full, LoRA on",
-        "  experts and routers too (not with `ep`), QLoRA, which leaves stacked experts wide as bitsandbytes does.",
+        "  experts and routers too (not with `ep`), QLoRA, with stacked experts in 4 bits too.",
         "  Routes are decided in float32. `ep` not with selective recompute; `compile` not at all. The balance of",
         "  routers (`output_router_logits`) is that of the global batch. Over more ranks than experts FSDP cuts inside",
         f"  each, where that is even. Planned and not trained: {', '.join(others)}.",

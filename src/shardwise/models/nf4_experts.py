@@ -52,6 +52,16 @@ class NF4Stack:
         scales = [torch.cat([levels.view(torch.uint8), scales.flatten()]) for _, scales, levels in parts]
         return torch.stack([elements.flatten() for elements, _, _ in parts]), torch.stack(scales)
 
+    def quantise_live(self, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Elements and scales of a parameter [experts, rows, columns]; empty ones on the meta device."""
+        if whole.device.type != "meta":
+            return self.quantise([*whole])
+        elements, scales = (
+            torch.empty(len(whole), width, dtype=torch.uint8, device="meta")
+            for width in (self.size // 2, nf4_scale_bytes(self.size))
+        )
+        return elements, scales
+
     @torch.no_grad()
     def written_out(self, elements: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """The matrices [experts, rows, columns] of some experts' bytes."""
@@ -69,29 +79,28 @@ class NF4Stack:
 
 
 def quantise_experts(model: nn.Module, *, dtype: torch.dtype) -> None:
-    """Puts bytes in the place of the frozen stacks of experts of a model on the meta device, with adapters or without,
-    that have whole blocks of 64; they compute in `dtype`."""
+    """Puts bytes in the place of the frozen stacks of experts of a model, with adapters or without, that have whole
+    blocks of 64: of what they hold, or on the meta device nothing yet. They compute in `dtype`."""
     for _, outer in mixtures(model):
         held = innermost(outer)
         stacks = [
             NF4Stack(name=name, shape=(parameter.shape[1], parameter.shape[2]), dtype=dtype)
             for name, parameter in stacks_of(held)
+            if not parameter.requires_grad
         ]
         for stack in stacks:
-            count = held._parameters.pop(stack.name).shape[0]  # pyright: ignore[reportOptionalMemberAccess]
-            widths = {ELEMENTS: stack.size // 2, SCALES: nf4_scale_bytes(stack.size)}
-            for end, width in widths.items():
-                empty = torch.empty(count, width, dtype=torch.uint8, device="meta")
-                held.register_parameter(f"{stack.name}{end}", nn.Parameter(empty, requires_grad=False))
+            whole = cast(nn.Parameter, held._parameters.pop(stack.name)).detach()
+            for end, made in zip((ELEMENTS, SCALES), stack.quantise_live(whole), strict=True):
+                held.register_parameter(f"{stack.name}{end}", nn.Parameter(made, requires_grad=False))
         if stacks:
             vars(held)["nf4_stacks"] = stacks
             outer.forward = partial(_written_out_within, outer.forward, held)
 
 
 def stacks_of(held: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters of a module of experts that are quantised: frozen, one matrix for each expert, of whole blocks."""
+    """The parameters of a module of experts that are quantised: a matrix for each expert, of whole blocks."""
     own = ((name, parameter) for name, parameter in held._parameters.items() if parameter is not None)
-    return [(n, p) for n, p in own if p.ndim == 3 and not p.requires_grad and p[0].numel() % NF4_BLOCK == 0]
+    return [(name, p) for name, p in own if p.ndim == 3 and p[0].numel() % NF4_BLOCK == 0]
 
 
 def innermost(experts: nn.Module) -> nn.Module:
@@ -99,6 +108,15 @@ def innermost(experts: nn.Module) -> nn.Module:
     while isinstance(inner := getattr(experts, "base_layer", None), nn.Module):
         experts = inner
     return experts
+
+
+def experts_and_back(model: nn.Module, *, dtype: torch.dtype) -> None:
+    """Puts what training computes with, in `dtype`, in the place of a model's stacks of experts."""
+    for _, experts in mixtures(model):
+        for name, whole in stacks_of(innermost(experts)):
+            stack = NF4Stack(name=name, shape=(whole.shape[1], whole.shape[2]), dtype=dtype)
+            for matrix in whole.data:
+                matrix.copy_(stack.written_out(*stack.quantise([matrix]))[0])
 
 
 def stack_named(module: nn.Module, attribute: str) -> NF4Stack | None:

@@ -18,10 +18,11 @@ from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, Unsupp
 from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.published import widened_by_transformers
 from shardwise.spec.plan.generation import USABLE, cache_elements
 from shardwise.spec.run import RunDirectory, read_json
-from shardwise.train.result import base_of, find_base, listed, stop_ids
+from shardwise.train.result import base_of, experts_in_4_bits, find_base, listed, stop_ids
 from shardwise.units import format_gib
 
 Messages = list[dict[str, str]]
@@ -68,6 +69,7 @@ class Chat:
         elif part == "base":
             self._folder = find_base(run, base_model)
         self._learned = set[int]() if part == "base" else stop_ids(run.final)
+        self._experts = experts_in_4_bits(run)
         self._wide = widened_by_transformers(read_json(self._folder / "config.json") or {})
         if self._wide is not None and self._quantisation is not None:
             published = (
@@ -131,7 +133,10 @@ class Chat:
         if aside := {"cpu", "disk"} & {str(place) for place in getattr(model, "hf_device_map", {}).values()}:
             gpus = f"{len(self._gpus)} GPUs" if len(self._gpus) > 1 else "the GPU"
             raise DoesNotFitError(f"layers were left on the {aside.pop()}: {gpus} cannot hold them in whole layers")
-        self._model = (PeftModel.from_pretrained(model, str(self._adapter)) if self._adapter else model).eval()
+        self._model: Any = PeftModel.from_pretrained(model, str(self._adapter)) if self._adapter else model
+        self._model.requires_grad_(False).eval()
+        if self._quantisation is not None and self._experts:
+            quantise_experts(self._model, dtype=self._quantisation.bnb_4bit_compute_dtype)
 
     def shares(self, tokens: int) -> dict[int, int]:
         """Bytes of weights that each GPU may take, beside its layers' keys and values of so many tokens."""

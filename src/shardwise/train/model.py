@@ -37,6 +37,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
+from shardwise.spec.support.rows import in_nf4
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import agree_on_model
 from shardwise.train.loss import LossModule
@@ -145,6 +146,8 @@ def build_model(
         chat_template=chat_template,
         ends=ends,
         local_base=named if is_local else None,
+        quantised_experts=job.quantises_experts
+        and any(m.stacked and in_nf4(m, experts=True) for kind in shape.kinds for m in kind.matrices),
     )
     content = {name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)}
     return spread_parts(

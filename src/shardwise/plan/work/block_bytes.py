@@ -102,8 +102,8 @@ def _last_matrix(model: ModelShape, setting: BlockSetting) -> int:
 
 
 def _computed_weights(model: ModelShape, setting: BlockSetting, *, quantised: bool, experts: bool) -> float:
-    """The stacks of a block are dequantised together, a linear layer by itself. For DoRA, PEFT multiplies an identity by
-    A and B, adds the scaled product to the weight, and takes norms of its rows, in the adapters' type where that is
+    """Stacks of a block are dequantised together, a linear layer by itself. For DoRA, PEFT multiplies an identity by A
+    and B, adds the scaled product to the weight, and takes norms of its rows, in the adapters' type where that is
     wider."""
     matrices = [m for kind in model.kinds for m in kind.matrices if m.adaptable]
     compute, wide = setting.types.compute, setting.adapter_bytes

@@ -34,6 +34,8 @@ INDEX = "model.safetensors.index.json"
 
 #: How QLoRA quantised the base that an adapter belongs to.
 QUANTISATION = "quantization_config.json"
+#: The key there that transformers does not have: whether stacked experts were in 4 bits too.
+EXPERTS = "quantize_experts"
 
 Shape = tuple[int, ...]
 
@@ -49,6 +51,7 @@ class Result:
         parameters: (Hugging Face name, parameter) of this rank.
         chat_template: saved where rows were rendered with another than the tokenizer's own.
         ends: id of each special token that most trained answers end in, and its text.
+        quantised_experts: QLoRA has stacked ones in 4 bits, perhaps in another stage.
         local_base: what files call the model that training began with, where that is a folder of this machine.
     """
 
@@ -61,6 +64,7 @@ class Result:
     chat_template: str | None = None
     ends: tuple[tuple[int, str], ...] = ()
     local_base: str | None = None
+    quantised_experts: bool = False
 
     @property
     def saved(self) -> list[tuple[str, nn.Parameter]]:
@@ -144,7 +148,7 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
         config.inference_mode = True
         if (quantised := quantisation_of(result.model)) is not None:
             # Not in a config.json, beside which transformers would look for whole weights.
-            write_json(folder / QUANTISATION, quantised)
+            write_json(folder / QUANTISATION, {**quantised, EXPERTS: result.quantised_experts})
     config.save_pretrained(str(folder))
     settings: Any = getattr(result.model, "generation_config", None)
     if result.source is not None:

@@ -37,7 +37,9 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
     base, is_local = base_name(read_job(run.resolved).model)
 
     def describe(folder: Path) -> None:
-        (folder / CARD).write_text(model_card(run, base=base, is_local=is_local), encoding="utf-8")
+        (folder / CARD).write_text(
+            model_card(run, base=base, is_local=is_local, experts=model.result.quantised_experts), encoding="utf-8"
+        )
 
     compared = save_folder(model, run.final, verifying=lambda: journal.enter("verifying"), describe=describe)
     for sentence in warnings_of(gather(model.ownership.world, compared), trained=trained):
