@@ -57,7 +57,7 @@ def test_experts_that_are_dealt_among_ranks_are_quantised_there(cell, single, ma
 def test_one_process_has_the_losses_of_transformers_with_the_documented_loader(targets, make_job, tmp_path) -> None:
     job = make_job(WIDE, method="qlora", lora=lora(targets), train={"max_steps": 3, "learning_rate": 0.01})
     final, _, loss = finish(job, tmp_path, CELLS["fsdp(2)"])
-    assert _loss_elsewhere(str(final), job.model) == pytest.approx(loss, rel=1e-5)
+    assert _loss_elsewhere(str(final), job.model) == pytest.approx(loss, rel=1e-6)
 
 
 def _loss_elsewhere(final: str, base: str) -> float:
@@ -66,12 +66,13 @@ def _loss_elsewhere(final: str, base: str) -> float:
     quantised = BitsAndBytesConfig.from_dict(settings)
     model: Any = AutoModelForCausalLM.from_pretrained(base, quantization_config=quantised)
     model = PeftModel.from_pretrained(model, final).eval()
-    wide = loss_of(model, Path(final))
+    loss: Any = cast(Any, loss_of).__wrapped__  # without gradients bitsandbytes multiplies in bfloat16 on CPUs
+    wide = float(loss(model, Path(final)))
     names: dict[str, Any] = {}
     exec(_documented(), names)
     names["put_experts_in_4_bits"](model)
     assert max(p.ndim for p in model.parameters()) == 2
-    found = loss_of(model, Path(final))
+    found = float(loss(model, Path(final)))
     assert abs(found - wide) > 3e-5 * abs(wide), "experts were in 4 bits before"
     return found
 
