@@ -16,7 +16,7 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Offload, OptimizerName, Precision
 from shardwise.spec.support.rows import OWN_LINEAR_LAYERS
-from shardwise.spec.support.splits import EXPERT_FAMILIES, NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.support.splits import NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
 from shardwise.spec.support.trained import refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"

@@ -113,6 +113,19 @@ SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 ROUTED = {"num_experts_per_tok": 2, **SPECIALS}
 EVERY_OTHER = {"num_hidden_layers": 4, "decoder_sparse_step": 2, "moe_intermediate_size": 24}
 
+#: Shared experts beside those that are routed to, behind a dense block; and attention through latents.
+SHARED = {"num_hidden_layers": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 24, "n_group": 1, **ROUTED}
+SHARED |= {"topk_group": 1}
+LATENT = {
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    **SHARED,
+}
+LATENT |= {"num_key_value_heads": 4}
+
 #: name -> what a toy is beside a Llama of 3 blocks with untied weights.
 TOYS: dict[str, dict[str, Any]] = {
     "untied": {},
@@ -170,6 +183,33 @@ TOYS: dict[str, dict[str, Any]] = {
         "output_router_logits": True,
         "router_aux_loss_coef": 0.2,
     },
+    # Sigmoid and grouped routing, correction biases that are buffers, latent attention, shared experts, dense blocks.
+    "deepseek_v3": {"family": "deepseek_v3", **LATENT, "n_group": 2, "topk_group": 1, "n_routed_experts": 8},
+    "deepseek_v2": {"family": "deepseek_v2", **LATENT, "n_routed_experts": 4, "topk_method": "greedy"},
+    "glm4_moe": {"family": "glm4_moe", **SHARED, "head_dim": 8, "use_qk_norm": True, "n_routed_experts": 4},
+    # Sinks, windows, biases of routers and experts.
+    "gpt_oss": {
+        "family": "gpt_oss",
+        "num_hidden_layers": 4,
+        "num_local_experts": 4,
+        "head_dim": 8,
+        "sliding_window": 8,
+        **ROUTED,
+    },
+    # Each token runs through every expert; attention in chunks.
+    "llama4_text": {
+        "family": "llama4_text",
+        "num_hidden_layers": 4,
+        "num_local_experts": 4,
+        "head_dim": 8,
+        "intermediate_size_mlp": 48,
+        "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 16,
+        **SPECIALS,
+    },
+    "granitemoe": {"family": "granitemoe", "num_local_experts": 4, "embedding_multiplier": 3.0, **ROUTED},
+    # It would draw noise as it routes.
+    "phimoe": {"family": "phimoe", "num_local_experts": 4, "input_jitter_noise": 0.1, **ROUTED},
     # The catalogue has no row for these; their shapes are read off what transformers builds.
     "cwm": {"family": "cwm", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, **SPECIALS},
     "hyperclovax": {"family": "hyperclovax", "num_hidden_layers": 4, "head_dim": 8, "tied": True, **SPECIALS},

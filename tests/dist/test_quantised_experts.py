@@ -31,6 +31,8 @@ TARGETS: dict[str, Any] = {"experts": "all-linear", "attention": ["q_proj", "o_p
 SPREAD: dict[str, Execution] = {
     **{name: CELLS[name] for name in CELLS if name not in ("interleaved(2)", "gpipe(2)")},
     "fsdp(3), uneven": spread(Layout(dp_shard=3)),
+    "tp(2)": spread(Layout(tp=2)),
+    "fsdp(2) x tp(2), recompute": spread(Layout(dp_shard=2, tp=2), gradient_checkpointing="full"),
     "fsdp(2), offloaded": spread(Layout(dp_shard=2), gradient_checkpointing="offloaded"),
 }
 
@@ -47,8 +49,9 @@ def test_it_trains_as_one_process_does(targets, cell, single, make_job, tmp_path
 
 
 @pytest.mark.parametrize("cell", ["fsdp(2) x ep(2)", "ddp(2) x ep(2), recompute", "fsdp(4) x ep(2)"])
-def test_experts_that_are_dealt_among_ranks_are_quantised_there(cell, single, make_job, tmp_path) -> None:
-    job = make_job(WIDE, method="qlora", lora=lora("attention"), train=OPTIMIZERS["sgd"])
+@pytest.mark.parametrize("targets", TARGETS)
+def test_experts_that_are_dealt_among_ranks_are_quantised_there(targets, cell, single, make_job, tmp_path) -> None:
+    job = make_job(WIDE, method="qlora", lora=lora(targets), train=OPTIMIZERS["sgd"])
     must_equal(single(job), train_cell(job, tmp_path, replace(DEALT[cell], optimizer="sgd")))
 
 
@@ -94,7 +97,7 @@ def test_the_documented_loader_is_that_of_the_card_and_is_short(make_job, tmp_pa
     assert code.group(1).rstrip().endswith(")")
 
 
-@pytest.mark.parametrize("cell", ["single", "fsdp(2)", "fsdp(3), uneven", "fsdp(4) x ep(2)"])
+@pytest.mark.parametrize("cell", ["single", "fsdp(3), uneven", "tp(2)", "fsdp(4) x ep(2)"])
 def test_ranks_hold_of_quantised_experts_what_is_forecast(cell, make_job, tmp_path) -> None:
     chosen = (SPREAD | DEALT | {"single": spread()})[cell]
     job = make_job(WIDE, method="qlora", lora=lora("attention"), train={"max_steps": 1})

@@ -13,10 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
 from shardwise.parallel.gradients import settle_gradients
-from shardwise.parallel.tensor.slicing import Parts, apply_tensor, check_plan
+from shardwise.parallel.tensor.slicing import Parts, apply_tensor
 from shardwise.spec.support.splits import TENSOR_FAMILIES
 from shardwise.train.loss import IGNORED, LossModule, Targets
 from shardwise.train.precision import TYPES
@@ -140,8 +139,3 @@ def test_four_slices_with_biases_and_tied_weights(tied) -> None:
         (expected, found), (error, name) = rank["llama"]
         assert found == pytest.approx(expected, rel=1e-6)
         assert error <= 1e-5, name
-
-
-def test_a_style_that_is_not_known_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"slices self_attn\.qkv_proj in the style colwise_gather_output"):
-        check_plan(tensor_plan(AutoConfig.for_model("phi3")))

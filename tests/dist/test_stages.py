@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from shardwise.models.anatomy import find_anatomy
-from shardwise.models.stage import StagePlace, keep_stage
-from shardwise.spec.support.splits import STAGED_FAMILIES
+from shardwise.models.stage import StagePlace, keep_stage, planned_ends
+from shardwise.spec.support.splits import PLANNED_STAGES
 from shardwise.train.loss import LossModule, Targets
 from shardwise.train.precision import TYPES
 from tests.dist.test_slices import toy
@@ -26,7 +26,7 @@ def root_of(family: str, place: StagePlace, changes: dict[str, Any]) -> LossModu
     """The same random model, cut to a stage."""
     anatomy = find_anatomy(toy(family, **SCALED.get(family, {}), **changes))
     if place.count > 1:
-        keep_stage(anatomy, place)
+        keep_stage(anatomy, place, planned_ends(anatomy))
     types, first = TYPES["fp32"], place.blocks.start
     return LossModule(anatomy, types=types, chunk=16, first_block=first, makes_loss=place.is_last)
 
@@ -75,7 +75,7 @@ def compare_families(families: tuple[str, ...], changes: dict[str, Any]) -> dict
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_family_computes_the_same_in_stages(tied) -> None:
-    found = run_world(1, compare_families, installed(STAGED_FAMILIES), {"tie_word_embeddings": tied})[0]
+    found = run_world(1, compare_families, installed(PLANNED_STAGES), {"tie_word_embeddings": tied})[0]
     for family, (loss, gradient, name) in found.items():
         assert loss <= 1e-6, family
         assert gradient <= 1e-5, f"{family}: {name}"

@@ -43,7 +43,7 @@ def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
     """
     torch.set_num_threads(1)
     context = multiprocessing.get_context("fork")
-    port = _free_port()
+    port = free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     ranks = [
         context.Process(target=_rank, args=(rank, size, port, pipes[rank][1], work, arguments)) for rank in range(size)
@@ -81,12 +81,7 @@ def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:
 
 
 def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
-    os.environ["OMP_NUM_THREADS"] = "1"
-    # The first call after a fork makes torch's thread pool anew, and autograd's threads must not be two to make it.
-    torch.set_num_threads(1)
+    join_ranks(rank, size, port)
     try:
         # Plain pickle copies tensors; a pipe's own `send` would share memory that dies with this process.
         pipe.send_bytes(pickle.dumps(("result", work(*arguments))))
@@ -99,7 +94,18 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
         os._exit(0)
 
 
-def _free_port() -> int:
+def join_ranks(rank: int, size: int, port: int) -> None:
+    """Makes a forked process a rank, which meets the others when it first joins their group."""
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    os.environ["OMP_NUM_THREADS"] = "1"
+    # The first call after a fork makes torch's thread pool anew, and autograd's threads must not be two to make it.
+    torch.set_num_threads(1)
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -139,5 +145,9 @@ def toy_model(
         **changes,
     }
     config = AutoConfig.for_model(family, **settings)
-    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    for name, buffer in model.named_buffers():
+        if name.endswith("bias"):  # corrects what a router chooses, and begins as zero
+            torch.nn.init.normal_(buffer, std=0.1)
+    model.save_pretrained(folder)
     return folder

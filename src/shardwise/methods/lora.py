@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from shardwise.spec.adapters.targets import NEVER_ADAPTED
 from shardwise.spec.job.keys import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
@@ -59,10 +60,21 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision:
         The PEFT model.
     """
     config = peft_config(lora)
+    kind: Any = model.config
+    if lora.target_modules == "all-linear":
+        config.exclude_modules = sorted(NEVER_ADAPTED.get(kind.model_type, ())) or None
     config.base_model_name_or_path = base_model
     config.revision = revision
+    config.exclude_modules = _without_sums(model) if lora.target_modules == "all-linear" else None
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     return _wrapped(model, config)
+
+
+def _without_sums(model: nn.Module) -> list[str] | None:
+    """Names of routers that are linear layers: they give several results, to which PEFT would add its product."""
+    around = [(name, module) for name, module in model.named_modules() if hasattr(module, "experts")]
+    children = ((f"{name}.{key}", child) for name, module in around for key, child in module.named_children())
+    return [name for name, child in children if isinstance(child, nn.Linear) and type(child) is not nn.Linear] or None
 
 
 def _wrapped(model: nn.Module, config: Any) -> Any:

@@ -101,10 +101,12 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, between, a, *weights, *scales, *b)
         ctx.scaling, ctx.ranks, ctx.trained = scaling, [half.shape[0] for half in halves], halves[0].dtype
         ctx.layers = layers
-        return tuple(
-            sum_of_products([rows, part], [_matrix(*frozen).t(), half.t()], bias).view(*x.shape[:-1], -1)
+        # No views, where there is none to take: Llama 4 adds to a result in place.
+        made = (
+            sum_of_products([rows, part], [_matrix(*frozen).t(), half.t()], bias)
             for *frozen, bias, part, half in zip(layers, weights, scales, biases, parts, b, strict=True)
         )
+        return tuple(one if x.ndim == 2 else one.view(*x.shape[:-1], -1) for one in made)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

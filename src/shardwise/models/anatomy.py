@@ -35,8 +35,12 @@ def find_anatomy(model: nn.Module) -> Anatomy:
     """The parts of a causal language model from transformers. Raises UnsupportedError: it does not have one embedding,
     one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
-    embedding, head = hugging_face.get_input_embeddings(), hugging_face.get_output_embeddings()
+    embedding = hugging_face.get_input_embeddings()
+    if not hasattr(model, hugging_face.base_model_prefix):  # of Llama 4 it is the name inside a larger model
+        around = (name for name, child in model.named_children() if embedding in set(child.modules()))
+        hugging_face.base_model_prefix = next(around, hugging_face.base_model_prefix)
     backbone = getattr(model, hugging_face.base_model_prefix, None)
+    head = hugging_face.get_output_embeddings() or _last_linear(model)
     if embedding is None or head is None or not isinstance(backbone, nn.Module):
         raise UnsupportedError(
             f"{type(model).__name__} is not a causal language model with an embedding, a backbone and a head; "
@@ -46,7 +50,7 @@ def find_anatomy(model: nn.Module) -> Anatomy:
         model=model,
         backbone=backbone,
         embedding=embedding,
-        blocks=find_blocks(backbone, num_layers=hugging_face.config.num_hidden_layers),
+        blocks=find_blocks(backbone, num_layers=getattr(hugging_face.config, "num_hidden_layers", None)),
         head=head,
         tied=head.weight is embedding.weight,
         plain_head=all(getattr(hugging_face.config, key, None) in (None, 1, 1.0) for key in LOGIT_TRANSFORMS),
@@ -59,28 +63,42 @@ def drops_out(model: nn.Module) -> bool:
     return by_module or config_drops_out(cast(Any, model).config.to_dict())
 
 
-def find_blocks(backbone: nn.Module, *, num_layers: int) -> nn.ModuleList:
-    """The list of a backbone's blocks, those that a stage lets pass included. Raises UnsupportedError: there is no one
-    list of them."""
-    lists = [m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == num_layers]
-    outermost = [m for m in lists if not any(m is not other and m in set(other.modules()) for other in lists)]
-    if len(outermost) != 1:
-        raise UnsupportedError(
-            f"{type(backbone).__name__} has {len(outermost)} lists of {num_layers} blocks; expected exactly one. "
-            "This architecture is not trained by this version"
-        )
-    return outermost[0]
+def _last_linear(model: nn.Module) -> nn.Module | None:
+    """A linear layer beside the backbone, where a model does not say which is its head."""
+    linear = [module for module in model.children() if isinstance(module, nn.Linear)]
+    return linear[0] if len(linear) == 1 else None
+
+
+#: What families call their list of blocks.
+_BLOCKS = ("layers", "h", "blocks", "layer", "block")
+
+
+def find_blocks(backbone: nn.Module, *, num_layers: int | None) -> nn.ModuleList:
+    """The list of a backbone's blocks, those that a stage lets pass included: the one as long as the configuration says
+    (`num_layers`), or the one that is called like one. Raises UnsupportedError: there is no one list of them."""
+    lists = {name: m for name, m in backbone.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    inner = {id(below) for m in lists.values() for below in m.modules() if below is not m}
+    outermost = {name: m for name, m in lists.items() if id(m) not in inner}
+    counted = [m for m in outermost.values() if len(m) == num_layers]
+    named = [m for name, m in outermost.items() if name.rpartition(".")[2] in _BLOCKS]
+    for found in (counted, named):
+        if len(found) == 1:
+            return found[0]
+    names = ", ".join(outermost) or "none"
+    raise UnsupportedError(
+        f"{type(backbone).__name__} has the lists of modules {names}, none of which alone is its decoder's blocks. "
+        "This architecture is not trained by this version"
+    )
 
 
 def tensor_plan(config: Any) -> dict[str, str]:
     """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style. Raises
-    UnsupportedError: there is no plan, or it names modules outside the blocks."""
+    UnsupportedError: there is no plan of the blocks, nor one of their experts."""
     stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
-    # transformers 5.17 adds a tied embedding to the plan; embedding and head are sliced by rows here, whatever is said.
-    plan = {name: style for name, style in stated.items() if not style.startswith("embedding")}
-    blocks = {name.partition(".*.")[0] for name in plan}
-    if len(blocks) != 1:
+    # Embedding and head are sliced by rows here, whatever is said.
+    plan = {inside: style for name, style in stated.items() if (inside := name.partition(".*.")[2])}
+    if not plan and not getattr(config, "base_model_ep_plan", None):
         raise UnsupportedError(
             f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"
         )
-    return {name.partition(".*.")[2]: style for name, style in plan.items()}
+    return plan

@@ -22,6 +22,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise.catalog.models import known_models
 from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
+from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers, without_wrappers
 from shardwise.models.keys import Keys
 from shardwise.models.nf4 import NF4Linear
 from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
@@ -33,9 +34,6 @@ Kin = dict[str, list[str]]
 
 #: What `materialise` is.
 Materialise = Callable[..., None]
-
-#: Adapter wrappers put these parts into the names of weights that exist in the base model.
-_WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 
 
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
@@ -170,7 +168,7 @@ def materialise(
         weights: the folder to read from, its tensors called as the model calls them (`Keys`).
         initialise: (parameter name, global shape) -> what makes the whole initial value of a parameter that the folder
             does not have (adapters), or None for one that it must have. One such value exists at a time.
-        elsewhere: parameters that other pipeline stages hold: their weights may stand in the folder.
+        elsewhere: parameters and buffers that other pipeline stages hold: they may stand in the folder.
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
     Raises ModelError: the folder lacks a weight, has one too many, one of another shape, one with NaN or infinity, or
@@ -181,14 +179,15 @@ def materialise(
     kin = kin or kin_of(model)
     stored = {id(p): _stored_name(p, kin, weights, model) for p in places if fresh[id(p)] is None}
     shapes = {stored[id(p)]: p.shape for p in places if id(p) in stored}
-    aliases = {name for p in places for name in map(_base_name, p.names)}
+    aliases = {name for p in places for name in map(without_wrappers, p.names)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    others = {_base_name(name) for name in elsewhere}
+    others = {without_wrappers(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
     # Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved.
     patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
     passed_over = {name for name in weights.names if any(re.search(pattern, name) for pattern in patterns)}
-    check_names(weights, expected=shapes, ignored=aliases | others | passed_over)
+    buffers = names_in_files(saved_buffers(model), model)
+    check_names(weights, expected=shapes, ignored=aliases | others | passed_over | buffers)
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
     for place in places:
@@ -204,8 +203,8 @@ def materialise(
         found = _fill(place, device=device, read=read)
         if make is None and found is not None:
             bounds[stored[id(place)]] = found
-    check_finite(weights, bounds)
     _move_buffers(model, buffer_device or device)
+    check_finite(weights, bounds | {name: ends.to(device) for name, ends in fill_buffers(model, weights).items()})
 
 
 def load_wide(folder: Path, *, dtype: torch.dtype) -> nn.Module:
@@ -272,19 +271,12 @@ def _quantise_stack(
     return bounds_of(torch.stack(bounds)) if bounds else None
 
 
-def _base_name(name: str) -> str:
-    name = name.removesuffix(ELEMENTS)
-    for part in _WRAPPER_PARTS:
-        name = name.replace(part, "")
-    return name
-
-
 def kin_of(model: nn.Module) -> Kin:
     """The names of a model's weights that stand for one tensor of its folder. A trained copy of a tied head has no
     alias of its own, but its original has one: perhaps another stage's, so that these are names of the whole model."""
     kin: Kin = {}
     for place in _places(model):
-        names = list(map(_base_name, place.names))
+        names = list(map(without_wrappers, place.names))
         for name in names:
             kin.setdefault(name, []).extend(names)
     return kin
@@ -292,7 +284,7 @@ def kin_of(model: nn.Module) -> Kin:
 
 def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) -> str:
     """The name of the folder's tensor for a parameter: one of its aliases, with or without the backbone's prefix."""
-    candidates = [alias for name in place.names for alias in kin[_base_name(name)]]
+    candidates = [alias for name in place.names for alias in kin[without_wrappers(name)]]
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     candidates += [name.removeprefix(prefix) for name in candidates]
     return next((name for name in candidates if name in weights.names), candidates[0])

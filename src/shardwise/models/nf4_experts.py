@@ -81,7 +81,7 @@ class NF4Stack:
 def quantise_experts(model: nn.Module, *, dtype: torch.dtype) -> None:
     """Puts bytes in the place of the frozen stacks of experts of a model, with adapters or without, that have whole
     blocks of 64: of what they hold, or on the meta device nothing yet. They compute in `dtype`."""
-    for _, outer in mixtures(model):
+    for outer in (mixture.experts for mixture in mixtures(model)):
         held = innermost(outer)
         stacks = [
             NF4Stack(name=name, shape=(parameter.shape[1], parameter.shape[2]), dtype=dtype)
@@ -112,8 +112,8 @@ def innermost(experts: nn.Module) -> nn.Module:
 
 def experts_and_back(model: nn.Module, *, dtype: torch.dtype) -> None:
     """Puts what training computes with, in `dtype`, in the place of a model's stacks of experts."""
-    for _, experts in mixtures(model):
-        for name, whole in stacks_of(innermost(experts)):
+    for mixture in mixtures(model):
+        for name, whole in stacks_of(innermost(mixture.experts)):
             stack = NF4Stack(name=name, shape=(whole.shape[1], whole.shape[2]), dtype=dtype)
             for matrix in whole.data:
                 matrix.copy_(stack.written_out(*stack.quantise([matrix]))[0])

@@ -1,10 +1,12 @@
-"""Which expert a token goes to: decided in float32, and balanced over the global batch where a model asks for it."""
+"""Which expert a token goes to: decided in float32 and without noise, and balanced over the global batch where a model
+asks for it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -36,9 +38,9 @@ class Balance:
 
     @classmethod
     def of(cls, config: Any, *, device: torch.device) -> Balance | None:
-        """Of a transformers configuration; None where it asks for none."""
+        """Of a transformers configuration; None where it asks for none, or the family's code has no such loss."""
         coefficient = getattr(config, "router_aux_loss_coef", 0.0)
-        if not getattr(config, "output_router_logits", False) or not coefficient:
+        if not getattr(config, "output_router_logits", False) or not coefficient or not _balances(config):
             return None
         number = getattr(config, "num_local_experts", None) or config.num_experts
         return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
@@ -61,6 +63,13 @@ class Balance:
             self.seen += torch.stack([routes.double(), probabilities[real].double().sum(0)])
             return scores
         return _Attached.apply(scores, (probabilities * real.unsqueeze(1)) @ self.pull)  # pyright: ignore[reportReturnType]
+
+
+def _balances(config: Any) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    code = sys.modules[MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__module__]
+    return hasattr(code, "load_balancing_loss_func")
 
 
 class _Attached(torch.autograd.Function):
@@ -90,30 +99,67 @@ class _Casts(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def mixtures(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """(router, experts) of each block that has them."""
+class Mixture(NamedTuple):
+    """A module that routes tokens to experts: `owner` calls `router` and hands what it chose to `experts`, which are
+    called with hidden states [tokens, width], indices and weights [tokens, top_k]."""
+
+    owner: nn.Module
+    router: nn.Module
+    experts: nn.Module
+
+
+def mixtures(model: nn.Module) -> Iterator[Mixture]:
+    """Those of a model; of most, the module that stands in the place of the MLP."""
     for module in model.modules():
         parts = dict(module.named_children())
         router = next((parts[name] for name in _ROUTERS if name in parts), None)
         if router is not None and "experts" in parts:
-            yield router, parts["experts"]
+            yield Mixture(module, router, parts["experts"])
 
 
 def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) -> None:
     """Makes routers decide in float32, whatever autocast and the stored types are, on operands rounded to the compute
-    type as in every layout; experts compute in that type, as autocast does for other matrices."""
-    for router, experts in mixtures(model):
+    type as in every layout; experts compute in that type, as autocast does for other matrices. No router draws noise,
+    which would differ between layouts."""
+    for owner, router, experts in mixtures(model):
+        for module in (owner, *router.modules()):
+            module.train = partial(_without_noise, module, module.train)
+            module.training = False
         router.forward = partial(_routed, router.forward, compute, balance)
         if compute != torch.float32:
             experts.forward = partial(_cast, experts.forward, compute)
 
 
+def noise_left_out(config: Any) -> str | None:
+    """What a configuration of transformers asks for that `route` leaves out, as a sentence; None where nothing is."""
+    noise = {key: value for key, value in config.to_dict().items() if "jitter" in key}
+    asked = [f"{key} {value:g}" for key, value in noise.items() if isinstance(value, float | int) and value > 0]
+    if not asked:
+        return None
+    return f"{config.model_type} routes without noise ({', '.join(asked)}), as in evaluation: ranks would draw other"
+
+
+def _without_noise(module: nn.Module, train: Callable[[bool], nn.Module], mode: bool = True) -> nn.Module:
+    """Switches what is inside, and leaves the module itself in evaluation."""
+    train(mode)
+    module.training = False
+    return module
+
+
 def _routed(
-    forward: Callable[..., Any], compute: torch.dtype, balance: Balance | None, hidden: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    forward: Callable[..., Any],
+    compute: torch.dtype,
+    balance: Balance | None,
+    hidden: torch.Tensor,
+    *args: Any,
+    **kw: Any,
+) -> Any:
     with torch.autocast(hidden.device.type, enabled=False), _Casts(("linear",), lambda a: a.to(compute).float()):
-        logits, scores, chosen = forward(hidden)
-    return logits, scores if balance is None else balance.attach(logits, scores, chosen), chosen
+        made = forward(hidden, *args, **kw)
+    if balance is None:
+        return made
+    logits, scores, chosen, *more = made
+    return logits, balance.attach(logits, scores, chosen), chosen, *more
 
 
 def _cast(forward: Callable[..., Any], compute: torch.dtype, *args: Any) -> torch.Tensor:

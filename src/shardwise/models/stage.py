@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -35,32 +35,116 @@ class StagePlace:
         return self.index == self.count - 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """What runs outside the blocks beside embedding and head: names of modules that hold weights.
+
+    Attributes:
+        before, behind: what stages behind the first, and before the last, do without.
+        joins: something changes embeddings before the first block, or hidden states behind the last norm: then stages
+            hand their blocks what was sent, whatever the code around them makes of it.
+        returned: how many values a block returns, in a tuple; 0: one tensor.
+    """
+
+    before: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+    joins: bool = True
+    returned: int = 0
+
+
 class PassOn(nn.Module):
-    """What stands where another stage's block or norm was: gives its first argument back."""
+    """What stands where another stage's block or norm was: gives its first argument back, in a tuple as long as
+    `returned` says. Beside the blocks of this stage it puts in, or takes out, what passes between stages.
 
-    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    Attributes:
+        received: what comes out instead of the first argument, where it is set.
+        keeps: the first argument is to be had by `taken`.
+    """
+
+    def __init__(self, *, returned: int = 0) -> None:
+        super().__init__()
+        self._returned = returned
+        self.received: torch.Tensor | None = None
+        self.keeps, self._kept = False, list[torch.Tensor]()
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
         """The residual stream, as it came."""
-        return hidden_states
+        if self.received is not None:
+            hidden_states, self.received = self.received, None
+        if self.keeps:
+            self._kept.append(hidden_states)
+        return (hidden_states, *[None] * (self._returned - 1)) if self._returned else hidden_states
+
+    def taken(self) -> torch.Tensor:
+        """What passed last; it is kept no longer."""
+        return self._kept.pop()
 
 
-def keep_stage(anatomy: Anatomy, place: StagePlace) -> None:
-    """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the embedding.
-    Raises UnsupportedError: transformers has no pipeline plan for the model, or one of another form."""
-    embedding, norm = outer_modules(anatomy)
-    for index in range(len(anatomy.blocks)):
+class Nothing(nn.Module):
+    """What stands where another stage's table was: zero, whatever is looked up."""
+
+    def forward(self, given: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        """A zero that is added to anything."""
+        return torch.zeros((), device=given.device)
+
+
+class Sent(NamedTuple):
+    """What a backbone returns that passes its blocks' stream on."""
+
+    last_hidden_state: torch.Tensor
+
+
+def keep_stage(anatomy: Anatomy, place: StagePlace, ends: Ends) -> None:
+    """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the
+    embedding."""
+    blocks, backbone = anatomy.blocks, anatomy.backbone
+    for index in range(len(blocks)):
         if index not in place.blocks:
-            anatomy.blocks[index] = PassOn()
-    if not place.is_first and not (place.is_last and anatomy.tied):
-        setattr(anatomy.backbone, embedding, None)
+            blocks[index] = PassOn(returned=ends.returned)
     if not place.is_first:
+        if not (place.is_last and anatomy.tied):
+            _replace(anatomy.model, anatomy.embedding, None)
         for name, nothing in _BEFORE_BLOCKS.items():
-            if hasattr(anatomy.backbone, name):
-                setattr(anatomy.backbone, name, nothing)
+            if hasattr(backbone, name):
+                setattr(backbone, name, nothing)
+        for module in map(anatomy.model.get_submodule, ends.before):
+            _replace(anatomy.model, module, Nothing() if isinstance(module, nn.Embedding) else PassOn())
+        if ends.joins:
+            _put_in(backbone, cast(PassOn, blocks[place.blocks.start - 1]))
     if not place.is_last:
-        setattr(anatomy.backbone, norm, PassOn())
-        for holder in anatomy.model.modules():
-            for name in [name for name, module in holder.named_children() if module is anatomy.head]:
-                setattr(holder, name, None)
+        for module in map(anatomy.model.get_submodule, ends.behind):
+            _replace(anatomy.model, module, PassOn())
+        _replace(anatomy.model, anatomy.head, None)
+        if ends.joins:
+            _take_out(backbone, cast(PassOn, blocks[place.blocks.stop]))
+
+
+def _put_in(backbone: nn.Module, last: PassOn) -> None:
+    """Makes the last block before a stage's own give what the stage received."""
+
+    def receive(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+        last.received = kwargs["inputs_embeds"]
+
+    backbone.register_forward_pre_hook(receive, with_kwargs=True)
+
+
+def _take_out(backbone: nn.Module, first: PassOn) -> None:
+    """Makes a backbone return what the stage's last block gave."""
+    first.keeps = True
+    backbone.register_forward_hook(lambda *_: Sent(first.taken()))
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module | None) -> None:
+    for holder in list(model.modules()):
+        for name in [name for name, module in holder.named_children() if module is old]:
+            setattr(holder, name, new)
+
+
+def planned_ends(anatomy: Anatomy) -> Ends:
+    """The final norm alone, as transformers plans the pipeline of a model. Raises as `outer_modules`."""
+    norm = getattr(anatomy.backbone, outer_modules(anatomy)[1])
+    names = (name for name, module in anatomy.model.named_modules() if module is norm)
+    return Ends(behind=(next(names),), joins=False)
 
 
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
@@ -74,3 +158,17 @@ def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
             f"{config.model_type} has no pipeline plan of embedding, blocks and norm in transformers; use fsdp"
         )
     return names[0], names[2]
+
+
+def final_norm(anatomy: Anatomy, *, width: int) -> nn.Module | None:
+    """The norm behind the blocks: of transformers' pipeline plan, or the last child of the module that holds the list
+    of blocks which has vectors of the stream's width alone."""
+    try:
+        behind = [getattr(anatomy.backbone, outer_modules(anatomy)[1], None)]
+    except UnsupportedError:
+        around = next(m for m in anatomy.backbone.modules() if anatomy.blocks in set(m.children()))
+        children = list(around.children())
+        behind = children[children.index(anatomy.blocks) + 1 :]
+    shapes = [(module, {tuple(p.shape) for p in module.parameters()}) for module in behind if module is not None]
+    normed = [module for module, found in shapes if found == {(width,)}]
+    return normed[-1] if normed else None

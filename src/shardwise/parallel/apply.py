@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from shardwise.parallel.compiled import apply_compile
 from shardwise.parallel.ddp import Buckets, apply_replication
-from shardwise.parallel.experts import apply_experts
+from shardwise.parallel.experts import apply_experts, stacks_of
 from shardwise.parallel.fsdp import apply_sharding, shard_experts
 from shardwise.parallel.gradients import Finish
-from shardwise.parallel.mesh import World
+from shardwise.parallel.mesh import World, side_by_side
 from shardwise.parallel.pipeline import Pipeline
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.saved_on_host import keep_saved_on_host
@@ -36,7 +37,7 @@ class Stage:
         root: the module whose forward is called; holds all parameters.
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
         width: hidden size.
-        experts: modules of experts inside the blocks.
+        experts: modules inside the blocks that route to experts -> their experts.
         parts: what tensor parallelism slices, or None.
         before, behind: what is called before the blocks and behind them, each a unit of sharding; none where tied.
         tied: names, in `root`, of parameters that another stage holds a copy of.
@@ -48,7 +49,7 @@ class Stage:
     width: int
     before: Sequence[nn.Module] = ()
     behind: Sequence[nn.Module] = ()
-    experts: Sequence[nn.Module] = ()
+    experts: Mapping[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
     parts: Parts | None = None
     tied: frozenset[str] = frozenset()
 
@@ -70,7 +71,7 @@ def parallelize(
             apply_tensor(stage.parts, mesh=world.mesh["tp"])
 
         if world.expert_mesh is not None:
-            apply_experts(stage.experts, mesh=world.expert_mesh["ep"])
+            apply_experts(stage.experts.values(), mesh=world.expert_mesh["ep"])
 
         # Recompute wraps the block's own forward, inside the hooks that gather weights and inside compilation.
         apply_recompute(stage.blocks, execution.recompute)
@@ -85,25 +86,29 @@ def parallelize(
 
         # Shard on the meta device, so that no rank ever holds more than its own shard.
         if execution.gathers_weights:
-            if world.expert_mesh is not None:
-                shard_experts(
-                    stage.experts,
-                    mesh=world.expert_mesh,
-                    layout=execution.layout,
-                    compute_dtype=compute_dtype,
-                    on_host=execution.parameters_on_host,
-                )
+            dealt = (
+                {p for e in stage.experts.values() for p in stacks_of(e).parameters()} if world.expert_mesh else set()
+            )
             apply_sharding(
                 stage.root,
                 blocks=stage.blocks,
                 before=stage.before,
                 behind=stage.behind,
-                replicas=world.replicas,
-                shards=world.shards,
+                mesh=_sharding(world),
                 layout=execution.layout,
                 compute_dtype=compute_dtype,
                 on_host=execution.parameters_on_host,
+                apart=dealt,
             )
+            if world.expert_mesh is not None:
+                shard_experts(
+                    stage.experts.values(),
+                    mesh=world.expert_mesh,
+                    layout=execution.layout,
+                    compute_dtype=compute_dtype,
+                    on_host=execution.parameters_on_host,
+                    dealt=dealt,
+                )
 
     materialise()
 
@@ -140,12 +145,21 @@ def parallelize(
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:
     """What is left to do after backward; `replicates` where neither DDP nor FSDP reduces over replicas."""
     named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
-    dealt = [] if world.expert_mesh is None else [p for stage in stages for m in stage.experts for p in m.parameters()]
     return Finish(
         trained=tuple(p for _, _, p in named),
         tied=tuple(p for stage, name, p in named if name in stage.tied),
         ends=world.pipes.ends if world.pipes is not None else None,
         replicas=world.data_group if replicates and world.data_group.size() > 1 else None,
-        dealt=frozenset(dealt),
+        dealt=_dealt(stages, world),
         expert_replicas=None if world.expert_mesh is None else world.expert_mesh["dp_mod_ep"].get_group(),
     )
+
+
+def _dealt(stages: Sequence[Stage], world: World) -> frozenset[nn.Parameter]:
+    """Parameters of experts that are dealt among data-parallel ranks."""
+    experts = [] if world.expert_mesh is None else [one for stage in stages for one in stage.experts.values()]
+    return frozenset(parameter for one in experts for parameter in stacks_of(one).parameters())
+
+
+def _sharding(world: World) -> DeviceMesh:
+    return side_by_side(world.replicas, world.shards) if world.replicas.size() > 1 else world.shards

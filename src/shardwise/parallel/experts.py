@@ -1,9 +1,11 @@
-"""Expert parallel: each rank holds some of the experts whole, and tokens travel to them and back (all-to-all)."""
+"""Expert parallel: each rank holds some of the experts whole, and tokens travel to them and back (all-to-all). Under
+tensor parallel, where each rank has all tokens, none travels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -13,7 +15,13 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
+from shardwise.parallel.tensor.collectives import Moves
 from shardwise.parallel.tensor.slices import Slicer
+
+
+def stacks_of(experts: nn.Module) -> nn.Module:
+    """The module that holds the stacked parameters, inside PEFT's wrappers."""
+    return cast(Any, experts).get_base_layer() if hasattr(experts, "get_base_layer") else experts
 
 
 def apply_experts(modules: Iterable[nn.Module], *, mesh: DeviceMesh) -> None:
@@ -21,10 +29,70 @@ def apply_experts(modules: Iterable[nn.Module], *, mesh: DeviceMesh) -> None:
     modules as in transformers, called with hidden states [tokens, width], indices and weights [tokens, top_k]."""
     slicer = Slicer(mesh)
     for module in modules:
-        held = cast(Any, module)
-        slicer.slice(module, {name: Shard(0) for name in module._parameters})
-        held.num_experts //= mesh.size()
-        module.forward = partial(_exchanged, module.forward, mesh.get_group(), held.num_experts)
+        own = _deal(module, slicer=slicer)
+        module.forward = partial(_exchanged, module.forward, mesh.get_group(), len(own))
+
+
+def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
+    """Likewise among tensor-parallel ranks, each of which has all tokens: results are summed over ranks. Experts that
+    are given all tokens once for each expert have no routes."""
+    own = _deal(module, slicer=slicer)
+    count = len(own) * slicer.mesh.size()
+    if len(signature(stacks_of(module).forward).parameters) > 1:
+        module.forward = partial(_own_routes, module.forward, own, moves)
+    else:
+        module.forward = partial(_own_rows, module.forward, own, count, moves)
+
+
+def _deal(module: nn.Module, *, slicer: Slicer) -> range:
+    """Leaves this rank its experts, which are counted in the answer. Adapters stay whole, and so do norms behind
+    experts: each rank adds a summand to their gradients."""
+    stacks: Any = stacks_of(module)
+    held = stacks.num_experts // slicer.mesh.size()
+    own = range(slicer.mesh.get_local_rank() * held, (slicer.mesh.get_local_rank() + 1) * held)
+    slicer.slice(stacks, {name: Shard(0) for name in stacks._parameters})
+    stacks.num_experts = held
+    for wrapper in module.modules():
+        if hasattr(wrapper, "get_delta_weight"):
+            for name in ("get_delta_weight", "get_delta_factors"):  # of which older versions of PEFT know the first
+                if hasattr(wrapper, name):
+                    vars(wrapper)[name] = partial(_of_own, getattr(wrapper, name), own)
+    if stacks is not module:
+        slicer.slice(module, {}, reads=[stacks])
+    return own
+
+
+def _of_own(made: Callable[..., Any], own: range, *args: Any) -> Any:
+    """What adapters add to the experts that are here: of one stack, or of its factors and their scale."""
+    added = made(*args)
+    if isinstance(added, torch.Tensor):
+        return added[own.start : own.stop]
+    return tuple(one[own.start : own.stop] if isinstance(one, torch.Tensor) else one for one in added)
+
+
+def _own_routes(
+    forward: Callable[..., torch.Tensor],
+    own: range,
+    moves: Moves,
+    hidden: torch.Tensor,
+    chosen: torch.Tensor,
+    scores: torch.Tensor,
+) -> torch.Tensor:
+    """Sends tokens through the experts that are here, and adds up what all ranks made."""
+    token, route = ((chosen >= own.start) & (chosen < own.stop)).nonzero(as_tuple=True)
+    made = forward(hidden[token], (chosen[token, route] - own.start).unsqueeze(1), hidden.new_ones(len(token), 1))
+    added = torch.zeros_like(hidden, dtype=torch.promote_types(made.dtype, scores.dtype))
+    added = added.index_add(0, token, made * scores[token, route].unsqueeze(1))
+    return moves.sum_to_whole(added).to(hidden.dtype)
+
+
+def _own_rows(
+    forward: Callable[..., torch.Tensor], own: range, count: int, moves: Moves, repeated: torch.Tensor
+) -> torch.Tensor:
+    """All tokens [experts * tokens, width], once for each expert."""
+    tokens = len(repeated) // count
+    made = forward(repeated[own.start * tokens : own.stop * tokens])
+    return moves.gather_sequence(made.unsqueeze(0), sliced_after=True).squeeze(0)
 
 
 def _exchanged(

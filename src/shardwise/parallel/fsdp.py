@@ -7,7 +7,7 @@ memory FSDP2 also serves a single rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -18,7 +18,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import Shard
 from torch.utils._pytree import tree_map_only
 
-from shardwise.parallel.mesh import side_by_side
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout, dim_of_shard
 from shardwise.spec.model.stages import unit_blocks
@@ -30,13 +29,13 @@ def apply_sharding(
     blocks: Sequence[nn.Module],
     before: Sequence[nn.Module] = (),
     behind: Sequence[nn.Module] = (),
-    replicas: DeviceMesh,
-    shards: DeviceMesh,
+    mesh: DeviceMesh,
     layout: Layout,
     compute_dtype: torch.dtype,
     on_host: bool = False,
+    apart: Iterable[nn.Parameter] = (),
 ) -> None:
-    """Shards a model in place over the ranks of `shards`, replicating over those of `replicas`.
+    """Shards a model in place over the last axis of `mesh`, replicating over the first of two.
 
     Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated parameters over
     `tp`, in the compute dtype; where reductions are postponed (`parallel/deferred_reduction.py`) that is float32 too.
@@ -46,20 +45,22 @@ def apply_sharding(
         before, behind: the embedding and what is called behind the blocks (norm, head), where they share no weight.
         compute_dtype: in which weights are gathered.
         on_host: weights, gradients and optimizer states stay in host memory.
+        apart: parameters that have a unit of their own (`shard_experts`).
     """
-    mesh = side_by_side(replicas, shards) if replicas.size() > 1 else shards
+    left_out = set(apart)
     shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     for module in (*before, *blocks, *behind):
         module.register_forward_hook(_return_no_view)  # before the hooks of FSDP2, which it is for
     units = [[blocks[index] for index in unit] for unit in unit_blocks(sizes, least=layout.min_num_params)]
     for unit in (*units, *([list(before)] if before else ())):
-        shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=layout.reshard_after_forward)
+        modules = unit[0] if len(unit) == 1 else unit
+        shard(modules, reshard_after_forward=layout.reshard_after_forward, ignored_params=left_out or None)
     # The head's weights, and the root's, are needed last in forward and first in backward: they stay gathered between.
     if behind:
         shard(list(behind), reshard_after_forward=False)
     behinds = {parameter for module in behind for parameter in module.parameters()}
-    shard(root, reshard_after_forward=False, ignored_params=behinds or None)
+    shard(root, reshard_after_forward=False, ignored_params=behinds | left_out or None)
     if layout.prefetch > 1:  # units in either direction; FSDP2's default is one
         firsts, ahead = [cast(FSDPModule, unit[0]) for unit in units], layout.prefetch
         for index, unit in enumerate(firsts):
@@ -71,14 +72,21 @@ def apply_sharding(
 
 
 def shard_experts(
-    experts: Sequence[nn.Module], *, mesh: DeviceMesh, layout: Layout, compute_dtype: torch.dtype, on_host: bool = False
+    experts: Iterable[nn.Module],
+    *,
+    mesh: DeviceMesh,
+    layout: Layout,
+    compute_dtype: torch.dtype,
+    on_host: bool = False,
+    dealt: Collection[nn.Parameter],
 ) -> None:
-    """Shards experts that are dealt among ranks, before the blocks around them, which then leave them out; `mesh` has
-    the axes of experts. Their gradients are divided by as many ranks as all others."""
+    """Shards experts that are `dealt` among ranks, which the blocks around them leave out; adapters on them are the
+    blocks'. `mesh` has the axes of experts. Their gradients are divided by as many ranks as all others."""
     over = mesh["dp_outer", "dp_mod_ep"] if layout.dp_shard > 1 and layout.dp_replicate > 1 else mesh["dp_mod_ep"]
     shard = _shard(over, compute_dtype=compute_dtype, on_host=on_host)
     for module in experts:
-        shard(module, reshard_after_forward=layout.reshard_after_forward)
+        others = {parameter for parameter in module.parameters() if parameter not in dealt}
+        shard(module, reshard_after_forward=layout.reshard_after_forward, ignored_params=others or None)
         sharded = cast(FSDPModule, module)
         sharded.set_gradient_divide_factor(float(layout.data_world_size))
         # gloo does not scale as it reduces; where there is nothing to reduce torch divides anyway

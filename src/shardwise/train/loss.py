@@ -143,7 +143,14 @@ def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None
 def _behind_backbone(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which the
     backbone returns what it is given."""
-    from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
+    from transformers.modeling_outputs import BaseModelOutput
+
+    class Output(BaseModelOutput):
+        """What backbones give beside hidden states is passed on by heads, and not there."""
+
+        def __getattr__(self, name: str) -> None:
+            if name.startswith("__"):
+                raise AttributeError(name)
 
     rest: Any = copy.copy(model)
     rest._modules = {name: module for name, module in model._modules.items() if name != rest.base_model_prefix}

@@ -17,14 +17,15 @@ from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters, initial_adapter, start_magnitudes
 from shardwise.methods.lora_products import join_products
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy, tensor_plan
-from shardwise.models.built.shape import shape_of
+from shardwise.models.buffers import saved_buffers, stored_types
+from shardwise.models.built.shape import seen_ends, shape_of
 from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.routing import Balance, mark_real, mixtures, route
-from shardwise.models.stage import StagePlace, keep_stage, outer_modules
+from shardwise.models.stage import Ends, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.context import NAME as CONTEXT
@@ -38,6 +39,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
 from shardwise.spec.support.rows import in_nf4
+from shardwise.spec.support.splits import PLANNED_STAGES
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import agree_on_model
 from shardwise.train.loss import LossModule
@@ -143,6 +145,7 @@ def build_model(
         source=source,
         keys=keys,
         saved_dtype=saved_dtype,
+        kept=stored_types(parts[0].buffers, parts[0].model, weights),
         chat_template=chat_template,
         ends=ends,
         local_base=named if is_local else None,
@@ -184,7 +187,11 @@ def spread_parts(
         shape=shape,
         spread=spread,
         drops=drops,
-        result=replace(result, parameters=[named for part in parts for named in part.model.named_parameters()]),
+        result=replace(
+            result,
+            parameters=[named for part in parts for named in part.model.named_parameters()],
+            buffers=[named for part in parts for named in saved_buffers(part.model).items()],
+        ),
         ownership=Ownership(world=world, copies=frozenset(name for part in parts for name in part.copies)),
         elements=parts[0].elements,
         content=content,
@@ -194,13 +201,14 @@ def spread_parts(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart:
-    """The model, or one stage of it, on the meta device; `elsewhere` are weights of other stages, `copies` weights they
-    own; the rest as in `TrainedModel`."""
+    """The model, or one stage of it, on the meta device; `buffers`: of the whole model, that are saved; `elsewhere` are
+    weights of other stages, `copies` weights they own; the rest as in `TrainedModel`."""
 
     model: nn.Module
     adapters: Any
     stage: Stage
     elements: dict[str, int]
+    buffers: dict[str, torch.dtype]
     kin: Kin
     elsewhere: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
@@ -239,9 +247,12 @@ def _part(
     anatomy = find_anatomy(model)
     kin, ends = kin_of(model), _shared_ends(anatomy)
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    before = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: buffer.dtype for name, buffer in saved_buffers(model).items()}
+    before = {*buffers, *(name for name, _ in model.named_parameters(remove_duplicate=False))}
+    names = {id(module): name for name, module in model.named_modules()}
+    norm = names.get(id(final_norm(anatomy, width=shape.hidden_size)), "")
     if place.count > 1:
-        keep_stage(anatomy, place)
+        keep_stage(anatomy, place, _ends(anatomy, shape))
     root = LossModule(
         anatomy,
         types=types,
@@ -256,6 +267,7 @@ def _part(
     blocks = [anatomy.blocks[index] for index in place.blocks]
     if balance is not None:
         mark_real(blocks, balance)
+    experts = {mixture.owner: mixture.experts for block in blocks for mixture in mixtures(block)}
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return ModelPart(
         model=model,
@@ -267,13 +279,16 @@ def _part(
             blocks=blocks,
             width=anatomy.backbone.config.hidden_size,  # pyright: ignore
             **_outside(anatomy, root, place),
-            experts=[experts for block in blocks for _, experts in mixtures(block)],
-            parts=_slicing(anatomy, place, root=root, blocks=blocks) if execution.layout.tp > 1 else None,
+            experts=experts,
+            parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
         ),
         elements=elements,
+        buffers=buffers,
         kin=kin,
-        elsewhere=frozenset(before - {name for name, _ in model.named_parameters(remove_duplicate=False)}),
+        elsewhere=frozenset(
+            before.difference(saved_buffers(model), dict(model.named_parameters(remove_duplicate=False)))
+        ),
         copies=frozenset(shared) if place.is_last else frozenset(),
     )
 
@@ -287,6 +302,13 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
         norm = [anatomy.backbone.get_submodule(outer_modules(anatomy)[1])]
     behind = [] if root.head_loss is None else [*norm, root.head_loss]
     return {"before": [anatomy.embedding] if place.is_first else [], "behind": behind}
+
+
+def _ends(anatomy: Anatomy, shape: ModelShape) -> Ends:
+    """What runs outside the blocks: as transformers plans a family of the catalogue, or as a forward is seen to go."""
+    if shape.built is None and shape.family in PLANNED_STAGES:
+        return planned_ends(anatomy)
+    return seen_ends(anatomy.model.config)
 
 
 def _shared_ends(anatomy: Anatomy) -> set[int]:
@@ -322,13 +344,16 @@ def attention_of(execution: Execution) -> str:
     return CONTEXT if execution.layout.cp > 1 else execution.attn_implementation
 
 
-def _slicing(anatomy: Anatomy, place: StagePlace, *, root: LossModule, blocks: list[nn.Module]) -> Parts:
+def _slicing(
+    anatomy: Anatomy, place: StagePlace, *, root: LossModule, experts: dict[nn.Module, nn.Module], norm: str
+) -> Parts:
     """The parts of a stage that tensor parallelism slices."""
     return Parts(
         plan=tensor_plan(anatomy.model.config),
         embedding=anatomy.embedding if place.is_first or (place.is_last and anatomy.tied) else None,
-        blocks=blocks,
-        norm=anatomy.backbone.get_submodule(outer_modules(anatomy)[1]),
+        blocks=[anatomy.blocks[index] for index in place.blocks],
+        experts=experts,
+        norm=anatomy.model.get_submodule(norm),
         head=anatomy.head if place.is_last else None,
         compares=root.head_loss is not None and root.head_loss.takes_slices,
         drops=root.training and drops_out(anatomy.model),

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from shardwise import __version__
 from shardwise.catalog.probe import version_of
 from shardwise.errors import InputError, RunDirectoryError
+from shardwise.models.routing import noise_left_out
 from shardwise.parallel.mesh import join_world, own_device
 from shardwise.spec.begin import is_to_wait, wait_to_begin
 from shardwise.spec.cluster import Cluster
@@ -128,8 +129,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     if start:  # the schedule goes on where it was
         composed.schedule.last_epoch = start - 1
         composed.schedule.step()
-    if not moves(composed.schedule, total_steps=total):
-        journal.warn("the learning rate is 0 in every step, all of which are warm-up: nothing will be trained")
+    _warn(composed, journal=journal)
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch, composed.data)
     if world.is_first:
@@ -145,6 +145,14 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     with journal.progress.patient():
         _finish(composed, outcome, run=run, hardware=hardware.name, journal=journal, seconds=seconds)
     return outcome
+
+
+def _warn(composed: Build, *, journal: Journal) -> None:
+    """Of what this training does otherwise than its user may think."""
+    if not moves(composed.schedule, total_steps=composed.batches.total_steps):
+        journal.warn("the learning rate is 0 in every step, all of which are warm-up: nothing will be trained")
+    if (left_out := noise_left_out(composed.model.result.model.config)) is not None:
+        journal.warn(left_out)
 
 
 def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, MemoryForecast, int | None]:

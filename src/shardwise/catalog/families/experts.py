@@ -58,6 +58,11 @@ def changed(matrices: Matrices, *, router: bool = False, stacks: bool = False, *
     return lambda d: tuple(replace(m, **changes) if (stacks if m.stacked else router) else m for m in matrices(d))
 
 
+def whole(matrices: Matrices) -> Matrices:
+    """The same matrices, which transformers' plan does not slice."""
+    return lambda d: tuple(replace(m, whole=True) for m in matrices(d))
+
+
 def together(*parts: Matrices) -> Matrices:
     """All of them: experts, and what runs for every token."""
     return lambda d: tuple(matrix for part in parts for matrix in part(d))

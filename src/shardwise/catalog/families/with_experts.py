@@ -14,6 +14,7 @@ from shardwise.catalog.families.experts import (
     interleaved,
     shared_gate,
     together,
+    whole,
 )
 from shardwise.catalog.families.family import BIASED_FINAL_NORM, COMMON, LLAMA, Family, config
 from shardwise.spec.model.shape import Norm
@@ -71,6 +72,9 @@ _LATENT: dict[str, Any] = {
     "attention": blocks.latent_attention,
     "norms": blocks.latent_norms,
 }
+_WHOLE_LATENT: dict[str, Any] = {**_LATENT, "attention": whole(blocks.latent_attention)}
+#: Of families whose attention transformers' tensor-parallel plans leave out, or slice in another way.
+_WHOLE_ATTENTION = whole(blocks.LLAMA_ATTENTION)
 _LOCAL_EXPERTS = experts("mlp", count="num_local_experts")
 _LOCAL_EXPERTS_WITH_ROUTER = experts("mlp", router="router", count="num_local_experts")
 
@@ -92,8 +96,9 @@ EXPERTS: dict[str, Family] = {
             **config(lm_head_bias=False),
         },
         numbers=_LOCAL,
+        attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
-        experts=changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, adaptable=True),
+        experts=_LOCAL_EXPERTS_WITH_ROUTER,
         norms=blocks.LAYER_NORMS,
         norm_kind="layer",
         final_norm=BIASED_FINAL_NORM,
@@ -106,6 +111,7 @@ EXPERTS: dict[str, Family] = {
         },
         **_CALLED_LOCAL,
         numbers=_ROUTED,
+        attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=experts("mlp"),
         bare_experts="qwen2_moe",
@@ -115,6 +121,7 @@ EXPERTS: dict[str, Family] = {
     "granitemoe": Family(
         defaults={**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "logits_scaling": 1.0},
         numbers=_LOCAL,
+        attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=experts("block_sparse_moe", router="router", count="num_local_experts"),
         scales_stream=True,
@@ -132,7 +139,7 @@ EXPERTS: dict[str, Family] = {
         attention=blocks.separate(bias=blocks.flag("qkv_bias"), output_bias=blocks.never),
         experts=together(
             experts("mlp", width="moe_intermediate_size"),
-            blocks.gated("mlp.shared_expert", width=lambda d: d.numbers["shared_expert_intermediate_size"]),
+            whole(blocks.gated("mlp.shared_expert", width=lambda d: d.numbers["shared_expert_intermediate_size"])),
             shared_gate,
         ),
         placement=every_few,
@@ -168,9 +175,7 @@ EXPERTS: dict[str, Family] = {
         mlp=blocks.gated("feed_forward", width=lambda d: d.numbers["intermediate_size_mlp"]),
         experts=together(
             changed(
-                changed(
-                    experts("feed_forward", router="router", count="num_local_experts"), router=True, adaptable=True
-                ),
+                experts("feed_forward", router="router", count="num_local_experts"),
                 stacks=True,
                 transposed=True,
                 runs_all=True,
@@ -189,6 +194,7 @@ EXPERTS: dict[str, Family] = {
         },
         **_CALLED_PLAIN,
         numbers=_LOCAL,
+        attention=_WHOLE_ATTENTION,
         mlp=blocks.nothing,
         experts=changed(
             changed(_LOCAL_EXPERTS_WITH_ROUTER, router=True, stacks=True, bias=True), stacks=True, transposed=True
@@ -209,7 +215,7 @@ EXPERTS: dict[str, Family] = {
             **config(num_experts_per_tok=8, moe_intermediate_size=2048, first_k_dense_replace=3),
         },
         keys={"n_routed_experts": "num_local_experts"},
-        **_LATENT,
+        **_WHOLE_LATENT,
     ),
     "glm4_moe": Family(
         defaults={

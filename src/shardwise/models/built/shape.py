@@ -1,6 +1,8 @@
 """The shape of a model whose family has no row in the catalogue, read from a build on the meta device.
 
-One forward is run without numbers (`programs/model_shape.py`). A model's own Python code is never run.
+One forward is run without numbers (`programs/model_shape.py`). Blocks of attention and an MLP are recognised, and have
+rules for what they save (`roles.py`); of all others parameters are counted (`generic.py`). A model's own Python code is
+never run.
 """
 
 from __future__ import annotations
@@ -25,16 +27,21 @@ from shardwise.catalog.stated import (
 )
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
+from shardwise.models.built.ends import read_ends
+from shardwise.models.built.generic import generic_shape
 from shardwise.models.built.outside import Outside, read_outside
 from shardwise.models.built.roles import Block, attention_of, read_block
 from shardwise.models.built.sliced import slices_alike
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
+from shardwise.models.stage import Ends
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split
-from shardwise.spec.support.splits import EXPERT_FAMILIES
 
-#: Keys by which configurations say how many experts there are.
-_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
+#: Families that transformers lists as causal language models, of which its lists of encoders and of encoder-decoders
+#: do not say what they are.
+_BESIDE_TEXT = ("vision_config", "audio_config")
+_ENCODERS = ("bert-generation", "xlnet")
+_BEHIND_ENCODERS = ("trocr", "whisper", "prophetnet")
 
 
 def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
@@ -61,7 +68,7 @@ def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
 
 
 class _Reading:
-    """One model, built and watched once."""
+    """One model, built and watched once. `seen`: its forward, where that can be followed without numbers."""
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         self._data, self._file = data, file
@@ -71,10 +78,18 @@ class _Reading:
             self._seen = _watched(self._anatomy)
 
     def shape(self) -> ModelShape:
+        """What is known of it. Raises UnsupportedError: it is no causal decoder."""
+        storage = storage_type(self._data, file=self._file)
+        if self._seen is not None:
+            try:
+                return self._recognised(self._seen, storage)
+            except UnsupportedError:  # by any part of it
+                pass
+        return generic_shape(self._anatomy, self._config, self._data, seen=self._seen, storage=storage)
+
+    def _recognised(self, seen: Seen, storage: str) -> ModelShape:
         """What was seen, as a shape. Raises UnsupportedError: something is not understood."""
-        anatomy, seen = self._anatomy, self._seen
-        for block in seen.blocks:
-            attention_of(block)  # before all else: what has none is no model of this kind
+        anatomy = self._anatomy
         _refuse_unread(anatomy, seen)
         blocks = [read_block(block, seen) for block in seen.blocks]
         outside = read_outside(anatomy, seen)
@@ -101,13 +116,12 @@ class _Reading:
             norm=_only(frozenset[Any]().union(*(block.norm_kinds for block in blocks), outside.norm_kinds), "norms"),
             tied=anatomy.tied,
             head_bias=outside.head_bias,
-            storage_dtype=storage_type(self._data, file=self._file),
+            storage_dtype=storage,
             sliding_window=window,
             norms=norms,
             activation=first.activation,
             attention_softcap=first.capped,
             partial_rotary=first.copies_queries,
-            scales_stream=hasattr(anatomy.backbone, "embedding_multiplier"),
             parallel_residual=first.parallel,
             plain_head=anatomy.plain_head and outside.plain_head,
             other_blocks=tuple(
@@ -124,7 +138,7 @@ class _Reading:
             drops_out=drops_out(anatomy.model),
             drops_stream=drops_stream(self._config.to_dict()),
             drops_scores=drops_scores(self._config.to_dict()),
-            built=self._splits(blocks, outside),
+            built=self._splits(seen, blocks, outside),
         )
 
     def _positions(self) -> int:
@@ -133,47 +147,73 @@ class _Reading:
             raise UnsupportedError("its configuration does not say how many positions it has (max_position_embeddings)")
         return found
 
-    def _splits(self, blocks: list[Block], outside: Outside) -> tuple[Split, ...]:
-        # What drops out between embedding and blocks leaves no trace here, and each stage would do it again.
-        way: Split = "stages without dropout" if drops_out(self._anatomy.model) else "stages"
-        sliced = outside.ended and slices_alike(self._anatomy, self._seen, blocks)
-        told = all(DOCUMENTS in attention_of(block).words for block in self._seen.blocks)
-        found: dict[Split, bool] = {way: outside.staged, "slices": sliced, "documents": told}
+    def _splits(self, seen: Seen, blocks: list[Block], outside: Outside) -> tuple[Split, ...]:
+        sliced = outside.ended and slices_alike(self._anatomy, seen, blocks)
+        told = all(DOCUMENTS in attention_of(block).words for block in seen.blocks)
+        found: dict[Split, bool] = {"stages": self._is_staged(seen), "slices": sliced, "documents": told}
         return tuple(split for split, holds in found.items() if holds)
+
+    def _is_staged(self, seen: Seen) -> bool:
+        try:
+            read_ends(self._anatomy, seen)
+        except UnsupportedError:
+            return False
+        return True
+
+
+def seen_ends(config: Any) -> Ends:
+    """What runs outside the blocks of the model that transformers builds of a configuration. Raises UnsupportedError:
+    the model is not cut in stages; says why."""
+    with watchable(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        anatomy = _built(config)
+        seen = _watched(anatomy)
+    if seen is None:
+        raise UnsupportedError(f"the forward of {config.model_type} cannot be followed without numbers; use fsdp")
+    return read_ends(anatomy, seen)
 
 
 def _config(data: dict[str, Any]) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     try:
-        config: Any = CONFIG_MAPPING[data["model_type"]].from_dict(deepcopy(data))
+        kind: Any = CONFIG_MAPPING[data["model_type"]]
+        config = kind.from_dict(kind._decode_special_floats(deepcopy(data)))
     except Exception as error:  # noqa: BLE001 - a stranger's configuration meets a library's own checks
         raise UnsupportedError(f"transformers cannot read it: {said(error)}") from None
-    _refuse_experts(config.to_dict())
+    _refuse_other_kinds(config, data)
     return config
 
 
-def _refuse_experts(stated: dict[str, Any]) -> None:
-    """Refuses more than one expert, where no key switches them off."""
-    key = next((key for key in _EXPERT_KEYS if isinstance(stated.get(key), int) and stated[key] > 1), None)
-    if key is not None and stated.get("is_moe", True):
-        trained = ", ".join(EXPERT_FAMILIES)
-        raise UnsupportedError(f"{key} is {stated[key]}: of mixtures of experts this version trains {trained}")
+def _refuse_other_kinds(config: Any, data: dict[str, Any]) -> None:
+    """Refuses encoders, and what decodes behind one."""
+    from transformers.models.auto import modeling_auto as lists
+
+    kind, decodes = data["model_type"], getattr(config, "is_decoder", None)
+    behind = kind in lists.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind in _BEHIND_ENCODERS
+    if behind or getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedError("it is the decoder of an encoder-decoder, which reads what an encoder made")
+    if kind in (*lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *_ENCODERS) and not decodes:
+        raise UnsupportedError("it is an encoder, in which a token sees those after it")
 
 
 def _built(config: Any) -> Anatomy:
     from transformers import AutoModelForCausalLM
 
-    try:
+    def build(**words: Any) -> Any:
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(
-                config, attn_implementation=WATCHED, dtype=torch.float32, trust_remote_code=False
-            )
+            words |= {"dtype": torch.float32, "trust_remote_code": False}
+            return AutoModelForCausalLM.from_config(deepcopy(config), **words)
+
+    try:
+        try:
+            model = build(attn_implementation=WATCHED, experts_implementation=WATCHED)
+        except Exception:  # noqa: BLE001 - some families know no attention but their own
+            model = build()
         model.tie_weights()
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
-        message = f"transformers does not build it with an attention that can be watched ({_how(error)})"
-        raise UnsupportedError(message) from None
-    if config.get_text_config() is not config:
+        raise UnsupportedError(f"transformers does not build it ({_how(error)})") from None
+    if config.get_text_config() is not config or any(part in config.sub_configs for part in _BESIDE_TEXT):
         raise UnsupportedError(
             "it is a language model inside a model of more than text; name the language model itself"
         )
@@ -187,11 +227,14 @@ def _how(error: Exception) -> str:
     return f"{type(error).__name__}: {said(error)}"
 
 
-def _watched(anatomy: Anatomy) -> Seen:
-    try:
-        return watch(anatomy)
-    except Exception as error:  # noqa: BLE001 - whatever a model's code raises where there are no numbers
-        raise UnsupportedError(f"its forward cannot be followed without numbers ({_how(error)})") from None
+def _watched(anatomy: Anatomy) -> Seen | None:
+    """A forward as the trainer calls it, or else one that is told nothing of packed documents."""
+    for packed in (True, False):
+        try:
+            return watch(anatomy, packed=packed)
+        except Exception:  # noqa: BLE001, S112 - whatever a model's code raises where there are no numbers
+            continue
+    return None
 
 
 def _refuse_unread(anatomy: Anatomy, seen: Seen) -> None:

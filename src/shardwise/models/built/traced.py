@@ -90,6 +90,8 @@ class Seen:
         producers: id of a tensor -> the operator that made it.
         origins: id of a tensor -> the landmarks that it was made from.
         landmarks: ids of tensors that landmarks made.
+        ran_outside: name of each leaf module that ran outside the blocks -> how many blocks had run before it.
+        returned: how many values each block returned in a tuple; 0: one tensor.
     """
 
     blocks: list[BlockCall] = field(default_factory=list[BlockCall])
@@ -102,6 +104,8 @@ class Seen:
     producers: dict[int, Op] = field(default_factory=dict[int, Op])
     origins: dict[int, Origins] = field(default_factory=dict[int, Origins])
     landmarks: set[int] = field(default_factory=set[int])
+    ran_outside: dict[str, int] = field(default_factory=dict[str, int])
+    returned: int = 0
 
     def origin(self, tensor: torch.Tensor) -> Origins:
         """The landmarks that a tensor was made from."""

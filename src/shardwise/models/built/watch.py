@@ -47,13 +47,15 @@ def is_linear(module: nn.Module) -> bool:
 
 @contextmanager
 def watchable() -> Generator[None]:
-    """While this lasts, `attn_implementation=WATCHED` is one that transformers knows."""
+    """While this lasts, `attn_implementation=WATCHED` is one that transformers knows, and `experts_implementation`
+    too."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    tables = (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)
-    for table in tables:
-        table.register(WATCHED, _unwatched)
+    tables = (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS, ALL_EXPERTS_FUNCTIONS)
+    for table, stand_in in zip(tables, (_unwatched, _unwatched, _expert), strict=True):
+        table.register(WATCHED, stand_in)
     try:
         yield
     finally:
@@ -61,12 +63,18 @@ def watchable() -> Generator[None]:
             cast(dict[str, Any], table._global_mapping).pop(WATCHED, None)
 
 
+def _expert(_experts: nn.Module, hidden: torch.Tensor, *_routes: Any, **_words: Any) -> torch.Tensor:
+    """In the place of experts: a tensor like what they give, made of what they get."""
+    return hidden.new_empty(hidden.shape)
+
+
 def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
     raise RuntimeError("attention is watched only inside `watch`")
 
 
-def watch(anatomy: Anatomy) -> Seen:
+def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
     """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED` inside `watchable`.
+    `packed`: it is told where packed documents lie, as far as its code takes that.
     Raises Exception: whatever the model's code raises where there are no numbers."""
     watcher = _Watcher(anatomy)
     ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
@@ -74,9 +82,11 @@ def watch(anatomy: Anatomy) -> Seen:
     seen = watcher.seen
     seen.origins |= {id(ids): frozenset({TOKENS}), id(positions): frozenset({POSITIONS})}
     takes_all = any(one.kind is one.VAR_KEYWORD for one in signature(anatomy.model.forward).parameters.values())
-    told = {DOCUMENTS: positions} if takes_all else {}
+    takes_positions = takes_all or "position_ids" in signature(anatomy.model.forward).parameters
+    told = {DOCUMENTS: positions} if takes_all and packed else {}
+    told |= {"position_ids": positions} if takes_positions and packed else {}
     with torch.no_grad(), watcher.hooked(positions), watcher:
-        output = cast(Any, anatomy.model)(input_ids=ids, position_ids=positions, use_cache=False, **told)
+        output = cast(Any, anatomy.model)(input_ids=ids, use_cache=False, **told)
     seen.logits = output.logits
     return seen
 
@@ -124,7 +134,7 @@ class _Watcher(TorchDispatchMode):
                 if id(module) in blocks:
                     self._hook(stack, module, self._enter_block(name), self._leave_block)
                 elif not any(True for _ in module.children()):
-                    self._hook(stack, module, self._enter_leaf, self._leave_leaf(name))
+                    self._hook(stack, module, self._enter_leaf(name), self._leave_leaf(name))
                 else:
                     handle = module.register_forward_pre_hook(self._enter_other(name), with_kwargs=True)
                     stack.callback(handle.remove)
@@ -163,6 +173,7 @@ class _Watcher(TorchDispatchMode):
 
     def _leave_block(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         made = output[0] if isinstance(output, tuple) else output
+        self.seen.returned = len(cast(tuple[Any, ...], output)) if isinstance(output, tuple) else 0
         if self._block is not None and isinstance(made, torch.Tensor):
             self._block.made, self._block.made_of = made, self.seen.origin(made)
             self._kept.append(made)
@@ -176,8 +187,13 @@ class _Watcher(TorchDispatchMode):
 
         return enter
 
-    def _enter_leaf(self, _module: nn.Module, _args: Any, _kwargs: Any) -> None:
-        self._inside.append([])
+    def _enter_leaf(self, name: str) -> Callable[..., None]:
+        def enter(_module: nn.Module, _args: Any, _kwargs: Any) -> None:
+            self._inside.append([])
+            if self._block is None:
+                self.seen.ran_outside[name] = len(self.seen.blocks)
+
+        return enter
 
     def _leave_leaf(self, name: str) -> Callable[..., None]:
         def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

@@ -47,6 +47,15 @@ class Moves:
         """All-reduces partial sums; backward moves nothing."""
         return _moved(summand, self._sum, lambda gradient: gradient)
 
+    def sum_to_whole(self, summand: torch.Tensor) -> torch.Tensor:
+        """All-reduces partial sums; backward all-reduces gradients, which are partial sums too."""
+        return _moved(summand, self._sum, self._sum)
+
+    def keep_part(self, whole: torch.Tensor) -> torch.Tensor:
+        """Keeps this rank's part of the sequence of what all ranks computed alike; backward gathers, and gives each
+        rank an equal share of the gradient, so that it is a partial sum from there on."""
+        return _moved(whole, self._own_part, lambda gradient: self._gather(gradient) / self.mesh.size())
+
     def gather_features(self, part: torch.Tensor, *, size: int) -> torch.Tensor:
         """Gathers slices of the last dim, which may differ in size; backward keeps this rank's slice."""
         shape = torch.Size((*part.shape[:-1], size))

@@ -63,6 +63,8 @@ def _forward_on_slices(
                     # The gradient of a replicated parameter is a partial sum: each rank sees part of the work.
                     whole = parameter.placements == (Replicate(),)
                     local = parameter.to_local(grad_placements=[Partial()] if whole else None)
+                    if not parameter.requires_grad:  # PEFT parametrizes what is a parameter
+                        local = nn.Parameter(local, requires_grad=False)
                     module._parameters[name] = cast(nn.Parameter, local * 0 if name in uncounted else local)
         return forward(*args, **kwargs)
     finally:

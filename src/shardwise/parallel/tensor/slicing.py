@@ -5,6 +5,8 @@ How each matrix is sliced is transformers' own plan of the model. Activations ar
 embedding           each rank looks up the ids of its rows; results are summed
 first block         each rank keeps its part of the sequence, for residuals and norms
 attention and MLP   the sequence is gathered before, and reduce-scattered after
+experts             the sequence is gathered before; each rank has some experts whole, whose results are summed
+what is not sliced  the sequence is gathered before, and each rank keeps its part of what all compute
 final norm          the sequence is gathered after
 head                each rank computes the logits of its rows; the loss compares them (`Rows`), or they are gathered
 
@@ -15,8 +17,9 @@ step.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -26,6 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from shardwise.errors import UnsupportedError
+from shardwise.parallel.experts import deal_experts
 from shardwise.parallel.tensor.collectives import Move, Moves, Rows
 from shardwise.parallel.tensor.slices import Slicer, slice_magnitudes
 from shardwise.spec.layout.axes import rows_of_shard
@@ -41,8 +45,6 @@ SLICES: dict[str, dict[str, Placement]] = {
         **dict.fromkeys(("bias", "B.weight", "M.weight"), _WHOLE),
     },
 }
-#: Its style of a norm of queries or keys, which is replicated.
-WHOLE = "replicated_with_grad_allreduce"
 
 #: Where the parts of a linear layer lie inside PEFT's wrappers: itself, an adapter's A and B, DoRA's magnitudes.
 _PARTS = {
@@ -63,6 +65,7 @@ class Parts:
         plan: name of a module inside a block -> transformers' style.
         embedding, norm, head: None, or of the norm an identity, where another stage has it.
         blocks: the decoder blocks that are here, in order.
+        experts: module that routes to experts -> its experts, which are dealt among ranks whole.
         compares: the head's linear layers compare logits by the `Rows` in their attribute `vocabulary`; else gathered.
         drops: the model has dropout.
     """
@@ -72,19 +75,19 @@ class Parts:
     blocks: Sequence[nn.Module]
     norm: nn.Module
     head: nn.Module | None
+    experts: Mapping[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
     compares: bool = False
     drops: bool = False
 
 
 def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
     """Slices the parts of a model on the meta device, in place, over the axis `tp`; UnsupportedError if it cannot."""
-    check_plan(parts.plan)
     moves, slicer = Moves(mesh=mesh), Slicer(mesh)
     if parts.embedding is not None:
         _slice_embedding(parts.embedding, slicer=slicer, moves=moves)
     for block in parts.blocks:
         sliced = _sliced_modules(block, parts.plan)
-        _slice_block(block, sliced, slicer=slicer, moves=moves)
+        _slice_block(block, sliced, experts=parts.experts, slicer=slicer, moves=moves)
         if parts.drops:  # dropout of slices differs between ranks; of gathered activations it is the same
             streams = RandomStreams(block, mesh=mesh)
             for name in (name for name, style in sliced.items() if style == "colwise"):
@@ -95,16 +98,6 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
     # Outside, all have the whole: masks and positions are made of what the embedding returns, losses of whole rows.
     _before(parts.blocks[0], moves.scatter_sequence)
     _after(parts.norm, partial(moves.gather_sequence, sliced_after=parts.head is not None))
-
-
-def check_plan(plan: Mapping[str, str]) -> None:
-    """Raises UnsupportedError if a plan has an unknown style."""
-    for name, style in plan.items():
-        if style not in SLICES and style != WHOLE:
-            raise UnsupportedError(
-                f"transformers slices {name} in the style {style}, which tensor parallel does not know in this "
-                "version; use tp: 1"
-            )
 
 
 def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
@@ -143,27 +136,53 @@ def _slice_head(head: nn.Module, *, compares: bool, slicer: Slicer, moves: Moves
             vars(module)["vocabulary"] = rows
 
 
-def _slice_block(block: nn.Module, sliced: Mapping[str, str], *, slicer: Slicer, moves: Moves) -> None:
+def _slice_block(
+    block: nn.Module,
+    sliced: Mapping[str, str],
+    *,
+    experts: Mapping[nn.Module, nn.Module],
+    slicer: Slicer,
+    moves: Moves,
+) -> None:
+    routers = {name: module for name, module in block.named_modules() if module in experts}
     for name, style in sliced.items():
-        module = block.get_submodule(name)
+        module, beside_experts = block.get_submodule(name), _is_inside(name, routers)
         _slice_linear(module, style, slicer=slicer)
         if style == "rowwise":
-            _after(module, moves.sum_to_sequence)
+            _after(module, moves.sum_to_whole if beside_experts else moves.sum_to_sequence)
     gather = partial(moves.gather_sequence, sliced_after=True)
     # Gathered once for all layers that read the same input.
-    for group in {name.rpartition(".")[0] for name, style in sliced.items() if style == "colwise"}:
+    groups = {_around(name) for name, style in sliced.items() if style == "colwise" and not _is_inside(name, routers)}
+    for group in groups:
         _before(block.get_submodule(group), gather)
+    for router in routers.values():
+        deal_experts(experts[router], slicer=slicer, moves=moves)
+    for name, module in block.named_children():
+        inside = (group for group in groups if _is_inside(f"{group}.", [name]))
+        if next(inside, None) is None and (module in experts or any(p.ndim > 1 for p in module.parameters())):
+            _before(module, gather)
+            _keep_part_after(module, moves.keep_part)
     _keep_whole(block, slicer=slicer)
 
 
+def _around(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _is_inside(name: str, outer: Iterable[str]) -> bool:
+    return any(name.startswith(f"{one}.") for one in outer)
+
+
 def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
-    """Name in a block -> style of what the plan slices; of a trained copy, both the copy and its original."""
+    """Name in a block -> style of what the plan slices, where both what makes slices and what reads them are in it; of
+    a trained copy, both the copy and its original."""
     found: dict[str, str] = {}
     for name, _ in block.named_modules():
         style = plan.get(_COPY.sub("", name).removeprefix("."))
-        if style in SLICES and not any(name.startswith(f"{outer}.") for outer in found):
+        if style in SLICES and not _is_inside(name, found):
             found[name] = style
-    return found
+    both = Counter(group for group, _ in {(_around(name), style) for name, style in found.items()})
+    return {name: style for name, style in found.items() if both[_around(name)] == len(SLICES)}
 
 
 def _slice_linear(wrapped: nn.Module, style: str, *, slicer: Slicer) -> None:
@@ -194,6 +213,10 @@ def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
         here = {key: p for key, p in module._parameters.items() if p is not None and not isinstance(p, DTensor)}
         if here:
             slicer.slice(module, dict.fromkeys(here, _WHOLE))
+    for module in owner.modules():
+        if hasattr(module, "parameter_name"):  # PEFT's wrapper around a bare parameter reads what is inside
+            inside = [one for one in module.modules() if any(p is not None for p in one._parameters.values())]
+            slicer.slice(module, {}, reads=inside)
 
 
 def _before(module: nn.Module, move: Move) -> None:
@@ -210,6 +233,18 @@ def _before(module: nn.Module, move: Move) -> None:
 def _after(module: nn.Module, move: Move) -> None:
     """Applies a collective to a module's output."""
     module.register_forward_hook(lambda *called: move(cast(torch.Tensor, called[-1])))
+
+
+def _keep_part_after(module: nn.Module, move: Move) -> None:
+    """Applies a collective to hidden states that a module made of all tokens: its output, or the first of several."""
+
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        whole: torch.Tensor = args[0] if args else kwargs["hidden_states"]
+        first, *more = output if isinstance(output, tuple) else (output,)
+        part = move(first.view(whole.shape))
+        return (part, *more) if isinstance(output, tuple) else part
+
+    module.register_forward_hook(hook, with_kwargs=True)
 
 
 class RandomStreams:

@@ -11,7 +11,7 @@ from shardwise.plan.search import Choice, Forecasts, Search, changed, considered
 from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import as_trained
-from shardwise.spec.support.trained import open_refusal
+from shardwise.spec.support.trained import refusal
 
 
 def worth_parts(search: Search, work: Work) -> str | None:
@@ -67,7 +67,7 @@ def _seconds(search: Search, layout: Layout, length: int, *, below: float = inf)
     asked = search.question
     job = changed(asked.job, "data", max_length=length)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
-    refused = open_refusal(method=job.method, layout=layout, model=as_trained(job, asked.model))
+    refused = refusal(method=job.method, layout=layout, model=as_trained(job, asked.model))
     left = [] if refused else considered(job, asked.model, choice)[0]
     if not left:
         return inf

@@ -15,7 +15,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import STRATEGIES, Layout, Schedule
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.splits import as_trained
-from shardwise.spec.support.trained import misfit, open_refusal
+from shardwise.spec.support.trained import misfit, refusal
 
 SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble", "sequential")
 
@@ -89,7 +89,7 @@ def _left_out(job: Job, model: ModelShape, layout: Layout, cluster: Cluster) -> 
         return f"tp = {layout.tp} would go beyond the {cluster.node.num_gpus} {cluster.unit} of a machine"
     if layout.cp > 1 and job.data.max_length < layout.cp * _LEAST_TOKENS:
         return f"cp = {layout.cp} would leave a rank less than {_LEAST_TOKENS:,} tokens of a row, which is not worth it"
-    return misfit(model, layout) or open_refusal(method=job.method, layout=layout, model=model)
+    return misfit(model, layout) or refusal(method=job.method, layout=layout, model=model)
 
 
 def _allowed(job: Job, model: ModelShape, cluster: Cluster) -> dict[str, list[int]]:

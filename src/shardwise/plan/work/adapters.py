@@ -18,10 +18,10 @@ COPY = ".saved"
 
 def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: Cut | None) -> Iterator[Tensor]:
     """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024). The half
-    that touches the sliced dim is sliced too; stacked experts share one A and one B."""
+    that touches the sliced dim is sliced too; stacked experts share one A and one B, which stay whole."""
     r, count = adapter_rank(matrix, lora, model), matrix.count
     if matrix.stacked:
-        r, count = r * count, 1
+        r, count, cut = r * count, 1, None
     of_a: Cut | None = "columns" if cut == "columns" else None
     of_b: Cut | None = "rows" if cut == "rows" else None
     yield Tensor(name=f"{matrix.name}.lora_A", rows=r, columns=matrix.columns, count=count, cut=of_a)

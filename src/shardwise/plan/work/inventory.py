@@ -196,7 +196,7 @@ def _taken(model: ModelShape, method: Method, adapters: str | None, *, experts: 
         held = {m.name: hold_of(m, lora, kind) for kind in model.kinds for m in kind.matrices}
         for matrix in model.outer_matrices:
             if hold_of(matrix, lora, model):
-                place = _outer_place(matrix.name)
+                place = _outer_place(matrix.name, model)
                 root += [replace(t, place=place) for t in adapter_tensors(matrix, lora, model=model, cut=None)]
         root += adapters_outside(model, lora)
         check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
@@ -238,16 +238,17 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False
     rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
     if m.stacked and in_nf4(m, experts=experts):
         for name, width in ((m.name, rows * columns // 2), (f"{m.name}.scales", nf4_scale_bytes(rows * columns))):
-            yield Tensor(name=name, rows=m.count, columns=width, trained=False, packed=True, last=width)
+            stack = Tensor(name=name, rows=m.count, columns=width, trained=False, packed=True, last=width)
+            yield replace(stack, cut=cut and "rows")
     elif m.stacked:
-        # The first dim counts the experts; slicing either of the others leaves each expert as many elements.
+        # The first dim counts the experts.
         yield Tensor(
             name=m.name,
             rows=m.count,
             columns=rows * columns,
             trained=trained,
             last=columns,
-            cut=cut and "columns",
+            cut=cut and "rows",
         )
     else:
         # Linear modules are quantised; a bare parameter stays as it is.
@@ -263,20 +264,21 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False
         )
     if m.bias:
         shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
-        of_bias: Cut | None = "rows" if cut == "rows" else None
+        of_bias: Cut | None = "rows" if cut in ("rows", "count") else None
         yield Tensor(
             name=f"{m.name}.bias",
             rows=shape[0],
             columns=shape[1],
             trained=trained,
             count=shape[2],
-            cut=of_bias and ("columns" if m.stacked else "rows"),
+            cut=of_bias,
         )
 
 
-def _outer_place(name: str) -> Place:
-    """OPT's projections: into the stream at its beginning, out of it at its end."""
-    return "back" if name.endswith("_out") else "front"
+def _outer_place(name: str, model: ModelShape) -> Place:
+    """OPT's projections, whose shape is known without a build, lead into the stream and out of it."""
+    name = name.removesuffix(".bias")
+    return "back" if name.endswith("_out") or name in model.behind else "front"
 
 
 def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
@@ -286,10 +288,10 @@ def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
 
 
 def _tensors_of_norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tensor]:
-    trained = method == "full"
     for norm in norms:
         if not norm.size:
             continue
+        trained = method == "full" and not norm.frozen
         yield Tensor(name=norm.name, rows=norm.size, trained=trained, count=norm.count)
         if norm.bias:
             yield Tensor(name=f"{norm.name}.bias", rows=norm.size, trained=trained, count=norm.count)
@@ -304,8 +306,9 @@ def _root(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
     yield tensor("embedding", model.vocab_size, embedded, cut="rows")
     for matrix in model.outer_matrices:
         for part in _matrix(matrix, method=method, cut=None):
-            yield replace(part, place=_outer_place(matrix.name))
-    yield from _tensors_of_norms(model.outer_norms, method=method)
+            yield replace(part, place=_outer_place(matrix.name, model))
+    for part in _tensors_of_norms(model.outer_norms, method=method):
+        yield replace(part, place=_outer_place(part.name, model))
     if model.position_parameters:
         yield tensor("positions", model.position_parameters // width, width)
     for index in range(model.final_norm_parameters // width):

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from shardwise.plan.work.inventory import Inventory, Unit
 from shardwise.plan.work.tensors import Place
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.model.shape import Matrix, ModelShape, OtherBlocks
+from shardwise.spec.model.shape import Cut, Matrix, ModelShape, OtherBlocks
 from shardwise.spec.model.stages import stage_blocks
+from shardwise.spec.support.splits import heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +153,11 @@ def sliced_shape(model: ModelShape, *, degree: int) -> ModelShape:
         OtherBlocks(count=other.count, matrices=_sliced(other.matrices, degree), norms=other.norms)
         for other in model.other_blocks
     )
+    of_heads = degree if "attention heads" in heads(model) else 1
     return replace(
         model,
-        num_attention_heads=-(-model.num_attention_heads // degree),
-        num_key_value_heads=-(-model.num_key_value_heads // degree),
+        num_attention_heads=-(-model.num_attention_heads // of_heads),
+        num_key_value_heads=-(-model.num_key_value_heads // of_heads),
         intermediate_size=-(-model.intermediate_size // degree),
         matrices=_sliced(model.matrices, degree),
         other_blocks=others,
@@ -163,9 +165,13 @@ def sliced_shape(model: ModelShape, *, degree: int) -> ModelShape:
 
 
 def _sliced(matrices: Iterable[Matrix], degree: int) -> tuple[Matrix, ...]:
-    return tuple(
-        replace(m, **{m.sliced_by: -(-getattr(m, m.sliced_by) // degree)}) if m.sliced_by else m for m in matrices
-    )
+    return tuple(_slice(m, m.sliced_by, degree) if m.sliced_by else m for m in matrices)
+
+
+def _slice(m: Matrix, cut: Cut, degree: int) -> Matrix:
+    """Of experts that are dealt, a token finds its share of those it is routed to."""
+    active = None if m.active is None or cut != "count" else -(-m.active // degree)
+    return replace(m, **{cut: -(-getattr(m, cut) // degree), "active": m.active if active is None else active})
 
 
 def _elements(inventory: Inventory, name: str) -> int:

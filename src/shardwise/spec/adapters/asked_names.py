@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from shardwise.spec.adapters.targets import around, hidden_names, names_it
+from shardwise.spec.adapters.targets import around, hidden_names, is_adaptable, names_it
 from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import ModelShape
 
@@ -42,7 +42,7 @@ def _is_known(name: str, model: ModelShape) -> bool:
 def _adaptable(model: ModelShape) -> Iterator[str]:
     """Names of the modules that targets reach, those of blocks as in a block."""
     matrices = (*(m for kind in model.kinds for m in kind.matrices), *model.outer_matrices)
-    yield from (m.name for m in matrices if m.adaptable)
+    yield from (m.name for m in matrices if is_adaptable(m, model))
     yield model.names.head
 
 

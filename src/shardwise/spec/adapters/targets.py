@@ -19,6 +19,12 @@ BARE_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "qwen2_moe": {"gate": ("gate",), "gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)},
 }
 
+#: Names of modules that PEFT (0.21, `peft.tuners.tuners_utils`) refuses to adapt in these families, whose kernels read
+#: their weights without calling them.
+NEVER_ADAPTED: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"), ("conv1d", "out_proj")
+)
+
 #: How an adapter hangs on a matrix.
 Hold = Literal["module", "bare"]
 
@@ -32,11 +38,16 @@ def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
     if names:
         named = targets == "all-linear" or all(any(names_it(target, name) for target in targets) for name in names)
         return "bare" if named else None
-    if not matrix.adaptable or matrix.name.rpartition(".")[2] in hidden_names(model):
+    if not is_adaptable(matrix, model) or matrix.name.rpartition(".")[2] in hidden_names(model):
         return None
     if targets == "all-linear" or any(names_it(matrix.name, name) for name in targets):
         return "module"
     return None
+
+
+def is_adaptable(matrix: Matrix, model: ModelShape) -> bool:
+    """Whether adapters hang on a matrix in this family."""
+    return matrix.adaptable and matrix.name.rpartition(".")[2] not in NEVER_ADAPTED.get(model.family, ())
 
 
 def adapter_rank(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> int:

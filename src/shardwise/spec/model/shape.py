@@ -14,13 +14,14 @@ MlpKind = Literal["gated", "plain"]
 NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
 Split = Literal["stages", "stages without dropout", "slices", "documents"]
-#: The tensors of a block that its matrices read; those that read the same one can share what is kept of it.
+#: The tensors of a block that its matrices read; those that read the same one can share what is kept of it. What is
+#: not known of a block is `other`.
 Reads = (
     Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
-    | Literal["expert_input", "expert_product", "query_latent", "key_value_latent"]
+    | Literal["expert_input", "expert_product", "query_latent", "key_value_latent", "other"]
 )
-#: A dim of a matrix.
-Cut = Literal["rows", "columns"]
+#: A dim of a matrix, or of a stack of them.
+Cut = Literal["rows", "columns", "count"]
 #: What weights may be published in, beside floats: both are widened while they are read (`models/published.py`).
 Published = Literal["mxfp4", "fp8"]
 #: Bytes of an element and its share of a scale: blocks of 32 with one byte; of 128 x 128 with four.
@@ -49,6 +50,7 @@ class Matrix:
         adaptable: it is a module of its own, on which an adapter can hang; routers and stacked experts are not.
         active: of `count` experts, those a token is routed to; None for all.
         runs_all: the implementation runs a token through all `count` of them, whatever its route.
+        whole: tensor parallelism does not slice it, for transformers' plan of the model leaves it out.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Matrix:
     adaptable: bool = True
     active: int | None = None
     runs_all: bool = False
+    whole: bool = False
 
     @property
     def num_parameters(self) -> int:
@@ -70,9 +73,12 @@ class Matrix:
 
     @property
     def sliced_by(self) -> Cut | None:
-        """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent."""
-        is_router = not (self.adaptable or self.stacked) or self.rows == 1
-        return None if is_router or "_a_proj" in self.name else SLICED_BY[self.reads]
+        """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent. Stacked
+        experts are dealt, each of them whole."""
+        if self.whole or self.stacked:
+            return None if self.whole else "count"
+        is_router = not self.adaptable or self.rows == 1
+        return None if is_router or "_a_proj" in self.name else SLICED_BY.get(self.reads)
 
     @property
     def routed(self) -> int:
@@ -89,13 +95,15 @@ class Matrix:
 class Norm:
     """One normalisation of a block. `size`: elements of its weight, 0 where it has none. `width`: elements per token
     that it normalises; a norm of each head has a small weight and a wide input. `bias`: it has a bias of `size`
-    elements too. `count`: how many alike it stands for, which share the `width` between them."""
+    elements too. `count`: how many alike it stands for, which share the `width` between them. `frozen`: transformers
+    builds it as a parameter that is never trained, as some routers' correction biases are."""
 
     name: str
     size: int
     width: int
     bias: bool = False
     count: int = 1
+    frozen: bool = False
 
     @property
     def num_parameters(self) -> int:
@@ -163,6 +171,7 @@ class ModelShape:
         value_head_dim: width of a head's values where it is not `head_dim`.
         embedding_size: width of the embedding and the head where it is not `hidden_size`.
         outer_matrices, outer_norms: outside the blocks, beside the head and the final norm.
+        behind: names of those of them that run behind the blocks.
         names: of the modules outside the blocks; of a plan that is older than they are, Llama's.
         eager_attention: the family's code has no other attention than the one written out.
         steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
@@ -173,6 +182,7 @@ class ModelShape:
         counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
         published: in which fewer bits its weights lie in files, of which reading makes the storage type; None: in none.
+        mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
     """
 
@@ -208,6 +218,7 @@ class ModelShape:
     embedding_size: int | None = None
     outer_matrices: tuple[Matrix, ...] = ()
     outer_norms: tuple[Norm, ...] = ()
+    behind: tuple[str, ...] = ()
     names: OuterNames = LLAMA_NAMES
     eager_attention: bool = False
     steady_positions: int | None = None
@@ -218,6 +229,7 @@ class ModelShape:
     counts_routes: bool = False
     bare_experts: str | None = None
     published: Published | None = None
+    mixes_documents: bool = False
     built: tuple[Split, ...] | None = None
 
     @property

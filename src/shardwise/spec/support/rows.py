@@ -149,10 +149,15 @@ def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
     ]
 
 
-def quantised_cuts(model: ModelShape, tp: int) -> Iterator[Row]:
-    """Which matrices `tp` cuts inside of quantised blocks."""
+def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
+    """Which matrices `tp` cuts inside of quantised blocks; and whether whole experts that it deals are left for each
+    shard."""
+    tp, shards = layout.tp, layout.dp_shard
     for m in (m for kind in model.kinds for m in kind.matrices if tp > 1 and m.sliced_by):
-        yield Row(m.stacked, "tp is not trained with method qlora of a mixture of experts", "use fsdp")
+        if m.stacked:
+            left = f"the {m.count // tp} experts of a rank under tp = {tp} are not cut evenly over {shards} shards"
+            yield Row(m.count // tp % shards, left, names_layout=False)
+            continue
         cut = f"tp = {tp} cuts blocks of {NF4_BLOCK} quantised elements in rows of {m.name}"
         yield Row(m.columns % (NF4_BLOCK * (tp if m.sliced_by == "columns" else 1)), cut, "use fsdp")
 
@@ -260,7 +265,7 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
         f"max_length {length} is not trained: beyond {steady} tokens this model's rotary positions follow the longest "
         "sequence of a micro-batch, so that the result would depend on how the work is spread"
     )
-    untold = job.data.packing and model.family in MASKED_WITHOUT_POSITIONS
+    untold = job.data.packing and (model.family in MASKED_WITHOUT_POSITIONS or model.mixes_documents)
     return [
         Row(untold, packed, "use packing: false", "data.packing"),
         Row(steady is not None and length > steady, long, f"use max_length: {steady} or less", "data.max_length"),

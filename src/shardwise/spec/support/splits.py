@@ -7,30 +7,33 @@ from math import gcd
 from typing import Literal
 
 from shardwise.spec.job.keys import Job
-from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.model.shape import Matrix, ModelShape
 
-#: Families whose models are cut in stages: between tokens and head they have embedding, blocks and norm, and no more.
-STAGED_FAMILIES = (
+#: Families whose models are cut in stages as transformers plans it: between tokens and head they have embedding, blocks
+#: and norm, and no more.
+PLANNED_STAGES = (
     *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),
     *("helium", "internlm3", "llama", "ministral", "mistral", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
     *("seed_oss", "smollm3", "starcoder2"),
-    *("mixtral", "qwen2_moe", "qwen3_moe"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"),
+)
+
+#: Families whose models are cut in stages: those, and others of the catalogue, which hand their blocks one stream.
+STAGED_FAMILIES = (
+    *PLANNED_STAGES,
+    *("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "hunyuan_v1_dense", "mpt", "nemotron"),
+    *("granitemoe", "llama4_text", "olmoe", "opt", "phi", "phimoe", "stablelm"),
 )
 
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
-TENSOR_FAMILIES = tuple(
-    family
-    for family in STAGED_FAMILIES
-    if family not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3", "mixtral", "qwen2_moe", "qwen3_moe")
+TENSOR_FAMILIES = (
+    *(name for name in PLANNED_STAGES if name not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")),
+    *("granitemoe", "llama4_text", "olmoe", "phimoe"),
 )
 
 #: Families of the catalogue whose sequences are not cut in parts (context parallelism): their code in transformers
 #: compares positions in attention itself, or caps its scores.
 NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gpt_neo", "gptj", "mpt")
-
-#: Mixtures of experts that are trained. Others route at random in training (phimoe), have router biases that are no
-#: parameters (deepseek_v3, glm4_moe), or no test trains them.
-EXPERT_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 
 #: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
 #: apart.
@@ -43,19 +46,28 @@ def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
     return model.family in proven if model.built is None else split in model.built
 
 
-def forecast_only(model: ModelShape) -> bool:
-    """Whether a model is planned and never trained, under whatever layout: a mixture of experts of other families."""
-    return model.has_experts and model.family not in EXPERT_FAMILIES
+def _sliced(model: ModelShape) -> list[Matrix]:
+    return [matrix for kind in model.kinds for matrix in kind.matrices if matrix.sliced_by is not None]
 
 
 def heads(model: ModelShape) -> dict[str, int]:
-    """What tensor parallelism splits by whole heads: name -> how many."""
-    return {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
+    """What tensor parallelism splits by whole heads or whole experts: name -> how many."""
+    found = {"attention heads": model.num_attention_heads, "key-value heads": model.num_key_value_heads}
+    if model.has_experts and not any(m.reads.startswith(("attention", "query", "key")) for m in _sliced(model)):
+        found = {}
+    counts = [matrix.count for matrix in _sliced(model) if matrix.stacked]
+    return found | ({"experts of each block": gcd(*counts)} if counts else {})
+
+
+def widths(model: ModelShape) -> dict[str, int]:
+    """What else it splits."""
+    sliced = not model.has_experts or any(matrix.reads.startswith("mlp") for matrix in _sliced(model))
+    return {"elements of the MLP's width": model.intermediate_size} if sliced else {}
 
 
 def most_slices(model: ModelShape) -> int:
     """The largest tp that slices a model evenly."""
-    return gcd(model.intermediate_size, *heads(model).values())
+    return gcd(*widths(model).values(), *heads(model).values())
 
 
 def as_trained(job: Job, model: ModelShape) -> ModelShape:

@@ -6,7 +6,6 @@ sentence that says so; the trainer refuses it before it loads any weight.
 
 from __future__ import annotations
 
-from shardwise.spec.adapters.targets import hold_of
 from shardwise.spec.job.keys import Job, Method
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -14,7 +13,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support import rows
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.rows import Reason, Row, first, reasons
-from shardwise.spec.support.splits import EXPERT_FAMILIES, as_trained, forecast_only, heads
+from shardwise.spec.support.splits import as_trained, heads, widths
 
 #: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
 TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "ep")
@@ -33,10 +32,10 @@ def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, 
 
 def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated: bool) -> str | None:
     """Why a model is not trained under a layout that has no more stages than the model has blocks."""
-    parts = {**heads(model), "elements of the MLP's width": model.intermediate_size}
+    parts = {**heads(model), **widths(model)}
     sliced, staged = rows.of_family(model, layout)
     sliced += rows.of_slices(model, layout, parts)
-    cuts = rows.quantised_cuts(model, layout.tp) if method == "qlora" else ()
+    cuts = rows.quantised_cuts(model, layout) if method == "qlora" else ()
     dealt = first(rows.of_experts(model, layout, quantised=method == "qlora")) if layout.ep > 1 else None
     alone = reasons([rows.in_parts(model, layout)])
     found = [first([*sliced, *cuts]), first(staged), *alone, dealt, *reasons([rows.left_out(model, layout)])]
@@ -49,8 +48,6 @@ def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | 
     uneven, stages = first(rows.of_slices(model, layout, heads(model))), first(rows.of_blocks(model, layout))
     if uneven is None and stages is None:
         return None
-    if forecast_only(model):
-        return _joined([uneven, stages], stated=stated)
     sliced, staged = rows.of_family(model, layout)
     found = [first(sliced) or uneven, first(staged) or stages, *reasons([rows.left_out(model, layout)])]
     return _joined(found, stated=stated)
@@ -61,14 +58,6 @@ def _joined(found: list[Reason | None], *, stated: bool) -> str | None:
     said = [reason for reason in found if reason]
     told = not stated or any(reason.row.names_layout for reason in said)
     return "; ".join([*said, *([] if told else ["or use fsdp"])]) if said else None
-
-
-def open_refusal(*, method: Method, layout: Layout, model: ModelShape | None = None) -> str | None:
-    """Why `layout: auto` leaves a layout out; None where it considers it. What no layout trains is forecast under those
-    that train other models."""
-    known = None if model is None or forecast_only(model) else model
-    parts = None if model is None else first([rows.in_parts(model, layout)])
-    return refusal(method=method, layout=layout, model=known) or parts
 
 
 def execution_refusals(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
@@ -113,32 +102,18 @@ def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
 
 def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
     """Why a model is trained under no layout; empty where some layout may train it."""
-    trained = f"it trains {', '.join(EXPERT_FAMILIES)}"
-    no_experts = f"{model.family} is a mixture of experts that this version does not train"
-    of_family = Row(forecast_only(model), no_experts, trained, "model")
-    return list(reasons([of_family, *rows.of_qlora(job, model), *rows.of_rows(job, model)]))
+    return list(reasons([*rows.of_qlora(job, model), *rows.of_rows(job, model)]))
 
 
 def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = None) -> list[str]:
     """What of an execution is planned but not trained; empty where all is trained."""
-    # Of what no layout trains, the nearest to one would not be trained either.
-    known = None if model is None or forecast_only(model) else as_trained(job, model)
+    known = None if model is None else as_trained(job, model)
     of_layout = refusal(method=job.method, layout=execution.layout, model=known, stated=True)
-    adapted, instead = execution.layout.ep > 1 and _adapts_experts(job, model), "use compile: false"
-    name_others = "name other lora.target_modules, or write ep: 1"
+    instead = "use compile: false"
     compiles_experts = execution.compile and model is not None and model.has_experts
     of_method = [
         Row(job.method == "qlora" and execution.compile, _QLORA_COMPILED, instead, "train.compile"),
-        Row(adapted, "ep is not trained with adapters on the experts", name_others),
         Row(compiles_experts, _EXPERTS_COMPILED, instead, "train.compile"),
     ]
     everywhere = [] if model is None else refused_everywhere(job, model)
     return [*([of_layout] if of_layout else []), *not_trained_under(execution), *reasons(of_method), *everywhere]
-
-
-def _adapts_experts(job: Job, model: ModelShape | None) -> bool:
-    """Whether LoRA hangs adapters on stacked experts."""
-    lora = job.adapters
-    if lora is None or model is None:
-        return False
-    return any(hold_of(m, lora, kind) for kind in model.kinds for m in kind.matrices if m.stacked)

@@ -201,14 +201,13 @@ def _sample_step(device: torch.device, *, shards: int = 1, casts: bool = False) 
     lasting, times, rows = SAMPLE_SECONDS, TIMES, SAMPLE_ROWS
     if shards > 1:
         lasting, times, rows = 0.0, STEPS, 1
-        mesh = init_device_mesh(device.type, (1, shards), mesh_dim_names=("copies", "shards"))
+        mesh = init_device_mesh(device.type, (shards,))
         apply_sharding(
             model,
             blocks=model.model.layers,
             before=[model.model.embed_tokens],
             behind=[model.model.norm, model.lm_head],
-            replicas=mesh["copies"],
-            shards=mesh["shards"],
+            mesh=mesh,
             layout=Layout(dp_shard=shards),
             compute_dtype=torch.float32,
         )

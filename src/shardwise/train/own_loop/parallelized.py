@@ -94,7 +94,9 @@ def parallelize(
         fill_from_memory(part.model, value=given.values.__getitem__, device=world.device)
 
     keys, dtype = Keys.of_loaded(first), given.saved_dtype
-    result = Result(model=first, adapters=parts[0].adapters, source=None, keys=keys, saved_dtype=dtype)
+    result = Result(
+        model=first, adapters=parts[0].adapters, source=None, keys=keys, saved_dtype=dtype, kept=parts[0].buffers
+    )
     trained = spread_parts(parts, execution, fill=fill, result=result, content={}, **of_model)
     hold_rotations(trained.spread.modules)
     taken = [*model.parameters()]

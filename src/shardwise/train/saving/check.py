@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 
 from shardwise.methods.lora import expected_tensors
+from shardwise.models.buffers import saved_buffers
 from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, kin_of, read_config
 from shardwise.models.weights import bounds_of, read_part
@@ -52,7 +53,7 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
             if not part.local.numel():
                 return []
             spans = result.spans(part.name, part.shape, offsets=part.offsets, lengths=tuple(part.local.shape))
-            return [_look(handles, key, at, live=part.local[w], dtype=result.saved_dtype) for key, at, w in spans]
+            return [_look(handles, key, at, live=part.local[w], dtype=result.dtype(part.name)) for key, at, w in spans]
 
         looks = list(pool.map(look, (part for _, part in mine)))
     halves = [part.local for name, part in mine if ".lora_B." in name]
@@ -93,7 +94,9 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
     found = {name: shape for key, shape in stored.items() if (name := keys.names[key]) not in keys.stacks}
     found |= {name: stack.shape(stored.__getitem__, where=str(folder)) for name, stack in keys.stacks.items()}
     expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
-    groups = {tuple(sorted(set(kin))) for kin in kin_of(model).values()}
+    buffers = {name: tuple(buffer.shape) for name, buffer in saved_buffers(model).items()}
+    expected |= buffers
+    groups = {tuple(sorted(set(kin))) for kin in kin_of(model).values()} | {(name,) for name in buffers}
     return _differences(groups, expected=expected, stored=found)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -48,7 +48,8 @@ class Result:
         model, adapters: whose parameters are live, and the PEFT model around it, or None for full fine-tuning.
         source: folder of the model that training began with; None where it was in memory.
         keys, saved_dtype: names of weights in files, and their dtype there.
-        parameters: (Hugging Face name, parameter) of this rank.
+        kept: name of each buffer that is saved with the model, on whatever rank, and its dtype in files.
+        parameters, buffers: (Hugging Face name, parameter or such a buffer) of this rank.
         chat_template: saved where rows were rendered with another than the tokenizer's own.
         ends: id of each special token that most trained answers end in, and its text.
         quantised_experts: QLoRA has stacked ones in 4 bits, perhaps in another stage.
@@ -60,16 +61,24 @@ class Result:
     source: Path | None
     keys: Keys
     saved_dtype: torch.dtype
+    kept: Mapping[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
     parameters: list[tuple[str, nn.Parameter]] = field(default_factory=list[tuple[str, nn.Parameter]])
+    buffers: list[tuple[str, torch.Tensor]] = field(default_factory=list[tuple[str, torch.Tensor]])
     chat_template: str | None = None
     ends: tuple[tuple[int, str], ...] = ()
     local_base: str | None = None
     quantised_experts: bool = False
 
     @property
-    def saved(self) -> list[tuple[str, nn.Parameter]]:
-        """This rank's parameters that are saved: all, or those that are trained beside a frozen model."""
-        return [(name, p) for name, p in self.parameters if p.requires_grad or self.adapters is None]
+    def saved(self) -> list[tuple[str, torch.Tensor]]:
+        """This rank's tensors that are saved: all, or those that are trained beside a frozen model."""
+        if self.adapters is None:
+            return [*self.parameters, *self.buffers]
+        return [(name, p) for name, p in self.parameters if p.requires_grad]
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype of a tensor in files."""
+        return self.kept.get(name, self.saved_dtype)
 
     def key(self, name: str) -> str:
         """The name that a parameter has in the files; of stacked experts, the stack's."""
@@ -95,7 +104,7 @@ class Files:
         self.size = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
 
     def add(self, name: str, whole: torch.Tensor) -> None:
-        """Writes the next tensor, which is on the CPU, in the saved dtype."""
+        """Writes the next tensor, which is on the CPU, in the dtype of files."""
         for key, _, part in self._result.spans(name, tuple(whole.shape)):
             file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
             if self._open is None or self._open.path.name != file:
@@ -126,8 +135,9 @@ def _shards(result: Result, wanted: list[Wanted]) -> dict[str, dict[str, Entry]]
     """File name -> the tensors in it."""
     groups: list[dict[str, Entry]] = [{}]
     size = 0
-    for key, stored, _ in (span for one in wanted for span in result.spans(one.name, one.shape)):
-        entry = Entry(dtype=result.saved_dtype, shape=tuple(part.stop - part.start for part in stored))
+    spans = ((one.name, span) for one in wanted for span in result.spans(one.name, one.shape))
+    for name, (key, stored, _) in spans:
+        entry = Entry(dtype=result.dtype(name), shape=tuple(part.stop - part.start for part in stored))
         size += entry.nbytes
         if result.adapters is None and groups[-1] and size > SHARD_BYTES:
             groups.append({})
@@ -202,27 +212,29 @@ class Wanted(NamedTuple):
     source: int
 
 
-def wanted_tensors(parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership) -> list[Wanted]:
-    """Every tensor of the whole model once, in the order of the stages; the same on all ranks."""
+def wanted_tensors(result: Result, *, ownership: Ownership) -> list[Wanted]:
+    """Every tensor of the whole model once, in the order of the stages, the widest dtypes first, as in files; the same
+    on all ranks."""
     world = ownership.world
-    mine = {name: tuple(p.shape) for name, p in parameters if name not in ownership.copies}
+    mine = {name: tuple(p.shape) for name, p in result.saved if name not in ownership.copies}
     found: list[Wanted] = []
     for rank, stage in enumerate(gather(world, mine)):
         at = world.layout.coordinates(rank)
         if (at.dp_replicate, at.dp_shard, at.cp, at.tp) == (0, 0, 0, 0):  # one rank tells for its stage
             found += [Wanted(name, shape, rank) for name, shape in stage.items()]
-    return found
+    return sorted(found, key=lambda one: -result.dtype(one.name).itemsize)
 
 
 def whole_tensors(
-    wanted: list[Wanted], parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, dtype: torch.dtype
+    wanted: list[Wanted], result: Result, *, ownership: Ownership
 ) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Gathers the wanted tensors one by one; all ranks iterate together. Yields (name, the whole tensor on the CPU), or
     (name, None) on ranks other than 0. A tensor that is on rank 0's CPU already is yielded as it is, and others cast to
-    `dtype`: it is for the writer to cast it by parts."""
-    world, mine = ownership.world, dict(parameters)
+    the dtype of files: it is for the writer to cast it by parts."""
+    world, mine = ownership.world, dict(result.saved)
     here = world.layout.coordinates(world.rank)
     for one in wanted:
+        dtype = result.dtype(one.name)
         whole = gathered(mine[one.name]) if here.pp == world.layout.coordinates(one.source).pp else None
         if whole is not None and (whole.is_cuda or one.source):
             whole = whole.to(dtype)

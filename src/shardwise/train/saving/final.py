@@ -93,14 +93,14 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
     the gathering, in which other ranks take part; all learn of it afterwards. Raises as the gathering does where it
     failed on this rank and others still wait in it."""
     world, result = model.ownership.world, model.result
-    wanted = wanted_tensors(result.saved, ownership=model.ownership)
+    wanted = wanted_tensors(result, ownership=model.ownership)
     files, failures = Files(folder, result, wanted), list[Exception]()
 
     def fails(error: Exception) -> None:
         failures.append(error)
         files.abandon()
 
-    tensors = whole_tensors(wanted, result.saved, ownership=model.ownership, dtype=result.saved_dtype)
+    tensors = whole_tensors(wanted, result, ownership=model.ownership)
     with serial_operators():
         try:
             for name, whole in tensors:

@@ -1,0 +1,49 @@
+"""What runs before a model's blocks and behind them, seen in one forward: whether stages can pass on one residual
+stream, and what each then does without."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from torch import nn
+
+from shardwise.errors import UnsupportedError
+from shardwise.models.anatomy import Anatomy
+from shardwise.models.built.traced import POSITIONS, Seen
+from shardwise.models.stage import Ends
+
+
+def read_ends(anatomy: Anatomy, seen: Seen) -> Ends:
+    """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than one tensor like the
+    embeddings and what each rank can make of positions; says what."""
+    blocks, modules = seen.blocks, dict(anatomy.model.named_modules())
+    names = {id(module): name for name, module in modules.items()}
+    if [block.name for block in blocks] != [names[id(block)] for block in anatomy.blocks]:
+        raise UnsupportedError("its blocks do not run once each in order")
+    if any(one.made is not other.given for one, other in pairwise(blocks)):
+        raise UnsupportedError("something runs between its blocks")
+    if any(block.given.ndim != 3 for block in blocks):
+        raise UnsupportedError("its blocks pass on more than one residual stream")
+    if any(seen.origin(tensor) - {POSITIONS} for block in blocks for tensor in block.others):
+        raise UnsupportedError("its blocks are given what was made of tokens beside the residual stream")
+    if any(count > 1 for count in _holders(anatomy.blocks).values()):
+        raise UnsupportedError("its blocks share weights")
+    held = {id(parameter) for block in anatomy.blocks for parameter in block.parameters()}
+    of_ends = {id(p) for end in (anatomy.embedding, anatomy.head) for p in end.parameters()}
+    before: list[str] = []
+    behind: list[str] = []
+    for name, module in modules.items():
+        outside = [p for p in module._parameters.values() if p is not None and id(p) not in held | of_ends]
+        if not outside:
+            continue
+        ran = seen.ran_outside.get(name)
+        if ran is None or ran not in (0, len(blocks)):
+            raise UnsupportedError(f"{name or 'a weight'} stands outside its blocks, and at neither of their ends")
+        (behind if ran else before).append(name)
+    return Ends(before=tuple(before), behind=tuple(behind), returned=seen.returned)
+
+
+def _holders(blocks: nn.ModuleList) -> Counter[int]:
+    """How many blocks hold each parameter."""
+    return Counter(key for block in blocks for key in {id(parameter) for parameter in block.parameters()})

@@ -1,0 +1,210 @@
+"""The shape of a decoder whose blocks are not recognised: exact counts from its module tree, and from its
+configuration the numbers that a forecast is told once for all blocks.
+
+How its blocks split is said as far as one forward without numbers, where the model's code has one, was seen to go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, cast
+
+from torch import nn
+
+from shardwise.catalog.config import ACTIVATIONS
+from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
+from shardwise.errors import UnsupportedError
+from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
+from shardwise.models.built.ends import read_ends
+from shardwise.models.built.head import is_plain
+from shardwise.models.built.traced import Seen
+from shardwise.models.built.tree import Parts, Tree
+from shardwise.models.built.watch import DOCUMENTS
+from shardwise.models.stage import final_norm
+from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
+
+#: Positions of a model whose configuration states none: it has no table of them, and no trained length.
+_UNBOUNDED = 1_048_576
+_WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
+#: Operators by which a token meets others elsewhere than in attention that transformers runs by name.
+_MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
+
+
+def generic_shape(
+    anatomy: Anatomy, config: Any, data: dict[str, Any], *, seen: Seen | None, storage: str
+) -> ModelShape:
+    """The shape of a built model. `seen`: a forward of it, where it could be followed. Raises UnsupportedError: it is
+    no causal decoder, or its head is not made for its embedding."""
+    return _Generic(anatomy, config, data, seen).shape(storage)
+
+
+class _Generic:
+    def __init__(self, anatomy: Anatomy, config: Any, data: dict[str, Any], seen: Seen | None) -> None:
+        self._anatomy, self._data, self._seen = anatomy, data, seen
+        self._stated: dict[str, Any] = config.to_dict()
+        self._names = {id(module): name for name, module in anatomy.model.named_modules()}
+        self._tree = Tree(self._stated, _plan_of(config))
+
+    def shape(self, storage: str) -> ModelShape:
+        """All of it."""
+        _refuse_seeing_ahead(self._seen)
+        width, head = self._ends()
+        blocks = [self._tree.parts(block) for block in self._anatomy.blocks]
+        final, outer = self._outside(self._hidden(blocks))
+        (usual, _), *others = Counter(blocks).most_common()
+        heads = self._number("num_attention_heads", "n_head", "n_heads", "num_heads") or 1
+        hidden, window = self._hidden(blocks), self._number(*_WINDOWS)
+        positions = self._number(*_POSITIONS) or _UNBOUNDED
+        stated = self._stated
+        activation = stated.get("hidden_act")
+        return ModelShape(
+            family=self._data["model_type"],
+            num_layers=len(blocks),
+            hidden_size=hidden,
+            intermediate_size=self._number("intermediate_size", "ffn_dim", "n_inner") or 4 * hidden,
+            num_attention_heads=heads,
+            num_key_value_heads=self._number("num_key_value_heads") or heads,
+            head_dim=self._number("head_dim", "qk_head_dim") or max(1, hidden // heads),
+            vocab_size=self._anatomy.embedding.get_parameter("weight").shape[0],
+            max_position_embeddings=positions,
+            matrices=usual.matrices,
+            norm_parameters_per_layer=sum(norm.num_parameters for norm in usual.norms),
+            final_norm_parameters=0 if final is None else sum(p.numel() for p in final.parameters()),
+            tied=self._anatomy.tied,
+            head_bias=head,
+            storage_dtype=storage,
+            sliding_window=window,
+            norms=usual.norms,
+            activation=activation if activation in ACTIVATIONS else "silu",
+            attention_softcap=stated.get("attn_logit_softcapping") is not None,
+            behind=self._behind(outer),
+            plain_head=self._anatomy.plain_head and is_plain(self._anatomy, width=width),
+            other_blocks=tuple(
+                OtherBlocks(count=count, matrices=other.matrices, norms=other.norms) for other, count in others
+            ),
+            windowed_layers=self._windowed(len(blocks)) if window else None,
+            value_head_dim=self._number("v_head_dim"),
+            embedding_size=None if width == hidden else width,
+            outer_matrices=outer.matrices,
+            outer_norms=outer.norms,
+            names=self._outer_names(final),
+            eager_attention=not getattr(self._anatomy.model, "_supports_sdpa", False),
+            steady_positions=steady_positions(self._data, positions=positions),
+            layerdrop=float(stated.get("layerdrop") or 0.0),
+            drops_out=drops_out(self._anatomy.model),
+            drops_stream=drops_stream(stated),
+            drops_scores=drops_scores(stated),
+            bare_experts=_bare_experts(self._data["model_type"]),
+            mixes_documents=not self._keeps_documents_apart(),
+            built=self._splits(),
+        )
+
+    def _ends(self) -> tuple[int, bool]:
+        """The embedding's width, and whether the head has a bias; both are counted."""
+        embedding, head = self._anatomy.embedding.get_parameter("weight"), self._anatomy.head.get_parameter("weight")
+        if head.shape != embedding.shape:
+            raise UnsupportedError(f"its head is {tuple(head.shape)} and its embedding {tuple(embedding.shape)}")
+        bias = getattr(self._anatomy.head, "bias", None)
+        for parameter in (embedding, head, bias):
+            if parameter is not None:
+                self._tree.skip(parameter)
+        return embedding.shape[1], bias is not None
+
+    def _outside(self, hidden: int) -> tuple[nn.Module | None, Parts]:
+        """The final norm, and what else lies outside; by names below the backbone."""
+        final = final_norm(self._anatomy, width=hidden)
+        for parameter in final.parameters() if final is not None else ():
+            self._tree.skip(parameter)
+        inside = self._tree.parts(self._anatomy.backbone)
+        beside = self._tree.parts(self._anatomy.model)
+        return final, Parts(matrices=inside.matrices + beside.matrices, norms=inside.norms + beside.norms)
+
+    def _hidden(self, blocks: list[Parts]) -> int:
+        found = self._number("hidden_size", "d_model", "n_embd", "dim")
+        return found or max(norm.size for block in blocks for norm in block.norms)
+
+    def _number(self, *keys: str) -> int | None:
+        """A whole number that the configuration states, by the first name that it has; of a list the largest."""
+        for key in keys:
+            value: Any = self._stated.get(key)
+            of_layers = cast(list[Any], value) if isinstance(value, list | tuple) else [value]
+            wholes = [one for one in of_layers if type(one) is int and one > 0]
+            if wholes:
+                return max(wholes)
+        return None
+
+    def _windowed(self, layers: int) -> int | None:
+        kinds = self._stated.get("layer_types")
+        if not isinstance(kinds, list):
+            return None
+        windowed = sum(str(kind).startswith(("sliding", "chunked")) for kind in cast(list[Any], kinds)[:layers])
+        return windowed if 0 < windowed < layers else None
+
+    def _outer_names(self, final: nn.Module | None) -> OuterNames:
+        anatomy = self._anatomy
+        return OuterNames(
+            embedding=self._names[id(anatomy.embedding)],
+            head=self._names[id(anatomy.head)],
+            final_norm=None if final is None else self._names[id(final)],
+            blocks=self._names[id(anatomy.blocks)],
+        )
+
+    def _keeps_documents_apart(self) -> bool:
+        """Whether packed documents meet nowhere: every block has attention, and that alone joins tokens."""
+        blocks = [] if self._seen is None else self._seen.blocks
+        return bool(blocks) and all(
+            block.attention
+            and all(call.mask is not None and call.mask.by_positions for call in block.attention)
+            and not _MIXING & {op.name for op in block.ops}
+            for block in blocks
+        )
+
+    def _splits(self) -> tuple[Split, ...]:
+        found: list[Split] = []
+        if self._is_staged():
+            found.append("stages")
+        blocks = [] if self._seen is None else self._seen.blocks
+        told = all(DOCUMENTS in call.words for block in blocks for call in block.attention)
+        if told and self._keeps_documents_apart():
+            found.append("documents")
+        return tuple(found)
+
+    def _behind(self, outer: Parts) -> tuple[str, ...]:
+        """Names of the parts outside that run behind the blocks."""
+        ran = {} if self._seen is None else self._seen.ran_outside
+        behind = {name for name, blocks in ran.items() if blocks}
+        prefix = self._anatomy.model.base_model_prefix
+        names = (part.name for part in (*outer.matrices, *outer.norms))
+        return tuple(name for name in names if {name, f"{prefix}.{name}"} & behind)
+
+    def _is_staged(self) -> bool:
+        """Whether what passes between blocks is the residual stream alone."""
+        if self._seen is None:
+            return False
+        try:
+            read_ends(self._anatomy, self._seen)
+        except UnsupportedError:
+            return False
+        return True
+
+
+def _plan_of(config: Any) -> dict[str, str]:
+    try:
+        return tensor_plan(config)
+    except UnsupportedError:
+        return {}
+
+
+def _refuse_seeing_ahead(seen: Seen | None) -> None:
+    calls = [call for block in seen.blocks for call in block.attention] if seen else []
+    if any(call.mask is not None and not call.mask.causal for call in calls):
+        raise UnsupportedError("its attention is not causal: a token may see those after it")
+
+
+def _bare_experts(kind: str) -> str | None:
+    """By whose names PEFT knows the stacked experts of a family."""
+    from peft.utils import transformers_weight_conversion as theirs
+
+    found = theirs._MODEL_TO_CONVERSION_PATTERN.get(kind)
+    return found if found in theirs._MOE_TARGET_MODULE_MAPPING else None

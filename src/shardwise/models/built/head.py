@@ -1,0 +1,67 @@
+"""Whether a model's logits are its head's output, seen with hidden states in the place of its backbone's."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shardwise.models.anatomy import Anatomy
+from shardwise.models.built.operators import VIEWS
+from shardwise.models.built.traced import operator_name
+
+
+class _Backbone:
+    """What a backbone returns, with nothing in it but hidden states."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, _index: int) -> torch.Tensor:
+        return self.last_hidden_state
+
+    def __getattr__(self, _name: str) -> None:
+        return None
+
+
+class _Between(TorchDispatchMode):
+    """The operators that run outside of the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.inside = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator and notes it."""
+        if not self.inside:
+            self.names.append(operator_name(func, kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+def is_plain(anatomy: Anatomy, *, width: int) -> bool:
+    """Whether logits are `head(hidden)`. `width`: of hidden states. False where the model's code cannot be followed."""
+    model, between = cast(Any, anatomy.model), _Between()
+    made = _Backbone(torch.empty(1, 4, width, device="meta"))
+    ids = torch.empty(1, 4, dtype=torch.long, device="meta")
+
+    def enter(*_: Any) -> None:
+        between.inside = True
+
+    def leave(*_: Any) -> None:
+        between.inside = False
+
+    hooks = [anatomy.head.register_forward_pre_hook(enter), anatomy.head.register_forward_hook(leave)]
+    vars(anatomy.backbone)["forward"] = lambda *_args, **_words: made
+    try:
+        with torch.no_grad(), between:
+            logits = model(input_ids=ids, use_cache=False).logits
+    except Exception:  # noqa: BLE001 - whatever a model's code raises of what it is given
+        return False
+    finally:
+        del vars(anatomy.backbone)["forward"]
+        for hook in hooks:
+            hook.remove()
+    rows = anatomy.head.get_parameter("weight").shape[0]
+    return logits.shape[-1] == rows and set(between.names) <= VIEWS

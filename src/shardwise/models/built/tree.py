@@ -1,0 +1,154 @@
+"""Every parameter of a model from its module tree alone, for blocks whose code is not understood.
+
+A linear layer is a matrix that adapters can hang on. Parameters of two dims and more are matrices too, stacked where
+their first dim counts the experts of a module. All others are listed with the norms, as their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from shardwise.models.built.watch import is_linear
+from shardwise.spec.model.shape import Matrix, Norm, Reads
+
+#: By which attributes modules and configurations say how many experts a token is routed to.
+_ACTIVE = ("num_experts_per_tok", "top_k", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "num_selects")
+#: What transformers' tensor-parallel plans call a matrix whose rows, or columns, are sliced.
+_BY_ROWS, _BY_COLUMNS = ("colwise",), ("rowwise",)
+Part = Matrix | Norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Parameters of a module, by name inside it; those that were counted before are left out."""
+
+    matrices: tuple[Matrix, ...]
+    norms: tuple[Norm, ...]
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all of them."""
+        return sum(part.num_parameters for part in (*self.matrices, *self.norms))
+
+
+class Tree:
+    """Reads modules one after the other and counts each parameter once. `stated`: the configuration; `plan`:
+    transformers' styles of tensor parallelism, by name inside a block."""
+
+    def __init__(self, stated: Mapping[str, Any], plan: Mapping[str, str]) -> None:
+        self._stated, self._plan = stated, plan
+        self._counted: set[int] = set()
+
+    def skip(self, parameter: torch.Tensor) -> None:
+        """Leaves a parameter out of all that is read from now on."""
+        self._counted.add(id(parameter))
+
+    def parts(self, module: nn.Module, *, within: str = "") -> Parts:
+        """What is below a module, whose name is `within` where names are to begin with it."""
+        matrices: list[Matrix] = []
+        norms: list[Norm] = []
+        for name, one in module.named_modules(prefix=within):
+            own = {key: p for key, p in one.named_parameters(recurse=False) if id(p) not in self._counted}
+            self._counted |= {id(parameter) for parameter in own.values()}
+            for part in self._of_module(name, one, own):
+                (matrices if isinstance(part, Matrix) else norms).append(part)  # pyright: ignore
+        return Parts(matrices=tuple(matrices), norms=tuple(norms))
+
+    def _of_module(self, name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Iterator[Part]:
+        weight, bias = own.get("weight"), own.get("bias")
+        if is_linear(module) and weight is not None and own.keys() <= {"weight", "bias"}:
+            yield self._linear(name, module, weight, bias)
+        elif (count := self._experts(module, own)) > 0:
+            yield from self._stacks(name, module, own, count=count)
+        elif weight is not None and weight.ndim == 1 and own.keys() <= {"weight", "bias"} and _alike(weight, bias):
+            yield Norm(name=name, size=weight.numel(), width=weight.numel(), bias=bias is not None)
+        elif weight is not None and weight.ndim > 1 and bias is not None and bias.shape == weight.shape[:1]:
+            yield replace(cast(Matrix, _bare(name, "weight", weight)), bias=True)
+            yield from (_bare(name, key, one) for key, one in own.items() if key not in ("weight", "bias"))
+        else:
+            yield from (_bare(name, key, parameter) for key, parameter in own.items())
+
+    def _linear(self, name: str, module: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> Matrix:
+        turned = not isinstance(module, nn.Linear)
+        rows, columns = weight.shape[::-1] if turned else weight.shape
+        return Matrix(
+            name, rows, columns, bias=bias is not None, reads=reads_by_plan(name, self._plan), transposed=turned
+        )
+
+    def _experts(self, module: nn.Module, own: dict[str, nn.Parameter]) -> int:
+        """How many experts are stacked in the parameters of a module; 0: they are no stacks."""
+        stacks = [parameter for parameter in own.values() if parameter.ndim == 3]
+        if not stacks or isinstance(module, nn.modules.conv._ConvNd):
+            return 0
+        count = stacks[0].shape[0]
+        said = {value for key, value in vars(module).items() if "expert" in key and isinstance(value, int)}
+        stated = {value for key, value in self._stated.items() if "expert" in key and type(value) is int}
+        return count if count in said | stated and all(p.shape[0] == count for p in own.values()) else 0
+
+    def _stacks(self, name: str, module: nn.Module, own: dict[str, nn.Parameter], *, count: int) -> Iterator[Part]:
+        turned, active = bool(getattr(module, "is_transposed", False)), self._active(module, count)
+        # What is not told the routes runs every token through every expert, as Llama 4's experts do.
+        runs_all = len(signature(module.forward).parameters) == 1
+        turned = turned or runs_all
+        for key, parameter in own.items():
+            if parameter.ndim != 3:
+                if not _is_bias(key, own):
+                    yield _bare(name, key, parameter)
+                continue
+            rows, columns = parameter.shape[:0:-1] if turned else parameter.shape[1:]
+            yield Matrix(
+                _joined(name, "" if key == "weight" else key),
+                rows,
+                columns,
+                bias=any(other.startswith(key) and _is_bias(other, own) for other in own),
+                count=count,
+                reads="expert_product" if "down" in key or "output" in name else "expert_input",
+                transposed=turned,
+                stacked=True,
+                adaptable=False,
+                active=active,
+                runs_all=runs_all,
+            )
+
+    def _active(self, module: nn.Module, count: int) -> int:
+        found = (getattr(module, "top_k", None), *map(self._stated.get, _ACTIVE))
+        return min(count, next((one for one in found if type(one) is int), count))
+
+
+def _alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    return bias is None or bias.shape == weight.shape
+
+
+def _is_bias(key: str, own: Mapping[str, Any]) -> bool:
+    """Whether a parameter is the bias of another one beside it: `down_proj_bias` of `down_proj`."""
+    return key.endswith("_bias") and key[:-5] in own
+
+
+def _bare(name: str, key: str, parameter: torch.Tensor) -> Part:
+    """A parameter of a module that is no linear layer."""
+    whole = _joined(name, key)
+    if parameter.ndim < 2 or not parameter.requires_grad:
+        return Norm(name=whole, size=parameter.numel(), width=0, frozen=not parameter.requires_grad)
+    rows = parameter.shape[0]
+    called = name if key == "weight" and name else whole
+    return Matrix(called, rows, parameter.numel() // rows, reads="other", adaptable=False)
+
+
+def _joined(name: str, key: str) -> str:
+    return ".".join(part for part in (name, key) if part)
+
+
+def reads_by_plan(name: str, plan: Mapping[str, str]) -> Reads:
+    """The role of a matrix as far as tensor parallelism asks for it, by transformers' plan of the model."""
+    style, attends = plan.get(name, ""), "mlp" not in name and "expert" not in name and "feed_forward" not in name
+    if style in _BY_ROWS:
+        return "attention_input" if attends else "mlp_input"
+    if style in _BY_COLUMNS:
+        return "attention_output" if attends else "mlp_product"
+    return "other"
