@@ -73,9 +73,12 @@ class NF4Stack:
         blocks = self.size // NF4_BLOCK
         of_levels = scales.shape[1] - blocks
         # A clone begins where four bytes are a float32.
-        levels = levels_of(scales[:, :of_levels].clone().view(torch.float32), blocks=blocks)
-        shape = (len(elements), *self.shape)
-        return dequantised_blocks(elements, scales[:, of_levels:], levels, shape=shape, dtype=self.dtype)
+        stored = scales[:, :of_levels].flatten().clone().view(torch.float32).view(len(scales), -1)
+        levels = levels_of(stored, blocks=blocks)
+        # By blocks: on processors bitsandbytes (0.50) makes other numbers of rows that are shorter than one.
+        shape = (len(elements) * blocks, NF4_BLOCK)
+        made = dequantised_blocks(elements, scales[:, of_levels:], levels, shape=shape, dtype=self.dtype)
+        return made.view(len(elements), *self.shape)
 
 
 def quantise_experts(model: nn.Module, *, dtype: torch.dtype) -> None:
