@@ -171,7 +171,8 @@ class _View(NamedTuple):
 def _kept_as_bytes(kept: dict[int, _Bytes]) -> Iterator[None]:
     """Within it autograd keeps views of stacks as their bytes, and all else as the hooks around it say: those of
     recomputation and of what waits in host memory."""
-    around: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    autograd: Any = torch._C
+    around: Any = autograd._autograd._top_saved_tensors_default_hooks(False)
     pack, unpack = around or (_as_it_is, _as_it_is)
 
     def to_bytes(tensor: torch.Tensor) -> Any:

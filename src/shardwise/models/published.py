@@ -169,7 +169,7 @@ def _scales(packed: Packed, files: Files) -> torch.Tensor:
 
 def widened_by_transformers(config: dict[str, Any]) -> Any:
     """What `from_pretrained` is given to widen a folder's weights too; None where they are floats."""
-    from transformers import FineGrainedFP8Config, Mxfp4Config
+    from transformers.utils.quantization_config import FineGrainedFP8Config, Mxfp4Config
 
     stated = published_as(config)
     if stated == "fp8":

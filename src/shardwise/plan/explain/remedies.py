@@ -153,7 +153,7 @@ def widened(job: Job, model: ModelShape) -> str | None:
     """A sentence on weights that are published in fewer bits than they are trained in; None elsewhere."""
     if model.published is None:
         return None
-    size, saved = format_gib(model.published_bytes), "the adapter's base stays the published one"
+    size, saved = format_gib(int(model.published_bytes)), "the adapter's base stays the published one"
     if job.adapters is None:
         saved = f"final/ is in {model.storage_dtype if job.train.save_dtype == 'auto' else job.train.save_dtype}"
     return (
