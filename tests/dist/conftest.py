@@ -169,7 +169,7 @@ TOYS: dict[str, dict[str, Any]] = {
     "wide qwen3_moe": {
         "family": "qwen3_moe",
         "num_experts": 4,
-        "head_dim": 16,
+        "head_dim": 32,
         "hidden_size": 128,
         "intermediate_size": 256,
         **EVERY_OTHER,

@@ -21,6 +21,7 @@ from shardwise.catalog.stated import (
     drops_out,
     drops_scores,
     drops_stream,
+    published_as,
     refuse_foreign,
     steady_positions,
     storage_type,
@@ -80,7 +81,8 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
         part = TEXT_PARTS[kind]
         shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}, text_config")
         names = shape.names.inside(part.backbone, head=part.head)
-        return replace(shape, names=names, wrapper=Wrapper(family=kind))
+        published = published_as(data) or shape.published
+        return replace(shape, names=names, wrapper=Wrapper(family=kind), published=published)
     family = _family(data, file=file)
     refuse_foreign(data, file=file)
     return _shape(_Config(file=file, data=data, family=family))
@@ -246,6 +248,7 @@ def _shape(config: _Config) -> ModelShape:
         drops_stream=drops_stream(stated),
         drops_scores=drops_scores(stated),
         counts_routes=counts_routes(config.data),
+        published=published_as(config.data),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import ModelError, Problem, quoted
+from shardwise.spec.model.shape import Published
 
 #: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
 _CODE_KEYS = ("custom_pipelines", "trust_remote_code")
@@ -32,8 +33,12 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
             f"{code} names Python code of the model's own, which is never run; use a copy that "
             "transformers supports without it"
         )
-    elif data.get("quantization_config"):
-        message = "quantization_config says the weights are quantised already; name the unquantised model"
+    elif data.get("quantization_config") and published_as(data) is None:
+        by = _stated_method(data)
+        message = (
+            f"quantization_config says the weights are quantised already{by and f', by {by}'}; mxfp4 and fp8 are read, "
+            "and no others: name the unquantised model"
+        )
     elif data.get("add_cross_attention") or data.get("is_encoder_decoder"):
         message = "it is not a decoder-only language model; cross attention is not known"
     else:
@@ -46,9 +51,21 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
         raise ModelError.at(file, message)
 
 
+def published_as(data: Mapping[str, Any]) -> Published | None:
+    """In which fewer bits a configuration says that weights are published, of those that are read and widened."""
+    found: Any = _stated_method(data)
+    return found if found in ("mxfp4", "fp8") else None
+
+
+def _stated_method(data: Mapping[str, Any]) -> str:
+    stated = data.get("quantization_config")
+    return str(cast(dict[str, Any], stated).get("quant_method") or "") if isinstance(stated, dict) else ""
+
+
 def storage_type(data: dict[str, Any], *, file: str) -> str:
     """The type that a configuration says weights are stored in. Raises ModelError: it is none that is read."""
-    found = data.get("dtype") or data.get("torch_dtype") or "float32"
+    unstated = "float32" if published_as(data) is None else "bfloat16"
+    found = data.get("dtype") or data.get("torch_dtype") or unstated
     if found not in _STORAGE_TYPES:
         raise ModelError.at(file, f"dtype is {quoted(found)}; expected one of {', '.join(_STORAGE_TYPES)}")
     return found

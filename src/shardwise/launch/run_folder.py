@@ -23,7 +23,7 @@ from shardwise.spec.request import Request, restricted_to
 from shardwise.spec.run import RunDirectory, read_json, read_metrics, write_json, write_text
 
 #: What `auto` becomes once in a run: it changes the result, so that no later start may choose again.
-SETTLED = ("precision", "optimizer", "save_dtype")
+SETTLED = ("precision", "optimizer", "save_dtype", "quantize_experts")
 
 #: What may lie in a folder before its first run got far enough to be one.
 BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
@@ -49,7 +49,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
     if not _has_trained(run):
         run.model.unlink(missing_ok=True)
         return  # a start that came to nothing, such as one with a mistake in its job, claims no folder
-    difference = first_difference(before.to_json(), _holding_to(before, job).to_json())
+    difference = first_difference(_as_it_was(before).to_json(), _holding_to(before, job).to_json())
     if difference is not None:
         name, old, new = difference
         raise RunDirectoryError(
@@ -112,6 +112,8 @@ def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
     chosen = restricted_to(asked, plan.best.execution)
     saved = saved_type(job, storage=plan.model["storage_dtype"], precision=plan.best.execution.precision)
     train = {**chosen["train"], "save_dtype": saved}
+    if job.method == "qlora":
+        train["quantize_experts"] = job.quantises_experts
     return {**chosen, "train": train, "hardware": job.hardware or plan.hardware.get("name")}
 
 
@@ -126,8 +128,15 @@ def held_to(run: RunDirectory, request: Request) -> Request:
 
 
 def _holding_to(before: Job, job: Job) -> Job:
-    settled = {name: getattr(before.train, name) for name in SETTLED if getattr(job.train, name) == "auto"}
+    of_run = _as_it_was(before).train
+    settled = {name: getattr(of_run, name) for name in SETTLED if getattr(job.train, name) == "auto"}
     return job.model_copy(update={"train": job.train.model_copy(update=settled)})
+
+
+def _as_it_was(before: Job) -> Job:
+    """The job of a run; of one that began before `quantize_experts` was a key, with experts left wide."""
+    wide = {"quantize_experts": False} if before.train.quantize_experts == "auto" else {}
+    return before.model_copy(update={"train": before.train.model_copy(update=wide)})
 
 
 def found_before(run: RunDirectory, chosen: Plan) -> Plan:

@@ -19,6 +19,8 @@ from shardwise.errors import ModelError
 Shape = tuple[int, ...]
 
 
+#: End the names of what a stack of experts in 4 bits consists of: its elements, and their scales.
+ELEMENTS, SCALES = "_nf4", "_nf4_scales"
 #: Adapter wrappers put these parts into the names of weights that exist in the base model.
 _WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
 
@@ -27,7 +29,7 @@ def without_wrappers(name: str) -> str:
     """The name that a weight or buffer has in the base model."""
     for part in _WRAPPER_PARTS:
         name = name.replace(part, "")
-    return name
+    return name.removesuffix(ELEMENTS)
 
 
 class StoredSpan(NamedTuple):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -20,10 +20,12 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
+from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers
-from shardwise.models.keys import without_wrappers
+from shardwise.models.keys import Keys, without_wrappers
 from shardwise.models.nf4 import NF4Linear
+from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.models.wrapper import auto_class
 from shardwise.spec.layout.axes import rows_of_shard
@@ -53,14 +55,18 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers configuration of a folder; code inside the folder is never run. Raises ModelError: the
-    configuration is unknown to transformers or broken."""
+    """The transformers configuration of a folder, as of a model whose weights are floats; code inside the folder is
+    never run. Raises ModelError: the configuration is unknown to transformers or broken."""
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise ModelError.at(folder / "config.json", f"transformers cannot read it: {said(error)}") from None
+    if published_as({"quantization_config": getattr(config, "quantization_config", None)}) is not None:
+        del config.quantization_config
+        config.dtype = config.dtype or torch.bfloat16
+    return config
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
@@ -118,8 +124,15 @@ class _Place:
         return module if isinstance(module, NF4Linear) and attribute == "weight" else None
 
     @property
+    def stack(self) -> NF4Stack | None:
+        """The stack of experts whose quantised elements it is."""
+        return stack_named(*self.holders[0])
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of the tensor in the folder."""
+        if self.stack is not None:
+            return (len(self.parameter), *self.stack.shape)
         return (self.layer.out_features, self.layer.in_features) if self.layer else tuple(self.parameter.shape)
 
 
@@ -127,7 +140,8 @@ def _places(model: nn.Module) -> list[_Place]:
     found: dict[int, _Place] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module._parameters.items():
-            if parameter is None or (isinstance(module, NF4Linear) and attribute == "scales"):
+            of_linear = isinstance(module, NF4Linear) and attribute == "scales"
+            if parameter is None or of_linear or attribute.endswith(SCALES):
                 continue  # scales are made with their weight
             name = f"{prefix}.{attribute}" if prefix else attribute
             known = found.get(id(parameter))
@@ -176,9 +190,13 @@ def materialise(
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
     for place in places:
-        make, layer = fresh[id(place)], place.layer
+        make, layer, stack = fresh[id(place)], place.layer, place.stack
         if layer is not None:
             bounds[stored[id(place)]] = _quantise(place, layer, weights, stored[id(place)], device=device)
+            continue
+        if stack is not None:
+            if (found := _quantise_stack(place, stack, weights, stored[id(place)], device=device)) is not None:
+                bounds[stored[id(place)]] = found
             continue
         read = _slicer(make) if make is not None else partial(weights.read, stored[id(place)])
         found = _fill(place, device=device, read=read)
@@ -186,6 +204,17 @@ def materialise(
             bounds[stored[id(place)]] = found
     _move_buffers(model, buffer_device or device)
     check_finite(weights, bounds | {name: ends.to(device) for name, ends in fill_buffers(model, weights).items()})
+
+
+def load_wide(folder: Path, *, dtype: torch.dtype) -> nn.Module:
+    """The whole model of a folder in host memory, as training reads it: weights that are published in fewer bits are
+    widened. Raises ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
+    model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    weights.rename(Keys(model, weights.names, weights.shape))
+    materialise(model, weights=weights, device=torch.device("cpu"), initialise=lambda _name, _shape: None)
+    return model.eval()
 
 
 def fill_from_memory(model: nn.Module, *, value: Callable[[str], torch.Tensor], device: torch.device) -> None:
@@ -216,6 +245,29 @@ def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, d
     for part, made in zip((place, scales), layer.quantise(matrix), strict=True):
         _fill(part, device=device, read=_slicer(lambda whole=made: whole))
     return bounds_of(matrix)
+
+
+def _quantise_stack(
+    place: _Place, stack: NF4Stack, weights: Weights, name: str, *, device: torch.device
+) -> torch.Tensor | None:
+    """Reads the experts that this rank keeps, one at a time, and gives their stack what quantising makes of them; their
+    `bounds_of`, or None where it keeps none."""
+    (first, _), (count, _) = local_window(place.parameter)
+    bounds: list[torch.Tensor] = []
+
+    def matrices() -> Iterator[torch.Tensor]:
+        for index in range(first, first + count):
+            (matrix,) = weights.read(name, offsets=(index, 0, 0), lengths=(1, *stack.shape)).to(device)
+            bounds.append(bounds_of(matrix))
+            yield matrix
+
+    made = stack.quantise(matrices()) if count else (torch.empty(0), torch.empty(0))
+    module, attribute = place.holders[0]
+    beside = f"{attribute.removesuffix(ELEMENTS)}{SCALES}"
+    scales = _Place(names=(), parameter=cast(nn.Parameter, getattr(module, beside)), holders=((module, beside),))
+    for part, own in zip((place, scales), made, strict=True):
+        _fill(part, device=device, read=lambda own=own, **_: own)
+    return bounds_of(torch.stack(bounds)) if bounds else None
 
 
 def kin_of(model: nn.Module) -> Kin:

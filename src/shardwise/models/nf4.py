@@ -16,10 +16,8 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.wrapper import find_inside
-from shardwise.spec.support.rows import NF4_BLOCK
+from shardwise.spec.support.rows import NF4_BLOCK, NF4_GROUP
 
-#: Scales that share a level.
-_GROUP = 256
 #: Elements that are quantised at once.
 _AT_ONCE = 2**20
 
@@ -45,7 +43,7 @@ class NF4Linear(nn.Linear):
         self.weight = _bytes(rows, columns * NF4_BLOCK // 2)
         self.scales = _bytes(rows, columns)
         self.bias = linear.bias
-        self.register_buffer("levels", torch.zeros(-(-rows * columns // _GROUP) + 1), persistent=False)
+        self.register_buffer("levels", torch.zeros(-(-rows * columns // NF4_GROUP) + 1), persistent=False)
         self._here = [slice(None), slice(None)]
 
     def take_slice(self, dim: int, *, index: int, degree: int) -> None:
@@ -60,31 +58,55 @@ class NF4Linear(nn.Linear):
 
     def quantise(self, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The whole weight and scales for a matrix [out_features, in_features]; sets the levels."""
-        library = _bitsandbytes()
-        # Some blocks at a time: on processors bitsandbytes holds several copies of what it quantises in float32.
-        options = {"blocksize": NF4_BLOCK, "quant_type": "nf4"}
-        parts = [library.quantize_4bit(p.to(self.dtype), **options) for p in matrix.flatten().split(_AT_ONCE)]
-        largest = torch.cat([state.absmax for _, state in parts])
-        offset = largest.mean()
-        scales, state = library.quantize_blockwise(largest - offset, blocksize=_GROUP)
-        self.levels = torch.cat([state.absmax, offset.reshape(1)])
+        weight, scales, self.levels = quantised_blocks(matrix.flatten(), dtype=self.dtype)
         rows, _ = self._blocks
-        return torch.cat([part for part, _ in parts]).view(rows, -1), scales.view(rows, -1)
+        return weight.view(rows, -1), scales.view(rows, -1)
 
     def dequantised(self, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """The matrix [out_features, in_features], or this rank's slice of it, of its weight and scales."""
         rows, columns = self._blocks
-        levels = self.levels[:-1].repeat_interleave(_GROUP)[: rows * columns].view(rows, columns)[tuple(self._here)]
-        largest = _scales(scales.device)[scales.int()] * levels + self.levels[-1]
+        levels, offset = levels_of(self.levels, blocks=rows * columns)
+        here = levels.view(rows, columns)[tuple(self._here)], offset
         shape = (len(scales), scales.shape[1] * NF4_BLOCK) if self._aligned else (self.out_features, self.in_features)
-        _bitsandbytes()
-        dequantise = torch.ops.bitsandbytes.dequantize_4bit
-        return dequantise(weight.reshape(-1, 1), largest.flatten(), NF4_BLOCK, "nf4", shape, self.dtype)
+        return dequantised_blocks(weight, scales, here, shape=shape, dtype=self.dtype)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - nn.Linear's name
         """Of activations [..., in_features]."""
         result = cast(torch.Tensor, _Product.apply(input.to(self.dtype), self, self.weight, self.scales))
         return result if self.bias is None else result + self.bias.to(result.dtype)
+
+
+def quantised_blocks(matrix: torch.Tensor, *, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of a flat matrix, as bitsandbytes quantises it in `dtype`: its elements, two in a byte; an index into a table of
+    scales for each block; and the levels of these, as NF4Linear has them."""
+    library = _bitsandbytes()
+    # Some blocks at a time: on processors bitsandbytes holds several copies of what it quantises in float32.
+    options = {"blocksize": NF4_BLOCK, "quant_type": "nf4"}
+    parts = [library.quantize_4bit(part.to(dtype), **options) for part in matrix.split(_AT_ONCE)]
+    largest = torch.cat([state.absmax for _, state in parts])
+    offset = largest.mean()
+    scales, state = library.quantize_blockwise(largest - offset, blocksize=NF4_GROUP)
+    return torch.cat([part for part, _ in parts]), scales, torch.cat([state.absmax, offset.reshape(1)])
+
+
+def levels_of(levels: torch.Tensor, *, blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of levels [..., groups + 1]: that of each block [..., blocks], and what is added to all [..., 1]."""
+    return levels[..., :-1].repeat_interleave(NF4_GROUP, -1)[..., :blocks], levels[..., -1:]
+
+
+def dequantised_blocks(
+    elements: torch.Tensor,
+    scales: torch.Tensor,
+    levels: tuple[torch.Tensor, torch.Tensor],
+    *,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The tensor of a shape of its packed elements, and of its blocks' scales, times their levels."""
+    largest = _scales(scales.device)[scales.int()] * levels[0] + levels[1]
+    _bitsandbytes()
+    dequantise = torch.ops.bitsandbytes.dequantize_4bit
+    return dequantise(elements.reshape(-1, 1), largest.flatten(), NF4_BLOCK, "nf4", shape, dtype)
 
 
 class _Product(torch.autograd.Function):

@@ -17,6 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from shardwise.errors import ModelError, Problem
 from shardwise.models.keys import ExpertStack, JoinedRows, Keys
+from shardwise.models.published import find_packed
+from shardwise.spec.run import read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -44,7 +46,8 @@ def read_part(handle: Any, key: str, part: tuple[slice, ...]) -> torch.Tensor:
 
 
 class Weights:
-    """Named tensors spread over the safetensors files of one folder; nothing is read until a slice is asked for."""
+    """Named tensors spread over the safetensors files of one folder; nothing is read until a slice is asked for. Those
+    that are published in fewer bits are what they are widened to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +58,10 @@ class Weights:
             handle = _open(folder / name)
             self._files[name] = handle
             self._file_of.update(dict.fromkeys(handle.keys(), name))
-        self._keys = {key: key for key in self._file_of}
+        config = read_json(folder / "config.json") or {}
+        self._packed, gone = find_packed(config, self._file_of, self.stored_type)
+        self._file_of.update({key: self._file_of[packed.elements] for key, packed in self._packed.items()})
+        self._keys = {key: key for key in self._file_of if key not in gone}
         self._stacks: dict[str, ExpertStack | JoinedRows] = {}
 
     @property
@@ -95,22 +101,28 @@ class Weights:
     def type(self, name: str) -> str:
         """What safetensors calls the type of a tensor's elements; of stacked ones several."""
         keys = [k for part in self._stacks[name].keys for k in part] if name in self._stacks else [self.key(name)]
-        return ", ".join(sorted({str(self._slice(key).get_dtype()) for key in keys}))
+        return ", ".join(sorted({"BF16" if k in self._packed else self.stored_type(k) for k in keys}))
 
     def read(self, name: str, *, offsets: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Tensor:
         """The part of a tensor that begins at `offsets` and is `lengths` long in each dim: a view of the file, or a
         stack of what lies in several places."""
         if name not in self._stacks:
-            return self._read(self.key(name), window(offsets, lengths))
+            return self._part(self.key(name), offsets=offsets, lengths=lengths)
         stack, whole = self._stacks[name], self.shape(name)
         made: torch.Tensor | None = None
         for key, stored, asked in stack.spans(whole, offsets=offsets, lengths=lengths):
-            part = self._read(key, stored)
+            part = self._part(key, offsets=[s.start for s in stored], lengths=[s.stop - s.start for s in stored])
             made = part.new_empty(lengths) if made is None else made
             made[asked] = part
         return torch.empty(lengths) if made is None else made
 
-    def _read(self, key: str, part: tuple[slice, ...]) -> torch.Tensor:
+    def _part(self, key: str, *, offsets: Iterable[int], lengths: Iterable[int]) -> torch.Tensor:
+        if key in self._packed:
+            return self._packed[key].read(self, offsets=tuple(offsets), lengths=tuple(lengths))
+        return self.stored_part(key, window(offsets, lengths))
+
+    def stored_part(self, key: str, part: tuple[slice, ...]) -> torch.Tensor:
+        """A part of a tensor as it stands in its file."""
         file = self._file_of[key]
         found = read_part(self._files[file], key, part)
         self._mapped[file] = self._mapped.get(file, 0) + found.nbytes
@@ -127,6 +139,14 @@ class Weights:
         return self._files[self._file_of[key]].get_slice(key)
 
     def _shape_of(self, key: str) -> tuple[int, ...]:
+        return self._packed[key].shape(self) if key in self._packed else self.stored_shape(key)
+
+    def stored_type(self, key: str) -> str:
+        """What safetensors calls the type of a tensor's elements, as it stands in its file."""
+        return str(self._slice(key).get_dtype())
+
+    def stored_shape(self, key: str) -> tuple[int, ...]:
+        """Of a tensor as it stands in its file."""
         return tuple(self._slice(key).get_shape())
 
 

@@ -16,6 +16,7 @@ from shardwise.plan.explain import (
     why_faster,
     why_not,
     why_slower,
+    widened,
 )
 from shardwise.plan.search import (
     Question,
@@ -139,6 +140,7 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         )
     asides = (
         left_frozen(model),
+        widened(question.job, model),
         left_wide(question.job, model),
         in_8_bits(question.job, model, first.execution),
         built,

@@ -14,14 +14,16 @@ import torch
 from jinja2 import TemplateError
 
 from shardwise.catalog.processors import available_memory
-from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, said
+from shardwise.errors import DoesNotFitError, InputError, ShardwiseError, UnsupportedError, said
 from shardwise.models.built.shape import shape_of
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.nf4_experts import quantise_experts
+from shardwise.models.published import widened_by_transformers
 from shardwise.models.wrapper import auto_class
 from shardwise.spec.plan.generation import USABLE, cache_elements
-from shardwise.spec.run import RunDirectory
-from shardwise.train.result import base_of, find_base, listed, stop_ids
+from shardwise.spec.run import RunDirectory, read_json
+from shardwise.train.result import base_of, experts_in_4_bits, find_base, listed, stop_ids
 from shardwise.units import format_gib
 
 Messages = list[dict[str, str]]
@@ -68,6 +70,13 @@ class Chat:
         elif part == "base":
             self._folder = find_base(run, base_model)
         self._learned = set[int]() if part == "base" else stop_ids(run.final)
+        self._experts = experts_in_4_bits(run)
+        self._wide = widened_by_transformers(read_json(self._folder / "config.json") or {})
+        if self._wide is not None and self._quantisation is not None:
+            published = (
+                "its base is published in fewer bits, which transformers does not put into 4 bits while it loads"
+            )
+            raise UnsupportedError(f"{run.root}: {published}; run `shardwise merge` and chat with --merged")
         self._tokenizer: Any = AutoTokenizer.from_pretrained(run.final)
         config, shape = read_config(self._folder), shape_of(str(self._folder))
         element = (config.dtype or torch.float32).itemsize
@@ -116,14 +125,18 @@ class Chat:
         from peft import PeftModel
 
         prompt, new = self.room(messages)
-        options: dict[str, Any] = {"quantization_config": self._quantisation} if self._quantisation else {}
+        quantisation = self._quantisation or self._wide
+        options: dict[str, Any] = {"quantization_config": quantisation} if quantisation else {}
         if self._gpus:
             options |= {"device_map": "auto", "max_memory": self.shares(prompt["input_ids"].shape[1] + new)}
         model: Any = auto_class(read_config(self._folder)).from_pretrained(self._folder, dtype="auto", **options)
         if aside := {"cpu", "disk"} & {str(place) for place in getattr(model, "hf_device_map", {}).values()}:
             gpus = f"{len(self._gpus)} GPUs" if len(self._gpus) > 1 else "the GPU"
             raise DoesNotFitError(f"layers were left on the {aside.pop()}: {gpus} cannot hold them in whole layers")
-        self._model = (PeftModel.from_pretrained(model, str(self._adapter)) if self._adapter else model).eval()
+        self._model: Any = PeftModel.from_pretrained(model, str(self._adapter)) if self._adapter else model
+        self._model.requires_grad_(False).eval()
+        if self._quantisation is not None and self._experts:
+            quantise_experts(self._model, dtype=self._quantisation.bnb_4bit_compute_dtype)
 
     def shares(self, tokens: int) -> dict[int, int]:
         """Bytes of weights that each GPU may take, beside its layers' keys and values of so many tokens."""

@@ -14,15 +14,17 @@ from safetensors import SafetensorError
 from torch import nn
 
 from shardwise.catalog.processors import available_memory, free_disk
+from shardwise.catalog.stated import published_as
 from shardwise.data.store import open_prepared
 from shardwise.errors import DataError, InputError, WorkerFailedError
-from shardwise.models.load import build_on_meta, read_config
+from shardwise.models.load import build_on_meta, load_wide, read_config
 from shardwise.models.nf4 import quantised_and_back, quantised_layers
+from shardwise.models.nf4_experts import experts_and_back
 from shardwise.models.wrapper import auto_class
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, naming_a_folder
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.precision import type_name
-from shardwise.train.result import base_of
+from shardwise.train.result import base_of, experts_in_4_bits
 from shardwise.train.saving.atomic import commit, removed_on_error
 from shardwise.train.saving.card import model_card, remove_traces
 from shardwise.train.saving.export import QUANTISATION
@@ -106,6 +108,8 @@ def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: to
     if quantised is not None:
         for layer in quantised_layers(model).values():
             layer.weight.data = quantised_and_back(layer.weight.data, dtype=quantised).to(dtype)
+        if experts_in_4_bits(run):
+            experts_and_back(model, dtype=quantised)
     model: Any = PeftModel.from_pretrained(model, str(run.final)).eval()
     head = model.get_base_model().get_output_embeddings()
     if hasattr(head, "base_layer"):  # what is merged into a tied head is not for the embedding
@@ -114,6 +118,8 @@ def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: to
 
 
 def _load(folder: Path, dtype: torch.dtype) -> Any:
+    if published_as(read_json(folder / "config.json") or {}) is not None:
+        return load_wide(folder, dtype=dtype)
     return auto_class(read_config(folder)).from_pretrained(folder, dtype=dtype).eval()
 
 

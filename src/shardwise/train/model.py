@@ -23,6 +23,7 @@ from shardwise.models.content import folder_content
 from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.routing import Balance, mark_real, mixtures, route
 from shardwise.models.stage import Ends, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
@@ -38,6 +39,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
+from shardwise.spec.support.rows import in_nf4
 from shardwise.spec.support.splits import PLANNED_STAGES
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import agree_on_model
@@ -149,6 +151,8 @@ def build_model(
         chat_template=chat_template,
         ends=ends,
         local_base=named if is_local else None,
+        quantised_experts=job.quantises_experts
+        and any(m.stacked and in_nf4(m, experts=True) for kind in shape.kinds for m in kind.matrices),
     )
     content = {name: content[name] for name in sorted(content) if name in ("config.json", *weights.files)}
     return spread_parts(
@@ -324,6 +328,8 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
         adapted = add_adapters(model, job.adapters, base_model=base, revision=revision, exclude=exclude)
         if job.method == "qlora":
             quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
+            if job.quantises_experts:
+                quantise_experts(model, dtype=TYPES[execution.precision].compute)
         join_where_alone(model, execution)
     return model, adapted
 

@@ -19,7 +19,7 @@ from shardwise.models.weights import Weights
 from shardwise.spec.job.file import read_job
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, MANIFEST
 from shardwise.spec.run import RunDirectory, read_json, revision_of
-from shardwise.train.saving.export import QUANTISATION, WEIGHTS, listed
+from shardwise.train.saving.export import EXPERTS, QUANTISATION, WEIGHTS, listed
 
 
 def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
@@ -30,6 +30,11 @@ def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
     said = read_json(run.final / QUANTISATION)
     said = said or (read_json(run.final / "config.json") or {}).get("quantization_config")  # of earlier versions
     return find_base(run, named), BitsAndBytesConfig.from_dict(said) if said else None
+
+
+def experts_in_4_bits(run: RunDirectory) -> bool:
+    """Whether QLoRA had stacked experts in 4 bits too."""
+    return bool((read_json(run.final / QUANTISATION) or {}).get(EXPERTS))
 
 
 def find_base(run: RunDirectory, named: str | None = None) -> Path:

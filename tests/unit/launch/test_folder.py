@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from shardwise.api import plan
 from shardwise.errors import RunDirectoryError
 from shardwise.launch.lock import locked
-from shardwise.launch.run_folder import check_same_job, held_to, is_finished, known_data
+from shardwise.launch.run_folder import check_same_job, held_to, is_finished, known_data, write_start
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.request import read_request
-from shardwise.spec.run import RunDirectory, append_line, write_json
+from shardwise.spec.run import RunDirectory, append_line, read_json, write_json
+from shardwise.train.saving.identity import identity_of
 
 
 def job(**keys: Any) -> Job:
@@ -54,6 +56,29 @@ def test_what_a_run_has_settled_stays_where_the_job_leaves_it_open(run: RunDirec
     assert held_to(run, read_request(job(train={"precision": "bf16"}))).job.train.precision == "bf16"
     with pytest.raises(RunDirectoryError, match=r'train\.precision = "mixed", and this job has "bf16"'):
         check_same_job(run, job(train={"precision": "bf16"}))
+
+
+def test_a_run_that_began_before_experts_were_quantised_goes_on_with_wide_ones(run: RunDirectory) -> None:
+    before = job(method="qlora").to_json()
+    del before["train"]["quantize_experts"]
+    write_json(run.resolved, before)
+    append_line(run.metrics, {"step": 1, "loss": 2.0})
+    check_same_job(run, job(method="qlora"))
+    held = held_to(run, read_request(job(method="qlora"))).job
+    assert not held.quantises_experts
+    assert "quantize_experts" not in identity_of(held, model={}, data="")["job"]["train"]
+    with pytest.raises(RunDirectoryError, match=r"train\.quantize_experts = false, and this job has true"):
+        check_same_job(run, job(method="qlora", train={"quantize_experts": True}))
+
+
+def test_a_new_run_quantises_experts_and_keeps_to_it(run: RunDirectory) -> None:
+    made = plan(Job.model_validate(job(method="qlora", model="olmoe-1b-7b", hardware="1x H100-SXM").to_json()))
+    write_start(run, read_request(job(method="qlora")), plan=made)
+    assert read_json(run.resolved)["train"]["quantize_experts"] is True
+    append_line(run.metrics, {"step": 1, "loss": 2.0})
+    held = held_to(run, read_request(job(method="qlora"))).job
+    assert held.train.quantize_experts is True
+    assert identity_of(held, model={}, data="")["job"]["train"]["quantize_experts"] is True
 
 
 def test_a_folder_with_other_files_is_left_alone(run: RunDirectory) -> None:

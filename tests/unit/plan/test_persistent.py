@@ -2,7 +2,9 @@
 
 import pytest
 
+from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model, known_models
+from shardwise.plan.answer import make_plan
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.units import GIB
@@ -16,6 +18,27 @@ def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block():
     adapters = take_inventory(job(method="qlora"), model).trained_elements
     rest = 2 * (model.num_parameters - matrices) + 4 * adapters
     assert (one.weights - rest) * 8 / matrices == 4.125
+
+
+def test_stacked_experts_take_4_bits_with_a_scale_for_each_block_and_a_level_for_256_of_them():
+    model = find_model("qwen3-30b-a3b", offline=True)
+    lora = {"target_modules": ["q_proj"]}
+    few, wide = (
+        held(job(method="qlora", lora=lora, train={"quantize_experts": on}), model)[0].weights for on in (True, False)
+    )
+    experts = [m for m in model.matrices if m.stacked]
+    of_one = sum(m.rows * m.columns / 2 + m.rows * m.columns / 64 for m in experts)
+    levels = sum(4 * (-(-m.rows * m.columns // 64 // 256) + 1) for m in experts)
+    assert wide - few == 48 * 128 * (2 * sum(m.rows * m.columns for m in experts) - of_one - levels)
+
+
+def test_a_mixture_of_30b_is_trained_in_4_bits_on_one_card_of_24_gib():
+    lora = {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+    asked = job(model="qwen3-30b-a3b", method="qlora", lora=lora, hardware="1x RTX-4090", train={"offload": "none"})
+    made = make_plan(asked, model=find_model("qwen3-30b-a3b", offline=True), cluster=parse_hardware("1x RTX-4090"))
+    assert made.best is not None
+    assert made.best.fits
+    assert made.best.memory.peak_high_bytes <= 24 * GIB
 
 
 def test_sgd_holds_no_states_and_one_with_momentum():

@@ -42,7 +42,7 @@ def test_nothing_is_advised_where_what_is_stated_fits_nowhere():
 
 
 def test_a_plan_says_that_qlora_leaves_experts_wide():
-    asked = "method: qlora\ntrain: {offload: none}\n"
+    asked = "method: qlora\ntrain: {offload: none, quantize_experts: false}\n"
     assert (
         "qlora does not quantise experts that a block keeps in one tensor: 84.0 GiB of all weights stay in bfloat16"
     ) in plan("mixtral-8x7b", "2x H100-SXM", asked).best.reasons
@@ -51,6 +51,8 @@ def test_a_plan_says_that_qlora_leaves_experts_wide():
             "does not quantise" in one for one in plan("mixtral-8x7b", "8x H200-SXM", f"method: {other}\n").best.reasons
         )
     assert not any("does not quantise" in one for one in plan("llama-3.1-8b", "2x H100-SXM", asked).best.reasons)
+    by_default = plan("mixtral-8x7b", "2x H100-SXM", "method: qlora\n").best
+    assert not any("does not quantise" in one for one in by_default.reasons)
 
 
 def test_inputs_on_the_host_are_advised_where_only_these_are_too_much():

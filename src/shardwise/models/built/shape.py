@@ -21,6 +21,7 @@ from shardwise.catalog.stated import (
     UnlistedFamilyError,
     drops_scores,
     drops_stream,
+    published_as,
     refuse_foreign,
     steady_positions,
     storage_type,
@@ -63,7 +64,7 @@ def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of keys that a configuration class does not know
-            return _Reading(data, file=file).shape()
+            return replace(_Reading(data, file=file).shape(), published=published_as(data))
     except UnsupportedError as error:
         kind = data.get("model_type")
         message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"

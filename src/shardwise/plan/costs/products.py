@@ -9,6 +9,7 @@ from shardwise.plan.rates import Device
 from shardwise.plan.work import Work, made_again
 from shardwise.spec.adapters.targets import adapter_rank
 from shardwise.spec.model.shape import SLICED_BY, Matrix
+from shardwise.spec.support.rows import in_nf4
 
 #: Bytes that one adapter moves in forward, and about as many in backward, for each element of its input (read once
 #: more; dropped) and of its output (made, scaled, added). Copies of another type are among the saved bytes.
@@ -60,7 +61,7 @@ def _product(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple
     bare = matrix.name in held.bare
     # The whole gradient of a weight that is made anew, and of it those of both halves.
     weights = forward * (float(held.trained(matrix.name)) + float(bare))
-    dequantised = work.job.method == "qlora" and matrix.adaptable
+    dequantised = work.job.method == "qlora" and in_nf4(matrix, experts=work.job.quantises_experts)
     written_out = device.bytes_moved(_DEQUANTISED_BYTES * rows * columns) if dequantised else 0.0
     if adapters is not None and matrix.name in held.adapted:
         again = forward if held.dora and adapters.lora_dropout > 0 else 0.0  # magnitudes scale what dropout leaves

@@ -14,6 +14,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Checkpointing, Execution
 from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.rows import in_nf4
 from shardwise.units import format_count, format_gib
 
 _SHORTEST_LENGTH = 64
@@ -147,14 +148,30 @@ def left_frozen(model: ModelShape) -> str | None:
 
 
 def left_wide(job: Job, model: ModelShape) -> str | None:
-    """A sentence on stacked experts under QLoRA, which bitsandbytes leaves alone; None elsewhere."""
+    """A sentence on stacked experts under QLoRA that it leaves wide, as bitsandbytes does; None elsewhere."""
     if job.method != "qlora":
         return None
     elements = sum(
-        kind.num_layers * m.count * m.rows * m.columns for kind in model.kinds for m in kind.matrices if m.stacked
+        kind.num_layers * m.count * m.rows * m.columns
+        for kind in model.kinds
+        for m in kind.matrices
+        if m.stacked and not in_nf4(m, experts=job.quantises_experts)
     )
     size, what = format_gib(BFLOAT16_BYTES * elements), "experts that a block keeps in one tensor"
     return f"qlora does not quantise {what}: {size} of all weights stay in bfloat16" if elements else None
+
+
+def widened(job: Job, model: ModelShape) -> str | None:
+    """A sentence on weights that are published in fewer bits than they are trained in; None elsewhere."""
+    if model.published is None:
+        return None
+    size, saved = format_gib(int(model.published_bytes)), "the adapter's base stays the published one"
+    if job.adapters is None:
+        saved = f"final/ is in {model.storage_dtype if job.train.save_dtype == 'auto' else job.train.save_dtype}"
+    return (
+        f"the model is published in {model.published}, {size} of files, of which each rank widens its own part as it "
+        f"loads; {saved}"
+    )
 
 
 def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:

@@ -9,6 +9,7 @@ from shardwise.plan.work import activations as of
 from shardwise.plan.work.activations import BlockSetting
 from shardwise.spec.layout.execution import Recompute
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.support.rows import in_nf4
 
 
 class ProfiledMoment(NamedTuple):
@@ -75,8 +76,10 @@ class BlockBytes:
     shared: tuple[float, float] | None = None
 
 
-def block_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute, quantised: bool) -> BlockBytes:
-    """Counts all of it for the model as one rank sees it."""
+def block_bytes(
+    model: ModelShape, setting: BlockSetting, *, recompute: Recompute, quantised: bool, experts: bool
+) -> BlockBytes:
+    """Counts all of it for the model as one rank sees it, whose linear layers may be `quantised`, and its `experts`."""
     kinds, again = model.kinds, recompute != "none"
     remade = [of.remade_bytes(kind, setting) for kind in kinds]
     return BlockBytes(
@@ -96,7 +99,7 @@ def block_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recomput
         final_norm=of.final_norm_bytes(model, setting),
         reads_in_place=of.reads_in_place(model, setting),
         last_matrix=_last_matrix(model, setting),
-        computed_weights=_computed_weights(model, setting, quantised=quantised),
+        computed_weights=_computed_weights(model, setting, quantised=quantised, experts=experts),
         remade=max(remade),
         remade_by_mean=_mean(model, remade),
         remade_backward=max(of.remade_backward_bytes(kind, setting) for kind in kinds),
@@ -114,12 +117,15 @@ def _last_matrix(model: ModelShape, setting: BlockSetting) -> int:
     return max((m.rows * m.columns for m in last), default=0)
 
 
-def _computed_weights(model: ModelShape, setting: BlockSetting, *, quantised: bool) -> float:
-    """PEFT multiplies an identity by A and B, adds the scaled product to the weight, and takes norms of its rows, in
-    the adapters' type where that is wider."""
+def _computed_weights(model: ModelShape, setting: BlockSetting, *, quantised: bool, experts: bool) -> float:
+    """Stacks of a block are dequantised together, a linear layer by itself. For DoRA, PEFT multiplies an identity by A
+    and B, adds the scaled product to the weight, and takes norms of its rows, in the adapters' type where that is
+    wider."""
     matrices = [m for kind in model.kinds for m in kind.matrices if m.adaptable]
     compute, wide = setting.types.compute, setting.adapter_bytes
     dequantised = max((m.rows * m.columns for m in matrices), default=0) if quantised else 0
+    stacks = ([m for m in kind.matrices if m.stacked and in_nf4(m, experts=experts)] for kind in model.kinds)
+    dequantised = max(dequantised, *(sum(m.count * m.rows * m.columns for m in kind) for kind in stacks))
     if not setting.inventory.dora:
         return dequantised * compute
     sums = 2 * compute + wide + (wide if wide != compute else 0)

@@ -19,6 +19,7 @@ from shardwise.plan.work.tensors import NF4_BYTES, DtypeBytes, Place, Tensor
 from shardwise.spec.adapters.targets import Hold, hold_of
 from shardwise.spec.job.keys import Job, LoraSpec, Method
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape, Norm
+from shardwise.spec.support.rows import in_nf4, nf4_scale_bytes
 
 _OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
 
@@ -54,7 +55,8 @@ class Unit:
 
     def gathered_bytes(self, types: DtypeBytes) -> float:
         """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
-        return self._quantised * NF4_BYTES + (self.elements - self._quantised) * types.compute
+        packed = sum(tensor.elements for tensor in self.tensors if tensor.packed)
+        return self._quantised * NF4_BYTES + packed + (self.elements - self._quantised - packed) * types.compute
 
     def stored_bytes(self, types: DtypeBytes) -> float:
         """Bytes of the whole weights in the types that they are stored in, without scales."""
@@ -178,15 +180,16 @@ class Inventory:
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
     """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is made for, or targets
     that the model does not have."""
-    return _taken(model, job.method, None if job.adapters is None else job.adapters.model_dump_json())
+    adapters = None if job.adapters is None else job.adapters.model_dump_json()
+    return _taken(model, job.method, adapters, experts=job.quantises_experts)
 
 
 @lru_cache(maxsize=8)
-def _taken(model: ModelShape, method: Method, adapters: str | None) -> Inventory:
+def _taken(model: ModelShape, method: Method, adapters: str | None, *, experts: bool) -> Inventory:
     lora = None if adapters is None else LoraSpec.model_validate_json(adapters)
     if lora is not None:
         refuse_unforecast(model, lora)
-    blocks = tuple((kind.num_layers, _block(kind, method, lora)) for kind in model.kinds)
+    blocks = tuple((kind.num_layers, _block(kind, method, lora, experts=experts)) for kind in model.kinds)
     root = list(_root(model, method=method))
     held: dict[str, Hold | None] = {}
     if lora is not None:
@@ -215,11 +218,11 @@ def _taken(model: ModelShape, method: Method, adapters: str | None) -> Inventory
     )
 
 
-def _block(kind: ModelShape, method: Method, lora: LoraSpec | None) -> Unit:
+def _block(kind: ModelShape, method: Method, lora: LoraSpec | None, *, experts: bool) -> Unit:
     """The tensors of one block, adapters included."""
     tensors: list[Tensor] = []
     for matrix in kind.matrices:
-        tensors += _matrix(matrix, method=method, cut=matrix.sliced_by)
+        tensors += _matrix(matrix, method=method, cut=matrix.sliced_by, experts=experts)
     tensors += _norms(kind, method=method)
     if lora is not None:
         tensors += [*copies(tensors, lora)]
@@ -229,11 +232,15 @@ def _block(kind: ModelShape, method: Method, lora: LoraSpec | None) -> Unit:
     return Unit(tensors=tuple(tensors))
 
 
-def _matrix(m: Matrix, *, method: Method, cut: Cut | None) -> Iterator[Tensor]:
-    """The weight of a matrix, and its bias."""
+def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False) -> Iterator[Tensor]:
+    """The weight of a matrix, and its bias. `experts`: stacked ones are quantised."""
     trained = method == "full"
     rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
-    if m.stacked:
+    if m.stacked and in_nf4(m, experts=experts):
+        for name, width in ((m.name, rows * columns // 2), (f"{m.name}.scales", nf4_scale_bytes(rows * columns))):
+            stack = Tensor(name=name, rows=m.count, columns=width, trained=False, packed=True, last=width)
+            yield replace(stack, cut=cut and "rows")
+    elif m.stacked:
         # The first dim counts the experts.
         yield Tensor(
             name=m.name,

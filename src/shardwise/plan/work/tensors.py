@@ -76,6 +76,7 @@ class Tensor:
         columns: elements per row.
         trained: it has a gradient.
         quantised: it is stored in NF4.
+        packed: it is a stack of experts in NF4, or of their scales: its elements are bytes.
         last: of stacked experts, the last dim of each; 0 for what is no stack.
         ep: of stacked experts, among how many ranks all were dealt, of which these are one rank's.
         count: how many alike there are.
@@ -88,6 +89,7 @@ class Tensor:
     columns: int = 1
     trained: bool = True
     quantised: bool = False
+    packed: bool = False
     last: int = 0
     ep: int = 1
     count: int = 1
@@ -108,8 +110,8 @@ class Tensor:
 
     def element_bytes(self, types: DtypeBytes) -> float:
         """Bytes of one element in storage."""
-        if self.quantised:
-            return NF4_BYTES
+        if self.quantised or self.packed:
+            return 1 if self.packed else NF4_BYTES
         return types.trainable if self.trained else types.frozen
 
     def kept(self, *, degree: int, index: int, by_rows: bool = False) -> int:
@@ -122,7 +124,11 @@ class Tensor:
 
     def cut_inside(self, degree: int) -> bool:
         """Whether shards are parts of each stacked expert."""
-        return bool(self.last) and dim_of_shard((self.rows, self.columns // self.last, self.last), degree=degree) > 0
+        return (
+            bool(self.last)
+            and not self.packed
+            and dim_of_shard((self.rows, self.columns // self.last, self.last), degree=degree) > 0
+        )
 
     def dealt(self, ep: int) -> Tensor:
         """What one rank of `ep` has of it: whole experts; of what is no stack, all."""

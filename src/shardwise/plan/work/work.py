@@ -152,7 +152,9 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         types=types,
         block=block,
         setting=setting,
-        of_block=block_bytes(block, setting, recompute=recompute, quantised=job.method == "qlora")
+        of_block=block_bytes(
+            block, setting, recompute=recompute, quantised=job.method == "qlora", experts=job.quantises_experts
+        )
         if profile is None
         else profiled_bytes(block, setting, profile, recompute=recompute),
         profile=profile,

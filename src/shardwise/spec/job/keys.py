@@ -67,6 +67,8 @@ class TrainSpec(Strict):
         logging_steps: steps between plain progress lines; metrics.jsonl has every step.
         full_determinism: deterministic kernels, slower.
         disable_dropout: the model's own dropout is switched off, whatever its configuration says.
+        quantize_experts: with method qlora, experts that a block keeps in one tensor are in 4 bits too; `auto`: they
+            are, but in a run that began before this key was there.
         save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one they are trained in.
     """
 
@@ -101,6 +103,7 @@ class TrainSpec(Strict):
     loss: LossKind | Auto = "auto"
     attn_implementation: Attention | Auto = "auto"
     compile: bool | Auto = "auto"
+    quantize_experts: bool | Auto = "auto"
     save_dtype: SaveType | Auto = "auto"
 
     @property
@@ -223,6 +226,10 @@ class Job(Strict):
     def _keys_agree(self) -> Self:
         if self.lora is not None and self.method == "full":
             raise ValueError("lora: is set but method is full; write method: lora (or qlora), or remove lora:")
+        if self.train.quantize_experts is True and self.method != "qlora":
+            raise ValueError(
+                f"train: quantize_experts is true but method is {self.method}; write method: qlora, or remove it"
+            )
         if self.train.disable_dropout and self.lora is not None and self.lora.lora_dropout:
             raise ValueError("lora: lora_dropout is set, which train.disable_dropout switches off; keep one of them")
         stated = self.layout if isinstance(self.layout, LayoutSpec) else LayoutSpec()
@@ -242,6 +249,11 @@ class Job(Strict):
     def adapters(self) -> LoraSpec | None:
         """The LoRA settings in force, or None for full fine-tuning."""
         return None if self.method == "full" else self.lora or LoraSpec()
+
+    @property
+    def quantises_experts(self) -> bool:
+        """Whether stacked experts are in 4 bits."""
+        return self.method == "qlora" and self.train.quantize_experts is not False
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with every default filled in."""

@@ -23,6 +23,10 @@ Reads = (
 )
 #: A dim of a matrix, or of a stack of them.
 Cut = Literal["rows", "columns", "count"]
+#: What weights may be published in, beside floats: both are widened while they are read (`models/published.py`).
+Published = Literal["mxfp4", "fp8"]
+#: Bytes of an element and its share of a scale: blocks of 32 with one byte; of 128 x 128 with four.
+_PUBLISHED_BYTES: dict[Published, float] = {"mxfp4": 0.5 + 1 / 32, "fp8": 1 + 4 / 128**2}
 #: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of it) gives a slice of
 #: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole. So a block needs one sum
 #: over ranks after attention and one after the MLP (Shoeybi et al., 2019).
@@ -198,6 +202,7 @@ class ModelShape:
             scores.
         counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
+        published: in which fewer bits its weights lie in files, of which reading makes the storage type; None: in none.
         mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
         counted: its blocks were not recognised, so that no rules forecast what they keep.
         profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
@@ -247,6 +252,7 @@ class ModelShape:
     drops_scores: bool = False
     counts_routes: bool = False
     bare_experts: str | None = None
+    published: Published | None = None
     mixes_documents: bool = False
     counted: bool = False
     profiles: tuple[ModelProfile, ...] = ()
@@ -299,6 +305,19 @@ class ModelShape:
         """All elements, shared ones counted once."""
         ends = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
         return self.block_parameters + ends + self.outer_parameters
+
+    @property
+    def published_bytes(self) -> float:
+        """Of all weights in files. In fewer bits are matrices of blocks but routers; in mxfp4, stacked experts."""
+        if self.published is None:
+            return self.num_parameters * (4 if self.storage_dtype == "float32" else 2)
+        few = sum(
+            kind.num_layers * m.count * m.rows * m.columns
+            for kind in self.kinds
+            for m in kind.matrices
+            if m.stacked or (m.adaptable and self.published == "fp8")
+        )
+        return few * _PUBLISHED_BYTES[self.published] + 2 * (self.num_parameters - few)
 
     @cached_property
     def mlp_width(self) -> int:

@@ -9,7 +9,7 @@ from shardwise.spec.adapters.targets import names_it
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout, dim_of_shard
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.splits import (
     MASKED_WITHOUT_POSITIONS,
     NOT_IN_PARTS,
@@ -21,6 +21,8 @@ from shardwise.spec.support.splits import (
 
 #: Elements that share a scale in NF4 (Dettmers et al., 2023): tensor parallelism cuts between such blocks.
 NF4_BLOCK = 64
+#: Scales that share a float32 level, where they are quantised too.
+NF4_GROUP = 256
 
 #: Families whose linear layers are of a class of their own, which bitsandbytes passes over.
 OWN_LINEAR_LAYERS = ("falcon",)
@@ -53,6 +55,17 @@ class Reason(str):
         return reason
 
 
+def nf4_scale_bytes(elements: int) -> int:
+    """Bytes of the scales of one expert's matrix in NF4, and of their levels, one of which is added to all."""
+    blocks = elements // NF4_BLOCK
+    return blocks + 4 * (-(-blocks // NF4_GROUP) + 1)
+
+
+def in_nf4(matrix: Matrix, *, experts: bool) -> bool:
+    """Whether method qlora quantises a matrix, and `experts` where they are stacked and have whole blocks."""
+    return experts and matrix.rows * matrix.columns % NF4_BLOCK == 0 if matrix.stacked else matrix.adaptable
+
+
 def reasons(rows: Iterable[Row]) -> list[Reason]:
     """What those rows say that apply."""
     return [Reason.of(row) for row in rows if row.when]
@@ -72,8 +85,8 @@ def _nearest(model: ModelShape) -> str:
     return "fsdp, with train.disable_dropout: true" if model.layerdrop else "fsdp"
 
 
-def of_experts(model: ModelShape, layout: Layout) -> Iterator[Row]:
-    """Why a model's experts are not dealt among ranks."""
+def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) -> Iterator[Row]:
+    """Why a model's experts are not dealt among ranks; `quantised` ones are not cut inside."""
     ep, shards = layout.ep, max(1, layout.dp_shard // layout.ep)
     stacks = [m for kind in model.kinds for m in kind.matrices if m.stacked]
     deals = f"ep = {ep} deals experts among ranks, and {model.family} has none"
@@ -85,7 +98,8 @@ def of_experts(model: ModelShape, layout: Layout) -> Iterator[Row]:
         yield Row(m.count % ep, odd, names_layout=False)
         shape = (m.count // ep, *((m.columns, m.rows) if m.transposed else (m.rows, m.columns)))
         uneven = f"the {shape[0]} experts of a rank under ep = {ep} are not cut evenly over {shards} shards"
-        yield Row(shape[dim_of_shard(shape, degree=shards)] % shards, uneven, names_layout=False)
+        cut = shape[0] if quantised else shape[dim_of_shard(shape, degree=shards)]
+        yield Row(cut % shards, uneven, names_layout=False)
 
 
 def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
@@ -147,9 +161,15 @@ def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
     ]
 
 
-def quantised_cuts(model: ModelShape, tp: int) -> Iterator[Row]:
-    """Which matrices `tp` cuts inside of quantised blocks."""
+def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
+    """Which matrices `tp` cuts inside of quantised blocks; and whether whole experts that it deals are left for each
+    shard."""
+    tp, shards = layout.tp, layout.dp_shard
     for m in (m for kind in model.kinds for m in kind.matrices if tp > 1 and m.sliced_by):
+        if m.stacked:
+            left = f"the {m.count // tp} experts of a rank under tp = {tp} are not cut evenly over {shards} shards"
+            yield Row(m.count // tp % shards, left, names_layout=False)
+            continue
         cut = f"tp = {tp} cuts blocks of {NF4_BLOCK} quantised elements in rows of {m.name}"
         yield Row(m.columns % (NF4_BLOCK * (tp if m.sliced_by == "columns" else 1)), cut, "use fsdp")
 

@@ -35,8 +35,8 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
     parts = {**heads(model), **widths(model)}
     sliced, staged = rows.of_family(model, layout)
     sliced += rows.of_slices(model, layout, parts)
-    cuts = rows.quantised_cuts(model, layout.tp) if method == "qlora" else ()
-    dealt = first(rows.of_experts(model, layout)) if layout.ep > 1 else None
+    cuts = rows.quantised_cuts(model, layout) if method == "qlora" else ()
+    dealt = first(rows.of_experts(model, layout, quantised=method == "qlora")) if layout.ep > 1 else None
     alone = reasons([rows.in_parts(model, layout)])
     found = [first([*sliced, *cuts]), first(staged), *alone, dealt, *reasons([rows.left_out(model, layout)])]
     return _joined(found, stated=stated)

@@ -43,12 +43,38 @@ def remove_traces(folder: Path) -> None:
             path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+#: Puts stacked experts, which bitsandbytes leaves wide, into 4 bits as training had them: a stack is written out while
+#: its block is at work. `docs/howto/adapter.md` has it too.
+EXPERTS_LOADER = """\
+def put_experts_in_4_bits(model):
+    for block in list(model.modules()):
+        for held in getattr(block, "experts", torch.nn.Identity()).modules():
+            for name, stack in [(n, p) for n, p in held.named_parameters(recurse=False) if p.ndim == 3]:
+                as_trained = {"blocksize": 64, "compress_statistics": True, "quant_type": "nf4"}
+                parts = [quantize_4bit(expert, **as_trained) for expert in stack.detach()]
+                delattr(held, name)
+
+                def write_out(*_, held=held, name=name, parts=parts):
+                    stack = torch.stack([dequantize_4bit(*part) for part in parts])
+                    held.register_parameter(name, torch.nn.Parameter(stack, requires_grad=False))
+
+                block.register_forward_pre_hook(write_out)
+                block.register_forward_hook(lambda *_, held=held, name=name: delattr(held, name))
+"""
+
+
 def model_card(
-    run: RunDirectory, *, base: str, is_local: bool, merged: str | None = None, loader: str = LANGUAGE_MODEL
+    run: RunDirectory,
+    *,
+    base: str,
+    is_local: bool,
+    merged: str | None = None,
+    loader: str = LANGUAGE_MODEL,
+    experts: bool = False,
 ) -> str:
     """The card of a run's result, or of what was `merged` from it in some type. A base that is a local folder appears
-    by its name, with a note; `loader`: transformers' class that loads it. No license: that is for whoever publishes to
-    choose."""
+    by its name, with a note; `loader`: transformers' class that loads it; `experts`: QLoRA had stacked ones in 4 bits
+    too. No license: that is for whoever publishes to choose."""
     job, data = read_job(run.resolved), (read_json(run.data) or {}).get("train") or {}
     adapter, name = job.adapters is not None and merged is None, Path(base).name if is_local else base
     sources, title = [_source(one) for one in data.get("sources", [])], run.root.resolve().name
@@ -68,15 +94,16 @@ def model_card(
     facts = {"data": ", ".join(f"`{label}`" for label, _ in sources), **_facts(run, job, counts=data)}
     facts["merged weights"] = merged or ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value != "")
-    code = _code(title, base=name if adapter else None, in_4_bits=job.method == "qlora", loader=loader)
+    in_4_bits = job.method == "qlora"
+    code = _code(title, base=name if adapter else None, in_4_bits=in_4_bits, loader=loader, experts=experts)
     return (
         f"---\n{lines}---\n\n# {title}\n\n`{name}` after {method}, {how}; trained with Shardwise.\n{note}\n"
         f"## Use\n\n```python\n{code}\n```\n\n## Training\n\n| what | value |\n|---|---|\n{rows}\n"
     )
 
 
-def _code(title: str, *, base: str | None, in_4_bits: bool, loader: str) -> str:
-    """How a model is loaded, or an adapter on its base."""
+def _code(title: str, *, base: str | None, in_4_bits: bool, loader: str, experts: bool) -> str:
+    """How a model is loaded, or an adapter on its base, whose stacked `experts` may be in 4 bits too."""
     here, classes = "  # this folder, or its hub id", f"{loader}, AutoTokenizer"
     imports, quantised, option = [f"from transformers import {classes}", ""], list[str](), ""
     model = [f'model = {loader}.from_pretrained("{title}"){here}']
@@ -89,6 +116,10 @@ def _code(title: str, *, base: str | None, in_4_bits: bool, loader: str) -> str:
     if base is not None:
         model = [f'model = {loader}.from_pretrained("{base}"{option})']
         model += [f'model = PeftModel.from_pretrained(model, "{title}"){here}']
+    if base is not None and experts:
+        functions = "from bitsandbytes.functional import dequantize_4bit, quantize_4bit"
+        imports = [*imports[:1], "", "import torch", functions, *imports[2:]]
+        model = ["", "", EXPERTS_LOADER, "", *model, "put_experts_in_4_bits(model)"]
     return "\n".join([*imports, *quantised, *model, f'tokenizer = AutoTokenizer.from_pretrained("{title}")'])
 
 

@@ -39,6 +39,8 @@ OTHER_FILES = ("generation_config.json", "*processor_config.json")
 
 #: How QLoRA quantised the base that an adapter belongs to.
 QUANTISATION = "quantization_config.json"
+#: The key there that transformers does not have: whether stacked experts were in 4 bits too.
+EXPERTS = "quantize_experts"
 
 Shape = tuple[int, ...]
 
@@ -56,6 +58,7 @@ class Result:
         parameters, buffers: (Hugging Face name, parameter or such a buffer) of this rank.
         chat_template: saved where rows were rendered with another than the tokenizer's own.
         ends: id of each special token that most trained answers end in, and its text.
+        quantised_experts: QLoRA has stacked ones in 4 bits, perhaps in another stage.
         local_base: what files call the model that training began with, where that is a folder of this machine.
     """
 
@@ -71,6 +74,7 @@ class Result:
     chat_template: str | None = None
     ends: tuple[tuple[int, str], ...] = ()
     local_base: str | None = None
+    quantised_experts: bool = False
 
     @property
     def saved(self) -> list[tuple[str, torch.Tensor]]:
@@ -197,7 +201,7 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
         beside = () if result.beside is None else result.beside.modules
         if (quantised := quantisation_of(result.model, beside=beside)) is not None:
             # Not in a config.json, beside which transformers would look for whole weights.
-            write_json(folder / QUANTISATION, quantised)
+            write_json(folder / QUANTISATION, {**quantised, EXPERTS: result.quantised_experts})
     config.save_pretrained(str(folder))
     settings: Any = getattr(result.model, "generation_config", None)
     if result.source is not None:

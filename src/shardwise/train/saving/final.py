@@ -39,7 +39,8 @@ def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trai
     loader: str = auto_class(cast(Any, model.result.model).config).__name__
 
     def describe(folder: Path) -> None:
-        card = model_card(run, base=base, is_local=is_local, loader=loader)
+        experts = model.result.quantised_experts
+        card = model_card(run, base=base, is_local=is_local, loader=loader, experts=experts)
         (folder / CARD).write_text(card, encoding="utf-8")
 
     compared = save_folder(model, run.final, verifying=lambda: journal.enter("verifying"), describe=describe)

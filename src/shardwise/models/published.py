@@ -1,0 +1,210 @@
+"""Weights that are published in fewer bits, widened as they are read: MXFP4 blocks, and FP8 with scales.
+
+What a file calls by several keys (elements and their scales) is one tensor here, read by windows: of the blocks that a
+window lies in, and of no others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from shardwise.catalog.stated import published_as
+from shardwise.errors import ModelError
+
+Shape = tuple[int, ...]
+
+
+class Files(Protocol):
+    """Tensors as they stand in files."""
+
+    def stored_shape(self, key: str) -> Shape:
+        """Of the tensor of a key."""
+        ...
+
+    def stored_type(self, key: str) -> str:
+        """What safetensors calls the type of its elements."""
+        ...
+
+    def stored_part(self, key: str, part: tuple[slice, ...]) -> torch.Tensor:
+        """A part of it."""
+        ...
+
+
+class Packed(NamedTuple):
+    """One weight: keys of its elements and of their scales, and what widens them."""
+
+    elements: str
+    scales: str
+    way: MXFP4 | FP8
+
+    def shape(self, files: Files) -> Shape:
+        """Of the widened weight."""
+        return self.way.shape(self, files)
+
+    def read(self, files: Files, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+        """The part that begins at `offsets` and is `lengths` long in each dim."""
+        return self.way.read(self, files, offsets=offsets, lengths=lengths)
+
+
+#: Elements of E2M1: the values of four bits, the sign first (OCP Microscaling Formats, 2023).
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_E2M1 += tuple(-value for value in _E2M1)
+#: What is added to the exponent of a scale that is a power of two in a byte.
+_BIAS = 127
+
+
+def _unpacked(pairs: torch.Tensor) -> torch.Tensor:
+    """float32 [..., 2 n] of bytes [..., n], each of which holds two elements of E2M1, the low half first."""
+    halves = pairs.contiguous().view(torch.uint8)
+    codes = torch.stack([halves & 15, halves >> 4], dim=-1).flatten(-2)
+    return torch.tensor(_E2M1)[codes.int()]
+
+
+@dataclass(frozen=True)
+class MXFP4:
+    """Blocks [experts, rows, groups, 16] of two elements a byte, each with a power of two as its scale [experts, rows,
+    groups]: a weight [experts, 32 groups, rows], as gpt-oss keeps experts."""
+
+    def shape(self, packed: Packed, files: Files) -> Shape:
+        """Raises ModelError: blocks and scales do not go together."""
+        experts, *rest = found = files.stored_shape(packed.elements)
+        if len(found) != 4 or files.stored_shape(packed.scales) != found[:3]:
+            message = (
+                f"{packed.scales} has the shape {files.stored_shape(packed.scales)}, which is not that of the blocks "
+                f"{packed.elements}, {found}; download the model again"
+            )
+            raise ModelError.at(packed.elements, message)
+        rows, groups, pairs = rest
+        return experts, 2 * groups * pairs, rows
+
+    def read(self, packed: Packed, files: Files, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+        """In bfloat16, which holds each of the products."""
+        wide = 2 * files.stored_shape(packed.elements)[-1]
+        (expert, column, row), (experts, columns, rows) = offsets, lengths
+        groups = slice(column // wide, -(-(column + columns) // wide))
+        made = torch.empty(lengths, dtype=torch.bfloat16)
+        for index in range(experts):
+            part = slice(expert + index, expert + index + 1), slice(row, row + rows), groups
+            values = _unpacked(files.stored_part(packed.elements, (*part, slice(0, wide // 2)))[0])
+            exponents = files.stored_part(packed.scales, part)[0].int() - _BIAS
+            found = torch.ldexp(values, exponents.unsqueeze(-1)).flatten(1)
+            begin = column - groups.start * wide
+            made[index] = found[:, begin : begin + columns].T
+        return made
+
+
+@dataclass(frozen=True)
+class FP8:
+    """Elements [..., rows, columns] in 8 bits, or two of E2M1 in a byte, and a scale for each block of them.
+
+    Attributes:
+        block: rows and columns of a block; the last of a row or column may be shorter.
+    """
+
+    block: tuple[int, int]
+
+    def shape(self, packed: Packed, files: Files) -> Shape:
+        """Raises ModelError: there are not as many scales as blocks."""
+        *rest, columns = files.stored_shape(packed.elements)
+        shape = (*rest, columns * self._elements_a_byte(packed, files))
+        self._blocks(packed, files, shape)
+        return shape
+
+    def read(self, packed: Packed, files: Files, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+        """In float32, as the products of elements and scales are."""
+        rows, columns = self._blocks(packed, files, self.shape(packed, files))
+        (row, column), (count, width) = offsets[-2:], lengths[-2:]
+        around = tuple(slice(at, at + size) for at, size in zip(offsets[:-2], lengths[:-2], strict=True))
+        fitting = self._elements_a_byte(packed, files)
+        begin, end = column // fitting, -(-(column + width) // fitting)
+        part = (*around, slice(row, row + count), slice(begin, end))
+        made = files.stored_part(packed.elements, part)
+        made = made.float() if fitting == 1 else _unpacked(made)[..., column - begin * fitting :][..., :width]
+        of_columns = torch.arange(column, column + width) // columns
+        scales = _scales(packed, files)[around][..., row // rows : -(-(row + count) // rows), :][..., of_columns]
+        if rows == 1:
+            return made * scales
+        for index in range(scales.shape[-2]):
+            first = max(0, (row // rows + index) * rows - row)
+            made[..., first : (row // rows + index + 1) * rows - row, :] *= scales[..., index : index + 1, :]
+        return made
+
+    def _blocks(self, packed: Packed, files: Files, shape: Shape) -> tuple[int, int]:
+        """Rows and columns of a block: as stated; of scales that are others, evenly."""
+        stored = (1, 1, *files.stored_shape(packed.scales))[-2:]
+        found = tuple(map(_block, shape[-2:], stored, self.block))
+        if None in found:
+            message = (
+                f"{packed.scales} has {stored[0]} x {stored[1]} scales for {shape[-2]} x {shape[-1]} elements; config."
+                f"json says that {self.block[0]} x {self.block[1]} share one. Download the model again"
+            )
+            raise ModelError.at(packed.elements, message)
+        return found  # pyright: ignore[reportReturnType]
+
+    @staticmethod
+    def _elements_a_byte(packed: Packed, files: Files) -> int:
+        return 2 if files.stored_type(packed.elements) in _PAIRS else 1
+
+
+def _block(size: int, scales: int, stated: int) -> int | None:
+    """Elements that share a scale; None where they do not add up."""
+    if -(-size // stated) == scales:
+        return stated
+    return size // scales if scales and size % scales == 0 else None
+
+
+def _scales(packed: Packed, files: Files) -> torch.Tensor:
+    """All of them in float32 [..., rows of blocks, columns of blocks]; bytes are powers of two."""
+    shape = files.stored_shape(packed.scales)
+    stored = files.stored_part(packed.scales, tuple(slice(0, size) for size in shape))
+    if stored.dtype == torch.uint8:
+        return (stored.float() - _BIAS).exp2()
+    return stored.float().reshape((1, 1, *shape)[-max(2, len(shape)) :])
+
+
+def widened_by_transformers(config: dict[str, Any]) -> Any:
+    """What `from_pretrained` is given to widen a folder's weights too; None where they are floats."""
+    from transformers.utils.quantization_config import FineGrainedFP8Config, Mxfp4Config
+
+    stated = published_as(config)
+    if stated == "fp8":
+        return FineGrainedFP8Config(dequantize=True)
+    return None if stated is None else Mxfp4Config(dequantize=True)
+
+
+#: Types of FP8's elements: of 8 bits, and pairs of E2M1.
+_BYTES, _PAIRS = ("F8_E4M3", "F8_E5M2"), ("I8", "U8")
+#: How the key of a weight's scales ends -> how its own does.
+_FP8_KEYS = ((r"_scale_inv$", ""), (r"\.qscale_weight$", ".weight"), (r"\.scale$", ".weight"))
+#: Scales of activations, which nothing here is multiplied with.
+_OF_ACTIVATIONS = re.compile(r"\.(activation_scale|input_scale|qscale_act)$")
+
+
+def find_packed(
+    config: dict[str, Any], keys: Iterable[str], type_of: Callable[[str], str]
+) -> tuple[dict[str, Packed], set[str]]:
+    """The weights of a folder that are published in fewer bits, by the key that they have once they are wide; and the
+    keys that stand for none of their own then. `type_of`: what safetensors calls the type of a key's elements."""
+    stated, stored = published_as(config), set(keys)
+    found: dict[str, Packed] = {}
+    if stated == "mxfp4":
+        for key in (key for key in stored if key.endswith("_blocks")):
+            name = key.removesuffix("_blocks")
+            if f"{name}_scales" in stored:
+                found[name] = Packed(key, f"{name}_scales", MXFP4())
+    elif stated == "fp8":
+        rows, columns = config["quantization_config"].get("weight_block_size") or (2**62, 2**62)
+        for pattern, end in _FP8_KEYS:
+            pairs = ((key, re.sub(pattern, end, key)) for key in stored if re.search(pattern, key))
+            found |= {
+                name: Packed(name, key, FP8((rows, columns)))
+                for key, name in pairs
+                if name in stored and type_of(name) in (*_BYTES, *_PAIRS)
+            }
+    gone = {key for packed in found.values() for key in packed[:2]} - found.keys()
+    return found, gone | {key for key in stored if stated == "fp8" and _OF_ACTIVATIONS.search(key)}

@@ -1,0 +1,86 @@
+"""A model that is published in fewer bits trains as the same model does that lies in 16 bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from shardwise.models.load import load_wide
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.run import RunDirectory
+from tests.dist.cells import OPTIMIZERS, must_equal, spread, train_cell
+from tests.dist.test_final import finish, loss_of
+from tests.dist.test_merge_and_chat import _merged
+from tests.publishing import publish_fp8
+
+#: Blocks of 12 or 16 elements go over the ends of slices and shards.
+CELLS = {
+    "single": ("untied", spread()),
+    "fsdp(3)": ("untied", spread(Layout(dp_shard=3))),
+    "tp(2)": ("untied", spread(Layout(tp=2))),
+    "fsdp(2) x tp(2)": ("untied", spread(Layout(dp_shard=2, tp=2))),
+    "1f1b(2)": ("untied", spread(Layout(pp=2), micros=2)),
+    "fsdp(2), experts": ("qwen3_moe", spread(Layout(dp_shard=2))),
+    "fsdp(2) x ep(2)": ("qwen3_moe", spread(Layout(dp_shard=2, ep=2))),
+}
+
+
+@pytest.fixture
+def published(models, make_job, tmp_path) -> Callable[..., tuple[Job, Job]]:
+    """Makes a job on a model in FP8, and the same on what its weights are widened to."""
+
+    def make(name: str, **keys: object) -> tuple[Job, Job]:
+        few, wide = tmp_path / "few", tmp_path / "wide"
+        for folder in (few, wide):
+            shutil.copytree(models[name], folder)
+        load_wide(publish_fp8(few, block=12), dtype=torch.bfloat16).save_pretrained(wide)
+        job = make_job(name, **keys)
+        return job.model_copy(update={"model": str(few)}), job.model_copy(update={"model": str(wide)})
+
+    return make
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_layout_widens_its_parts_to_the_same_weights(cell, published, tmp_path) -> None:
+    name, chosen = CELLS[cell]
+    job, _ = published(name, train=OPTIMIZERS["sgd"])
+    (alone,) = train_cell(job, tmp_path / "alone", spread(optimizer="sgd"))
+    must_equal(alone, train_cell(job, tmp_path / "spread", replace(chosen, optimizer="sgd")))
+
+
+def test_frozen_weights_are_those_of_the_model_in_16_bits(published, tmp_path) -> None:
+    jobs = published("qwen3_moe", method="lora", train={"max_steps": 3})
+    chosen = spread(Layout(dp_shard=2), precision="mixed")
+    few, wide = (train_cell(job, tmp_path / str(index), chosen)[0] for index, job in enumerate(jobs))
+    assert few.frozen == wide.frozen
+    assert few.series("loss") == wide.series("loss")
+
+
+def test_the_result_is_saved_in_16_bits_as_from_pretrained_reads_it(published, tmp_path) -> None:
+    job, _ = published("qwen3_moe", train={"max_steps": 3})
+    final, _, loss = finish(job, tmp_path / "run", CELLS["fsdp(2), experts"][1])
+    config = json.loads((final / "config.json").read_text())
+    assert "quantization_config" not in config
+    assert config["dtype"] == "bfloat16"
+    assert {tensor.dtype for tensor in load_file(final / "model.safetensors").values()} == {torch.bfloat16}
+    loaded, info = AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert loss_of(loaded.eval(), final) == pytest.approx(loss, rel=2e-3)
+
+
+def test_an_adapter_is_of_the_published_base_and_is_merged_into_it(published, tmp_path) -> None:
+    job, _ = published("untied", method="lora", train={"max_steps": 3, "learning_rate": 0.01})
+    final, *_ = finish(job, tmp_path / "run", CELLS["fsdp(3)"][1])
+    assert json.loads((final / "adapter_config.json").read_text())["base_model_name_or_path"] == "few"
+    run = RunDirectory(final.parent)
+    said = _merged(run)
+    assert (said["onto"], said["dtype"]) == ("base", "bfloat16")
+    assert "quantization_config" not in json.loads((run.merged / "config.json").read_text())
