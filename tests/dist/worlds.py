@@ -6,6 +6,7 @@ group and can be forked again.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -84,6 +85,7 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
+    gc.freeze()
     os.environ["OMP_NUM_THREADS"] = "1"
     # The first call after a fork makes torch's thread pool anew, and autograd's threads must not be two to make it.
     torch.set_num_threads(1)

@@ -1,0 +1,223 @@
+"""Warm processes: each has imported what a kind of program imports, and forks a child for each run of one."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+#: Kind of warm process -> what it has imported.
+PRELOADED = {
+    "pure": ("shardwise.cli.main", "shardwise.api", "shardwise.programs.prepare"),
+    "data": ("shardwise.programs.data_worker", "transformers.tokenization_utils_tokenizers"),
+    "torch": (
+        "shardwise.programs.rehearse",
+        "shardwise.programs.worker",
+        "shardwise.programs.model_shape",
+        "shardwise.programs.merge",
+        "shardwise.programs.chat",
+        "shardwise.programs.difference",
+        "transformers.models.llama.modeling_llama",
+        "transformers.optimization",
+        "peft.utils.transformers_weight_conversion",
+    ),
+}
+#: Libraries read such variables as they are imported.
+READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "HUGGINGFACE_", "XDG_", "PYTORCH_", "TORCH", "ARROW_", "LC_", "LANG", "HOME")
+#: Warm processes at a time; one that was not asked for long makes room.
+MOST = 6
+LARGEST = 1 << 20
+
+
+@contextmanager
+def warm_starts(folder: Path) -> Iterator[str]:
+    """While entered a server runs; gives the path of an executable that stands for this interpreter."""
+    address, python = folder / "server", folder / "python"
+    shim = Path(__file__).with_name("shim.py").read_text(encoding="utf-8")
+    python.write_text(f"#!{sys.executable} -IS\n{shim}\n\nmain({sys.executable!r}, {str(address)!r})\n")
+    python.chmod(0o755)
+    with _listening(address) as listens:
+        held, lease = os.pipe()
+        argv = [sys.executable, "-m", "tests.warm.server", str(listens.fileno()), str(held)]
+        root = Path(__file__).parents[2]
+        env = {**os.environ, "WARM_LOG": str(folder / "log")}
+        server = subprocess.Popen(argv, pass_fds=(listens.fileno(), held), cwd=root, env=env, start_new_session=True)
+    os.close(held)
+    try:
+        yield str(python)
+    finally:
+        os.close(lease)
+        server.wait()
+
+
+def _listening(address: Path) -> socket.socket:
+    listens = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listens.bind(str(address))
+    listens.listen(64)
+    return listens
+
+
+def serve(listens: socket.socket, lease: int) -> None:
+    """Hands each request to a warm process, until nobody holds the lease's other end."""
+    warm: dict[str, tuple[socket.socket, subprocess.Popen[bytes]]] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(listens, selectors.EVENT_READ)
+        selector.register(lease, selectors.EVENT_READ)
+        while all(key.fileobj is not lease for key, _ in selector.select()):
+            line, _ = listens.accept()
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGEST)
+            text, streams, *_ = socket.recv_fds(line, LARGEST, 3)
+            if text:
+                _hand_on(warm, text, [line.fileno(), *streams])
+            for stream in streams:
+                os.close(stream)
+            line.close()
+    for one in warm.values():
+        _end(*one)
+
+
+def _hand_on(warm: dict[str, Any], text: bytes, streams: list[int]) -> None:
+    asked = json.loads(text)
+    read = {name: value for name, value in asked["env"].items() if name.startswith(READ_AT_IMPORT)}
+    key = json.dumps([asked["kind"], read], sort_keys=True)
+    warm[key] = warm.pop(key, None) or _started(asked["kind"], read)
+    socket.send_fds(warm[key][0], [text], streams)
+    if len(warm) > MOST:
+        _end(*warm.pop(next(iter(warm))))
+
+
+def _started(kind: str, read: dict[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
+    argv = [sys.executable, "-m", "tests.warm.server", kind, str(there.fileno())]
+    others = {name: value for name, value in os.environ.items() if not name.startswith(READ_AT_IMPORT)}
+    environment = {**others, **read, "OMP_NUM_THREADS": "1"}
+    with there, Path(os.environ["WARM_LOG"]).open("ab") as log:
+        return here, subprocess.Popen(argv, pass_fds=[there.fileno()], env=environment, stdout=log, stderr=log)
+
+
+def _end(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    line.close()
+    process.wait()
+
+
+def stay_warm(kind: str, line: socket.socket) -> None:
+    """Imports what a kind of program imports, then forks a child for each request, until the line is closed."""
+    if kind == "data":
+        sys.modules["torch"] = cast(Any, None)  # as `programs/data_worker.py` does
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in PRELOADED[kind]:
+            importlib.import_module(name)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGEST)
+    gc.collect()
+    gc.freeze()
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is not None:
+                    if key.fd in selector.get_map():  # and not seen off a moment ago
+                        _look_after(selector, key)
+                elif (received := socket.recv_fds(line, LARGEST, 4))[0]:
+                    _fork(selector, json.loads(received[0]), received[1])
+                else:
+                    return
+
+
+def _look_after(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    """Of a child that ended or is sent a signal; one whose shim is gone is killed."""
+    pid, asking = key.data
+    if key.fileobj is asking:
+        said = b""
+        with suppress(OSError):
+            said = asking.recv(64)
+        with suppress(ProcessLookupError):
+            os.kill(pid, int(said or signal.SIGKILL))
+        if not said:
+            selector.unregister(asking)
+        return
+    selector.unregister(key.fileobj)
+    os.close(key.fd)
+    if asking.fileno() in selector.get_map():
+        selector.unregister(asking)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with suppress(OSError), asking:
+        asking.send(str(status).encode())
+
+
+def _fork(selector: selectors.BaseSelector, asked: dict[str, Any], handed: list[int]) -> None:
+    asking, *streams = handed
+    pid = os.fork()
+    if pid == 0:
+        for key in [*selector.get_map().values()]:
+            os.close(key.fd)
+        os.close(asking)
+        selector.close()
+        _become(asked, streams)
+    for stream in streams:
+        os.close(stream)
+    data = (pid, socket.socket(fileno=asking))
+    selector.register(data[1], selectors.EVENT_READ, data)
+    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, data)
+
+
+def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Is the program, with what the shim was given."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    for number in asked["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    sys.executable, sys.path[0] = asked["executable"], asked["folder"]
+    sys.argv = ["", *asked["words"][2:]]
+    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through="PYTHONUNBUFFERED" in os.environ)
+    if sys.modules.get("torch"):
+        import torch
+
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+    code = 0
+    try:
+        runpy.run_module(asked["words"][1], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 - as the interpreter says it
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] in PRELOADED:
+        stay_warm(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))
+    else:
+        serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
