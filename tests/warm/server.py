@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -19,13 +20,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 #: Kind of warm process -> what it has imported.
 PRELOADED = {
-    "pure": ("shardwise.cli.main", "shardwise.api", "shardwise.programs.prepare"),
-    "data": ("shardwise.programs.data_worker", "transformers.tokenization_utils_tokenizers"),
+    "pure": ("shardwise.cli.main", "shardwise.api", "shardwise.programs.prepare", "ruamel.yaml"),
+    "data": (
+        "shardwise.programs.data_worker",
+        "transformers.models.auto.tokenization_auto",
+        "transformers.models.llama.configuration_llama",
+        "pyarrow.parquet",
+    ),
     "torch": (
+        "ruamel.yaml",
         "shardwise.programs.rehearse",
         "shardwise.programs.worker",
         "shardwise.programs.model_shape",
@@ -41,7 +49,8 @@ PRELOADED = {
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "HUGGINGFACE_", "XDG_", "PYTORCH_", "TORCH", "ARROW_", "LC_", "LANG", "HOME")
 #: Warm processes at a time; one that was not asked for long makes room.
 MOST = 6
-LARGEST = 1 << 20
+#: Bytes of a request, and descriptors that come with it.
+LARGEST, MOST_HELD = 1 << 20, 64
 
 
 @contextmanager
@@ -50,7 +59,9 @@ def warm_starts(folder: Path) -> Iterator[str]:
     address, python = folder / "server", folder / "python"
     shim = Path(__file__).with_name("shim.py").read_text(encoding="utf-8")
     python.write_text(f"#!{sys.executable} -IS\n{shim}\n\nmain({sys.executable!r}, {str(address)!r})\n")
-    python.chmod(0o755)
+    (folder / "shardwise").write_text(f'#!/bin/sh\nexec {python} -m shardwise "$@"\n')
+    for path in (python, folder / "shardwise"):
+        path.chmod(0o755)
     with _listening(address) as listens:
         held, lease = os.pipe()
         argv = [sys.executable, "-m", "tests.warm.server", str(listens.fileno()), str(held)]
@@ -81,7 +92,7 @@ def serve(listens: socket.socket, lease: int) -> None:
         while all(key.fileobj is not lease for key, _ in selector.select()):
             line, _ = listens.accept()
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGEST)
-            text, streams, *_ = socket.recv_fds(line, LARGEST, 3)
+            text, streams, *_ = socket.recv_fds(line, LARGEST, MOST_HELD)
             if text:
                 _hand_on(warm, text, [line.fileno(), *streams])
             for stream in streams:
@@ -124,6 +135,8 @@ def stay_warm(kind: str, line: socket.socket) -> None:
         warnings.simplefilter("ignore")
         for name in PRELOADED[kind]:
             importlib.import_module(name)
+    for name in [name for name in sys.modules if name.startswith("shardwise.programs.")]:
+        del sys.modules[name]  # or runpy warns of it
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGEST)
     gc.collect()
     gc.freeze()
@@ -134,7 +147,7 @@ def stay_warm(kind: str, line: socket.socket) -> None:
                 if key.data is not None:
                     if key.fd in selector.get_map():  # and not seen off a moment ago
                         _look_after(selector, key)
-                elif (received := socket.recv_fds(line, LARGEST, 4))[0]:
+                elif (received := socket.recv_fds(line, LARGEST, MOST_HELD + 1))[0]:
                     _fork(selector, json.loads(received[0]), received[1])
                 else:
                     return
@@ -179,7 +192,10 @@ def _fork(selector: selectors.BaseSelector, asked: dict[str, Any], handed: list[
 
 def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     """Is the program, with what the shim was given."""
-    for number, stream in enumerate(streams):
+    high = [fcntl.fcntl(stream, fcntl.F_DUPFD, 300) for stream in streams]
+    for stream in streams:
+        os.close(stream)
+    for number, stream in zip(asked["held"], high, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(asked["folder"])
@@ -193,7 +209,12 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     if sys.modules.get("torch"):
         import torch
 
+        from shardwise.train.watching import journal
+
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+        started = SimpleNamespace(**vars(os))
+        started.getpid = lambda: asked["pid"]  # of whom the launcher has started
+        journal.os = started
     code = 0
     try:
         runpy.run_module(asked["words"][1], run_name="__main__", alter_sys=True)

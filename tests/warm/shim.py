@@ -1,7 +1,7 @@
 """What tests put in the place of `sys.executable`: has a warm process run a program, and is a process in its stead.
 
-Gives its arguments, environment, folder and standard streams to the server, passes signals on and ends as the program
-ends. What no warm process runs becomes the interpreter itself.
+Gives its command line, environment, folder and open descriptors to the server, passes signals on and ends as the
+program ends. The command line of the package starts as ever, and its programs warm; everything else is the interpreter.
 """
 
 import json
@@ -12,7 +12,6 @@ import sys
 
 #: Programs of the package -> the kind of warm process that runs them (`warm.server.PRELOADED`).
 PROGRAMS = {
-    "shardwise": "pure",
     "shardwise.programs.prepare": "pure",
     "shardwise.programs.data_worker": "data",
     "shardwise.programs.worker": "torch",
@@ -23,34 +22,41 @@ PROGRAMS = {
     "shardwise.programs.difference": "torch",
 }
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+COMMAND = (
+    "import runpy, sys; sys.argv[0], sys.executable = 'shardwise', sys.argv.pop(1)\n"
+    "runpy.run_module('shardwise', run_name='__main__', alter_sys=True)"
+)
 
 
 def main(python: str, server: str) -> None:
     """Runs the command line warm, or with `python`; does not return."""
     words = sys.argv[1:]
     kind = PROGRAMS.get(words[1], "") if len(words) > 1 and words[0] == "-m" else ""
+    held = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_handed_on(number)]  # noqa: PTH208
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         if not kind or "PYTHONPATH" in os.environ or line.connect_ex(server) != 0:
-            os.execv(python, [python, *words])
+            is_command = words[:2] == ["-m", "shardwise"]
+            os.execv(python, [python, *(["-c", COMMAND, sys.argv[0], *words[2:]] if is_command else words)])
         ignored = [number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN]
-        for number in PASSED_ON:
-            if number not in ignored:
-                signal.signal(number, lambda number, _: line.send(str(number).encode()))
-        asked = {
-            "kind": kind,
-            "words": words,
-            "env": dict(os.environ),
-            "folder": os.getcwd(),  # noqa: PTH109 - pathlib takes long to import
-            "ignored": ignored,
-            "executable": sys.argv[0],
-        }
+        for number in {*PASSED_ON}.difference(ignored):
+            signal.signal(number, lambda number, _: line.send(str(number).encode()))
+        asked = {"kind": kind, "words": words, "env": dict(os.environ), "ignored": ignored, "held": held}
+        place = {"folder": os.getcwd(), "executable": sys.argv[0], "pid": os.getpid()}  # noqa: PTH109 - pathlib is slow
         line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        socket.send_fds(line, [json.dumps(asked).encode()], [0, 1, 2])
-        for stream in (0, 1, 2):
-            os.close(stream)
+        socket.send_fds(line, [json.dumps(asked | place).encode()], held)
+        for number in held:
+            os.close(number)
         said = line.recv(64)
     status = int(said) if said else 70
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
+
+
+def _is_handed_on(number: int) -> bool:
+    try:
+        return os.get_inheritable(number)
+    except OSError:  # the folder that was listed
+        return False
