@@ -7,7 +7,7 @@
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
 #   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu; of `make accuracy-gpu` the latter two
 #                of `make bench`: --against trainer, --processes 2, --methods lora, --steps 1 --toy (start and end alone)
-#   WORKERS      how many files of tests run at a time: as many as there are cores, by default; 0 for one after the other
+#   WORKERS      how many tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -18,7 +18,7 @@ VENV ?= .venv
 WORKERS ?= auto
 
 BIN := $(VENV)/bin
-PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --durations 12
+PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal --durations 12
 USED := $(VENV)/.constraints.txt
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(USED)
 ifdef READY

@@ -9,6 +9,7 @@ import pytest
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.models import find_model
 from tests.unit.house.tree import ROOT, run_python
+from tests.warm.shim import KIND
 
 sys.path[:0] = [str(ROOT / "benchmarks/gpu"), str(ROOT / "tools")]
 import gpu as page  # noqa: E402
@@ -147,7 +148,8 @@ SOME = ("--only", "machine", "lora_8b", "resume", "peers", "codellama")
         pytest.param(("--many",), id="many", marks=[pytest.mark.slow, pytest.mark.timed]),
     ],
 )
-def test_the_script_runs_on_tiny_models_and_nothing_fails(words, tmp_path):
+def test_the_script_runs_on_tiny_models_and_nothing_fails(words, tmp_path, monkeypatch):
+    monkeypatch.setenv(KIND, "torch")
     out = tmp_path / "gpu.json"
     options = ("--device", "cpu", "--minutes", "20", "--folder", tmp_path / "work", "--out", out)
     done = run_python("benchmarks/gpu/run.py", *options, *words, timeout=1300)

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, cast
 
 #: Kind of warm process -> what it has imported.
@@ -204,7 +204,6 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     for number in asked["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     sys.executable, sys.path[0] = asked["executable"], asked["folder"]
-    sys.argv = ["", *asked["words"][2:]]
     sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through="PYTHONUNBUFFERED" in os.environ)
     if sys.modules.get("torch"):
         import torch
@@ -217,7 +216,7 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
         journal.os = started
     code = 0
     try:
-        runpy.run_module(asked["words"][1], run_name="__main__", alter_sys=True)
+        _run(asked["words"])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
         if isinstance(ended.code, str):
@@ -235,6 +234,24 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+def _run(words: list[str]) -> None:
+    """A command line of Python."""
+    if words[0] == "-u":
+        sys.stdout.reconfigure(write_through=True)
+        words = words[1:]
+    option, rest = words[0], words[1:]
+    if option == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif option == "-c":
+        sys.argv = [option, *rest[1:]]
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), vars(main))
+    else:
+        sys.argv, sys.path[0] = words, str(Path(option).parent)
+        runpy.run_path(option, run_name="__main__")
 
 
 if __name__ == "__main__":
