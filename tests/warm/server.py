@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -117,7 +118,7 @@ def _started(kind: str, read: dict[str, str]) -> tuple[socket.socket, subprocess
     here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
     argv = [sys.executable, "-m", "tests.warm.server", kind, str(there.fileno())]
     others = {name: value for name, value in os.environ.items() if not name.startswith(READ_AT_IMPORT)}
-    environment = {**others, **read, "OMP_NUM_THREADS": "1"}
+    environment = {**others, **read, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
     with there, Path(os.environ["WARM_LOG"]).open("ab") as log:
         return here, subprocess.Popen(argv, pass_fds=[there.fileno()], env=environment, stdout=log, stderr=log)
 
@@ -204,7 +205,16 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     for number in asked["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     sys.executable, sys.path[0] = asked["executable"], asked["folder"]
-    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through="PYTHONUNBUFFERED" in os.environ)
+    at_once = "PYTHONUNBUFFERED" in os.environ or asked["words"][0] == "-u"
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as the interpreter makes them
+    sys.stdout = TextIOWrapper(
+        open(1, "wb", buffering=0 if at_once else -1, closefd=False),  # noqa: SIM115
+        encoding="utf-8",
+        line_buffering=os.isatty(1),
+        write_through=at_once,
+    )
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     if sys.modules.get("torch"):
         import torch
 
@@ -238,9 +248,7 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
 
 def _run(words: list[str]) -> None:
     """A command line of Python."""
-    if words[0] == "-u":
-        sys.stdout.reconfigure(write_through=True)
-        words = words[1:]
+    words = words[1:] if words[0] == "-u" else words
     option, rest = words[0], words[1:]
     if option == "-m":
         sys.argv = rest
