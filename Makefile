@@ -45,8 +45,8 @@ demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on
 test: $(DEV_READY) ## the suite, without what is marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
-test-pairwise: $(DEV_READY) ## of each table that is marked slow, one cell, which CI runs
-	$(BIN)/python -m pytest -m pairwise --ignore tests/nodes $(PARALLEL)
+test-pairwise: $(DEV_READY) ## the suite and, of each table that is marked slow, one cell, as CI runs them
+	$(BIN)/python -m pytest -m "not slow or pairwise" --ignore tests/nodes $(PARALLEL)
 
 test-nodes: $(DEV_READY) ## runs on several machines, which are network namespaces, and on Slurm where it is installed (root; 25 minutes)
 	$(BIN)/python -m pytest -s tests/nodes

@@ -17,8 +17,8 @@ from shardwise.catalog.calibration import calibration_file
 from tests.pairwise import mark_pairwise
 from tests.warm.server import warm_starts
 
-#: The interpreter itself; and the variable that names what is put in its place.
-PYTHON, WARM_PYTHON = sys.executable, "SHARDWISE_TESTS_PYTHON"
+#: The variable that names what is put in the interpreter's place.
+WARM_PYTHON = "SHARDWISE_TESTS_PYTHON"
 
 # How long an example takes says more of what else the machine does than of what is tested.
 settings.register_profile("shardwise", deadline=None)
@@ -52,16 +52,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm_starts() -> Iterator[None]:
-    """What tests start of the program is forked off processes that have torch imported, but for `cold_starts`."""
+    """What tests start of the program is forked off processes that have torch imported."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", os.environ[WARM_PYTHON])
         yield
-
-
-@pytest.fixture
-def cold_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what a program imports, what it ends with, or of what the system knows of its processes."""
-    monkeypatch.setattr(sys, "executable", PYTHON)
 
 
 @pytest.fixture(scope="session", autouse=True)

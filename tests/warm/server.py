@@ -47,7 +47,7 @@ PRELOADED = {
     ),
 }
 #: Libraries read such variables as they are imported.
-READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "HUGGINGFACE_", "XDG_", "PYTORCH_", "TORCH", "ARROW_", "LC_", "LANG", "HOME")
+READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "HUGGINGFACE_", "XDG_", "ARROW_", "LC_", "LANG", "HOME")
 #: Warm processes at a time; one that was not asked for long makes room.
 MOST = 6
 #: Bytes of a request, and descriptors that come with it.
@@ -205,6 +205,7 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
     for number in asked["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     sys.executable, sys.path[0] = asked["executable"], asked["folder"]
+    sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     at_once = "PYTHONUNBUFFERED" in os.environ or asked["words"][0] == "-u"
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as the interpreter makes them
     sys.stdout = TextIOWrapper(

@@ -21,6 +21,8 @@ PROGRAMS = {
     "shardwise.programs.chat": "torch",
     "shardwise.programs.difference": "torch",
 }
+#: Those that are the interpreter whatever a test asks for: the command line, and what becomes another program.
+COLD = ("shardwise", "shardwise.programs.parent_death", "shardwise.programs.rank")
 #: The variable with which a test has every command line run by that kind of warm process.
 KIND = "SHARDWISE_TESTS_KIND"
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -33,13 +35,14 @@ COMMAND = (
 def main(python: str, server: str) -> None:
     """Runs the command line warm, or with `python`; does not return."""
     words = sys.argv[1:]
-    is_command = words[:2] == ["-m", "shardwise"]
-    kind = PROGRAMS.get(words[1], "") if words[:1] == ["-m"] else ""
-    kind = kind or ("" if is_command else os.environ.get(KIND, ""))
+    module = words[1] if words[:1] == ["-m"] else ""
+    kind = PROGRAMS.get(module, "")
+    if module not in COLD and (not kind or "PYTHONPATH" in os.environ):
+        kind = os.environ.get(KIND, "")
     held = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_handed_on(number)]  # noqa: PTH208
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        if not kind or "PYTHONPATH" in os.environ or line.connect_ex(server) != 0:
-            os.execv(python, [python, *(["-c", COMMAND, sys.argv[0], *words[2:]] if is_command else words)])
+        if not kind or line.connect_ex(server) != 0:
+            os.execv(python, [python, *(["-c", COMMAND, sys.argv[0], *words[2:]] if module == "shardwise" else words)])
         ignored = [number for number in PASSED_ON if signal.getsignal(number) is signal.SIG_IGN]
         for number in {*PASSED_ON}.difference(ignored):
             signal.signal(number, lambda number, _: line.send(str(number).encode()))
