@@ -99,18 +99,22 @@ def serve(listens: socket.socket, lease: int) -> None:
             for stream in streams:
                 os.close(stream)
             line.close()
-    for one in warm.values():
-        _end(*one)
+    for _, process in warm.values():
+        process.terminate()
+        process.wait()
 
 
 def _hand_on(warm: dict[str, Any], text: bytes, streams: list[int]) -> None:
     asked = json.loads(text)
     read = {name: value for name, value in asked["env"].items() if name.startswith(READ_AT_IMPORT)}
     key = json.dumps([asked["kind"], read], sort_keys=True)
-    warm[key] = warm.pop(key, None) or _started(asked["kind"], read)
-    socket.send_fds(warm[key][0], [text], streams)
+    one = warm.pop(key, None)
+    if one is None or one[1].poll() is not None:
+        one = _started(asked["kind"], read)
+    warm[key] = one  # behind those that were asked for before
+    socket.send_fds(one[0], [text], streams)
     if len(warm) > MOST:
-        _end(*warm.pop(next(iter(warm))))
+        warm.pop(next(iter(warm)))[0].close()  # it ends with the last of its children
 
 
 def _started(kind: str, read: dict[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
@@ -121,11 +125,6 @@ def _started(kind: str, read: dict[str, str]) -> tuple[socket.socket, subprocess
     environment = {**others, **read, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
     with there, Path(os.environ["WARM_LOG"]).open("ab") as log:
         return here, subprocess.Popen(argv, pass_fds=[there.fileno()], env=environment, stdout=log, stderr=log)
-
-
-def _end(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    line.close()
-    process.wait()
 
 
 def stay_warm(kind: str, line: socket.socket) -> None:
@@ -143,7 +142,7 @@ def stay_warm(kind: str, line: socket.socket) -> None:
     gc.freeze()
     with selectors.DefaultSelector() as selector:
         selector.register(line, selectors.EVENT_READ)
-        while True:
+        while selector.get_map():
             for key, _ in selector.select():
                 if key.data is not None:
                     if key.fd in selector.get_map():  # and not seen off a moment ago
@@ -151,7 +150,7 @@ def stay_warm(kind: str, line: socket.socket) -> None:
                 elif (received := socket.recv_fds(line, LARGEST, MOST_HELD + 1))[0]:
                     _fork(selector, json.loads(received[0]), received[1])
                 else:
-                    return
+                    selector.unregister(line)
 
 
 def _look_after(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
