@@ -136,7 +136,7 @@ def test_models_have_the_shapes_of_those_they_stand_for(name):
     assert (made.num_layers, made.hidden_size, made.tied) == (known.num_layers, known.hidden_size, known.tied)
 
 
-SOME = ("--only", "machine", "lora_8b", "resume", "peers", "codellama")
+SOME = ("--only", "machine", "resume", "codellama")
 
 
 @pytest.mark.timeout(1500)
@@ -159,6 +159,7 @@ def test_the_script_runs_on_tiny_models_and_nothing_fails(words, tmp_path, monke
     assert "FAIL" not in said.values()
     assert [name for name in said if "left_out" in name or "failed" in name] == []
     if "--many" not in words:
-        promised = ("lora_8b.exit", "resume.same_bytes", "resume.steps_not_saved", "codellama.answered")
+        promised = ("resume.same_bytes", "resume.steps_not_saved", "codellama.answered")
         assert {said[name] for name in promised} == {"PASS"}
+    if not words:
         assert "peers.loop.tokens_per_second" in said
