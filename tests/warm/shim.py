@@ -37,8 +37,9 @@ def main(python: str, server: str) -> None:
     words = sys.argv[1:]
     module = words[1] if words[:1] == ["-m"] else ""
     kind = PROGRAMS.get(module, "")
-    if module not in COLD and (not kind or "PYTHONPATH" in os.environ):
-        kind = os.environ.get(KIND, "")
+    if module not in COLD:
+        asked_for = os.environ.get(KIND, "")
+        kind = kind or asked_for if asked_for or "PYTHONPATH" not in os.environ else ""
     held = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_handed_on(number)]  # noqa: PTH208
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
         if not kind or line.connect_ex(server) != 0:
