@@ -7,7 +7,7 @@
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
 #   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu; of `make accuracy-gpu` the latter two
 #                of `make bench`: --against trainer, --processes 2, --methods lora, --steps 1 --toy (start and end alone)
-#   WORKERS      how many files of tests run at a time: as many as there are cores, by default; 0 for one after the other
+#   WORKERS      how many tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -18,7 +18,7 @@ VENV ?= .venv
 WORKERS ?= auto
 
 BIN := $(VENV)/bin
-PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --durations 12
+PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal --durations 12
 USED := $(VENV)/.constraints.txt
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(USED)
 ifdef READY
@@ -45,8 +45,8 @@ demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on
 test: $(DEV_READY) ## the suite, without what is marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
-test-pairwise: $(DEV_READY) ## of each table that is marked slow, one cell, which CI runs
-	$(BIN)/python -m pytest -m pairwise --ignore tests/nodes $(PARALLEL)
+test-pairwise: $(DEV_READY) ## the suite and, of each table that is marked slow, one cell, as CI runs them
+	$(BIN)/python -m pytest -m "not slow or pairwise" --ignore tests/nodes $(PARALLEL)
 
 test-nodes: $(DEV_READY) ## runs on several machines, which are network namespaces, and on Slurm where it is installed (root; 25 minutes)
 	$(BIN)/python -m pytest -s tests/nodes

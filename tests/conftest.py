@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from shardwise.catalog.calibration import calibration_file
 from tests.pairwise import mark_pairwise
+from tests.warm.server import warm_starts
+
+#: The variable that names what is put in the interpreter's place.
+WARM_PYTHON = "SHARDWISE_TESTS_PYTHON"
 
 # How long an example takes says more of what else the machine does than of what is tested.
 settings.register_profile("shardwise", deadline=None)
@@ -30,11 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--update-golden: CI compares golden files and has nobody to review new ones; run it elsewhere"
         )
+    if not hasattr(config, "workerinput"):  # one server for all of xdist's workers, which inherit the variable
+        warm = ExitStack()
+        config.add_cleanup(warm.close)
+        folder = warm.enter_context(tempfile.TemporaryDirectory())
+        os.environ[WARM_PYTHON] = warm.enter_context(warm_starts(Path(folder)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs behind the hooks of the folders below, which say what is slow."""
     mark_pairwise(items)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_starts() -> Iterator[None]:
+    """What tests start of the program is forked off processes that have torch imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", os.environ[WARM_PYTHON])
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

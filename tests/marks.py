@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 
-def every_second(values: Iterable[Any]) -> list[Any]:
-    """Parameters of a table, tuples for several names, of which every second is marked slow."""
-    return [_parameter(value, slow=index % 2 == 1) for index, value in enumerate(values)]
+def every(count: int, values: Iterable[Any]) -> list[Any]:
+    """Parameters of a table, tuples for several names, of which all but one in so many are marked slow."""
+    return [_parameter(value, slow=index % count > 0) for index, value in enumerate(values)]
 
 
 def first(count: int, values: Iterable[Any]) -> list[Any]:

@@ -28,8 +28,8 @@ NUM_EVAL_ROWS = 11
 #: Processes of a cell above which it is left to `make test-all`, where it is not `core`: two cores take turns for them.
 MANY_PROCESSES = 2
 
-#: Cells of one test, without those that are `core`, that `make test` runs at the most.
-MOST_CELLS = 2
+#: Cells of one test, without those that are `core`, that `make test` runs at the most; and where it is `costly`.
+MOST_CELLS, MOST_COSTLY = 2, 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,8 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
                 tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
-        if len(cells) > MOST_CELLS:
-            chosen = {id(item) for item in _spread(cells)}
+        most = MOST_COSTLY if cells[0].get_closest_marker("costly") else MOST_CELLS
+        if len(cells) > most:
+            chosen = {id(item) for item in _spread(cells, most)}
             for item in cells:
                 if id(item) not in chosen:
                     item.add_marker(pytest.mark.slow)
@@ -63,14 +64,14 @@ def _processes(item: pytest.Item) -> int:
     return max((layout.world_size for layout in layouts if isinstance(layout, Layout)), default=1)
 
 
-def _spread(cells: list[pytest.Function]) -> list[pytest.Function]:
+def _spread(cells: list[pytest.Function], most: int) -> list[pytest.Function]:
     """Cells at even distances along the table's longest side (its layouts, as a rule), going round the other sides."""
     values = [{name: repr(value) for name, value in item.callspec.params.items()} for item in cells]
     longest = max(values[0], key=lambda name: len({value[name] for value in values}))
     rows: dict[str, list[pytest.Function]] = {}
     for item, value in zip(cells, values, strict=True):
         rows.setdefault(value[longest], []).append(item)
-    kept = [*rows.values()][:: -(-len(rows) // MOST_CELLS)]
+    kept = [*rows.values()][:: -(-len(rows) // most)]
     return [row[turn % len(row)] for turn, row in enumerate(kept)]
 
 

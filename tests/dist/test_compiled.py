@@ -41,6 +41,7 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.costly
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model", "kinds"), [("full", "deep tied", 1), ("lora", "deep untied", 2)])
 def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(

@@ -33,6 +33,9 @@ from tests.dist.test_final import finish, loss_of
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import run_world
 
+#: A step of experts takes long, and a wrong one is wrong from the first.
+SGD = {**OPTIMIZERS["sgd"], "max_steps": 6}
+
 CELLS: dict[str, Execution] = {
     "fsdp(2)": spread(Layout(dp_shard=2), micros=2),
     "ddp(2)": spread(Layout(dp_replicate=2), micros=2),
@@ -56,7 +59,7 @@ def test_experts_train_as_one_process_does(model, method, cell, single, make_job
     chosen = replace(CELLS[cell], optimizer="sgd")
     if model == "olmoe" and chosen.layout.pp > 1:
         pytest.skip("transformers has no plan of its stages")
-    job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
+    job = make_job(model, method=method, train=SGD)
     must_equal(single(job), train_cell(job, tmp_path, chosen))
 
 
@@ -81,7 +84,7 @@ def test_experts_that_are_dealt_among_ranks_train_as_one_process_does(
     model, method, cell, single, make_job, tmp_path
 ) -> None:
     beside = {"lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj"]}} if method == "lora" else {}
-    job = make_job(model, method=method, train=OPTIMIZERS["sgd"], **beside)
+    job = make_job(model, method=method, train=SGD, **beside)
     must_equal(single(job), train_cell(job, tmp_path, replace(DEALT[cell], optimizer="sgd")))
 
 
@@ -90,12 +93,12 @@ def test_experts_that_are_dealt_among_ranks_train_as_one_process_does(
 )
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_routers_are_balanced_over_the_global_batch(method, cell, single, make_job, tmp_path) -> None:
-    job = make_job("balanced mixtral", method=method, train=OPTIMIZERS["sgd"])
+    job = make_job("balanced mixtral", method=method, train=SGD)
     must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
 
 
 def test_the_loss_of_balanced_routers_is_that_of_transformers(make_job, tmp_path) -> None:
-    job = make_job("balanced mixtral", train={"max_steps": 3, "max_grad_norm": 0.0, **OPTIMIZERS["sgd"]})
+    job = make_job("balanced mixtral", train={**SGD, "max_steps": 3, "max_grad_norm": 0.0})
     losses = train_cell(job, tmp_path / "ours", spread(micros=4, optimizer="sgd"))[0].series("loss")
     (theirs,) = run_world(1, _losses_of_transformers, prepare_cell(job, tmp_path / "theirs"))
     assert relative(theirs, losses) <= TOLERANCE
@@ -183,5 +186,5 @@ def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_jo
 
 @pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "1f1b(2), recompute"])
 def test_qlora_that_leaves_experts_wide_trains_as_one_process_does(cell, single, make_job, tmp_path) -> None:
-    job = make_job("wide qwen3_moe", method="qlora", train={"quantize_experts": False, **OPTIMIZERS["sgd"]})
+    job = make_job("wide qwen3_moe", method="qlora", train={"quantize_experts": False, **SGD})
     must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, must_equal, outcome, prepare_cell, spread
 from tests.dist.worlds import run_world, said_by
+from tests.warm.shim import KIND
 
 
 def _train_and_save(run: RunDirectory, chosen: Execution, shard_bytes: int) -> tuple[Trained, float]:
@@ -184,13 +186,14 @@ def test_an_adapter_opens_by_its_folder_alone(method, project, tmp_path) -> None
     final, _, _ = finish(job, tmp_path / "project/runs/first", execution())
     said = json.loads((final / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert said == "models/base", "the name that the job gave"
-    done = subprocess.run([sys.executable, "-c", OPENING, str(final)], capture_output=True, text=True, check=True)
+    run: dict[str, Any] = {"env": {**os.environ, KIND: "torch"}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", OPENING, str(final)], check=True, **run)
     assert done.stdout.split()[0] == "21", "seven matrices of three blocks"
     code = (final / "README.md").read_text().split("```python")[1].split("```")[0]
     (tmp_path / "base").symlink_to(tmp_path / "project/models/base")
     (tmp_path / "first").symlink_to(final)
     shown = f"{code}\nprint(type(model).__name__, len(tokenizer))"
-    done = subprocess.run([sys.executable, "-c", shown], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", shown], cwd=tmp_path, check=True, **run)
     assert done.stdout.split()[0] == "PeftModelForCausalLM", "as the card says"
 
 

@@ -17,7 +17,7 @@ from tests.dist.cells import ZERO1, ZERO2, must_equal, prepare_cell, spread, tra
 from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.test_final import finish
 from tests.dist.worlds import run_world
-from tests.marks import every_second
+from tests.marks import every
 
 #: What is trained lies on the last stage alone, or on both ends, so that the one of three in the middle has nothing.
 TARGETS: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ def _job(make_job: Callable[..., Job], targets: str, **train: Any) -> Job:
     return make_job("deep untied", method="lora", lora=lora, train={"learning_rate": 0.05, "optimizer": "sgd", **train})
 
 
-@pytest.mark.parametrize(("targets", "cell", "idle"), every_second(IDLE))
+@pytest.mark.parametrize(("targets", "cell", "idle"), every(2, IDLE))
 def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
     targets, cell, idle, single, make_job, tmp_path
 ) -> None:

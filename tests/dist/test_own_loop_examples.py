@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm.shim import KIND
+
 FOLDER = Path(__file__).parents[2] / "examples" / "loop"
 KINDS = ("plain", "trainer", "fabric")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -34,7 +36,8 @@ def test_a_parallel_loop_is_five_lines_from_its_original(kind) -> None:
 
 
 def losses_of(*command: str) -> list[float]:
-    env, options = {**os.environ, "OMP_NUM_THREADS": "1"}, {"capture_output": True, "text": True, "timeout": 200}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", KIND: "torch"}
+    options = {"capture_output": True, "text": True, "timeout": 200}
     done = subprocess.run([sys.executable, *command], env=env, check=False, **options)
     assert done.returncode == 0, done.stderr
     return [float(loss) for loss in _LOSS.findall(done.stdout)]

@@ -21,6 +21,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
 from tests.dist.cells import prepare_cell, relative, spread, train_rank
 from tests.dist.worlds import run_world
+from tests.warm.shim import KIND
 
 #: Of the loss of each step, relative. The same sums in another order: 7e-8 was measured, in float32 with its 6e-8.
 TOLERANCE = 1e-6
@@ -83,7 +84,7 @@ def started(command: list[str], folder: Path, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, *programs[program], *rest],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", KIND: "torch", **environment},
         capture_output=True,
         text=True,
         timeout=240,

@@ -6,6 +6,7 @@ group and can be forked again.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -81,6 +82,7 @@ def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:
 
 
 def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    gc.freeze()
     join_ranks(rank, size, port)
     try:
         # Plain pickle copies tensors; a pipe's own `send` would share memory that dies with this process.

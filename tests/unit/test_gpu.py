@@ -9,6 +9,7 @@ import pytest
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.models import find_model
 from tests.unit.house.tree import ROOT, run_python
+from tests.warm.shim import KIND
 
 sys.path[:0] = [str(ROOT / "benchmarks/gpu"), str(ROOT / "tools")]
 import gpu as page  # noqa: E402
@@ -135,7 +136,7 @@ def test_models_have_the_shapes_of_those_they_stand_for(name):
     assert (made.num_layers, made.hidden_size, made.tied) == (known.num_layers, known.hidden_size, known.tied)
 
 
-SOME = ("--only", "machine", "lora_8b", "resume", "peers", "codellama")
+SOME = ("--only", "machine", "resume", "codellama")
 
 
 @pytest.mark.timeout(1500)
@@ -147,7 +148,8 @@ SOME = ("--only", "machine", "lora_8b", "resume", "peers", "codellama")
         pytest.param(("--many",), id="many", marks=[pytest.mark.slow, pytest.mark.timed]),
     ],
 )
-def test_the_script_runs_on_tiny_models_and_nothing_fails(words, tmp_path):
+def test_the_script_runs_on_tiny_models_and_nothing_fails(words, tmp_path, monkeypatch):
+    monkeypatch.setenv(KIND, "torch")
     out = tmp_path / "gpu.json"
     options = ("--device", "cpu", "--minutes", "20", "--folder", tmp_path / "work", "--out", out)
     done = run_python("benchmarks/gpu/run.py", *options, *words, timeout=1300)
@@ -157,6 +159,7 @@ def test_the_script_runs_on_tiny_models_and_nothing_fails(words, tmp_path):
     assert "FAIL" not in said.values()
     assert [name for name in said if "left_out" in name or "failed" in name] == []
     if "--many" not in words:
-        promised = ("lora_8b.exit", "resume.same_bytes", "resume.steps_not_saved", "codellama.answered")
+        promised = ("resume.same_bytes", "resume.steps_not_saved", "codellama.answered")
         assert {said[name] for name in promised} == {"PASS"}
+    if not words:
         assert "peers.loop.tokens_per_second" in said

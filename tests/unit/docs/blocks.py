@@ -57,7 +57,7 @@ def run_blocks(page: str, *, folder: Path, slow: bool) -> None:
 def _run(block: Block, *, folder: Path, page: str) -> None:
     program = ["bash", "-euc"] if block.language == "sh" else [sys.executable, "-c"]
     environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), f"{sys.prefix}/bin", os.environ["PATH"]]),
         "SHARDWISE_CACHE": str(folder / "cache"),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",

@@ -1,5 +1,6 @@
 """What Get started and How-to tell a reader to type works."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 
 from tests.unit.docs.blocks import PAGES, START, blocks_of, run_blocks
 from tests.unit.house.tree import ROOT
+from tests.warm.shim import KIND
 
 SLOW_PAGES = [page for page in PAGES if any(block.slow for block in blocks_of(page))]
 
@@ -21,7 +23,8 @@ def made(tmp_path_factory):
     (folder / "chats.jsonl").write_text("".join(rows), encoding="utf-8")
     sizes = ["--hidden-size", "64", "--num-layers", "2"]
     script = [sys.executable, ROOT / "examples/demo/make_model.py", folder / "tiny", "--rows", folder / "chats.jsonl"]
-    subprocess.run([*script, *sizes], check=True, capture_output=True, timeout=120)
+    run = {"env": {**os.environ, KIND: "torch"}, "capture_output": True, "timeout": 120}
+    subprocess.run([*script, *sizes], check=True, **run)
     return folder
 
 

@@ -10,7 +10,7 @@ from shardwise.methods.lora import add_adapters
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.adapters.asked_names import saved_refusal
-from tests.marks import every_second
+from tests.marks import every
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger
 from tests.unit.plan.asking import elements, job
@@ -57,7 +57,7 @@ def own_names(model):
 @pytest.mark.filterwarnings("ignore")  # PEFT warns of adapters on tied ends
 @pytest.mark.parametrize(
     ("kind", "tied"),
-    every_second((kind, tied) for kind in FAMILIES for tied in (False, True) if not tied or kind in TIED),
+    every(2, [(kind, tied) for kind in FAMILIES for tied in (False, True) if not tied or kind in TIED]),
 )
 def test_every_name_of_a_family_is_counted_as_the_real_adapters_have_it(kind, tied):
     config = small_config(kind, tie_word_embeddings=tied)

@@ -9,7 +9,7 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.adapters.asked_names import target_refusal
-from tests.marks import every_second
+from tests.marks import every
 from tests.unit.catalog.small import build, small_config
 from tests.unit.plan.asking import job
 from tests.unit.plan.asking import shape as small
@@ -39,7 +39,7 @@ def ours(config, named, **also):
 
 
 @pytest.mark.filterwarnings("ignore")  # PEFT warns of adapters on tied ends
-@pytest.mark.parametrize("kind", every_second(DENSE))
+@pytest.mark.parametrize("kind", every(2, DENSE))
 def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(kind):
     """Ends of all names of the model, beside one that is known."""
     config = small_config(kind, tie_word_embeddings=False)
@@ -57,7 +57,7 @@ def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(k
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", every_second(DENSE))
+@pytest.mark.parametrize("kind", every(2, DENSE))
 def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused(kind):
     """PEFT takes every module whose name ends so, in blocks and outside of them, whole words or not."""
     config = small_config(kind, tie_word_embeddings=False)
