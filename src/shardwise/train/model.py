@@ -122,7 +122,7 @@ def build_model(
         drops=drops,
         balance=Balance.of(config, device=world.device) if shape.has_experts else None,
     )
-    keys = Keys(parts[0].model, weights.names, weights.shape)
+    keys = Keys(parts[0].model, weights.names, weights.shape, known=[*parts[0].elements, *parts[0].buffers])
     weights.rename(keys)
 
     def fill_part(part: ModelPart) -> None:
