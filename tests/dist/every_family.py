@@ -37,7 +37,7 @@ from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
 from tests.dist.cells import composed, outcome, prepare_cell, relative, spread, train_on
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import free_port, join_ranks
+from tests.dist.worlds import correct_routers, free_port, join_ranks
 
 #: Ways of training by name: the layout, and whether rows are packed.
 WAYS: dict[str, tuple[Layout, bool]] = {
@@ -75,6 +75,7 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         found["class"] = type(model).__name__
         found["count"] = sum(parameter.numel() for parameter in model.parameters())
+        correct_routers(model)
         model.save_pretrained(folder)
     except Exception as error:  # noqa: BLE001 - whatever a family raises, it has no tiny model
         return {**found, "unbuilt": f"{type(error).__name__}: {said(error)}"}

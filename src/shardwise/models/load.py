@@ -21,7 +21,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError, UnsupportedError, said
-from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers, without_wrappers
+from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers
+from shardwise.models.keys import without_wrappers
 from shardwise.models.nf4 import NF4Linear
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
 from shardwise.spec.layout.axes import rows_of_shard

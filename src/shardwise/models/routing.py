@@ -136,7 +136,8 @@ def noise_left_out(config: Any) -> str | None:
     asked = [f"{key} {value:g}" for key, value in noise.items() if isinstance(value, float | int) and value > 0]
     if not asked:
         return None
-    return f"{config.model_type} routes without noise ({', '.join(asked)}), as in evaluation: ranks would draw other"
+    left_out = f"{config.model_type} routes without noise ({', '.join(asked)}), as in evaluation"
+    return f"{left_out}: each rank would draw its own"
 
 
 def _without_noise(module: nn.Module, train: Callable[[bool], nn.Module], mode: bool = True) -> nn.Module:
