@@ -7,7 +7,7 @@ the length times the rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,6 @@ from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.known_ahead import hold_rotations, state_packed
 from shardwise.models.load import build_on_meta
 from shardwise.models.nf4 import quantise_linear_layers
-from shardwise.models.stage import PassOn
 from shardwise.parallel.apply import parallelize
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -162,8 +161,16 @@ def _keep_one_of_each(anatomy: Anatomy) -> list[int]:
         kinds.setdefault(own, []).append(index)
     kept = [alike[len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
     for index in set(range(len(anatomy.blocks))) - {*kept}:
-        anatomy.blocks[index] = PassOn()
+        anatomy.blocks[index] = _Another()
     return kept
+
+
+class _Another(nn.Module):
+    """In the place of a block: gives another tensor than it is given, as a block does."""
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        """A copy."""
+        return hidden_states.clone()
 
 
 def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
@@ -258,11 +265,9 @@ class _Run:
         first = min(self._spans, key=lambda span: span.begin).begin - start
         last = max(self._spans, key=lambda span: span.begin).end - start
         blocks = [_numbers(span, start, alive, grown) for span in self._spans]
-        return {
-            "shared": alive[first] - stream,
-            "final": alive[self._head - start] - alive[last],
-            "blocks": blocks,
-        }
+        # Until it returns, the backbone's own code holds the embedding, beside the stream that the block is given.
+        final = alive[self._head - start] - alive[last] + stream
+        return {"shared": alive[first] - 2 * stream, "final": final, "blocks": blocks}
 
 
 def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
@@ -272,24 +277,20 @@ def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> Non
 
 
 def _numbers(span: _Span, start: int, alive: Any, grown: Sequence[tuple[int, Change]]) -> dict[str, Any]:
-    """What a block keeps, and the moments of its backward."""
+    """What a block keeps; and of its backward (elements of gradients there, elements of the one that has just been
+    made or 0) -> the most that is alive then."""
     begin, end, back, done = (at - start for at in (span.begin, span.end, span.back, span.done))
-    here = alive - alive[begin]
-    done = max(done, back + 1)
-    made, size, fresh = np.zeros(len(alive)), np.zeros(len(alive)), np.zeros(len(alive))
-    for at, change in grown:
-        if back < at:
-            elements = math.prod(change.allocation.shape)
-            made[at:] += elements
-            size[at:] += change.delta
-            fresh[at] = elements
-    inside = slice(back, done + 1)
-    weighed = (here, here + size, here + fresh * 8)
-    moments = [back + int(np.argmax(one[inside])) for one in weighed]
+    here, done = alive - alive[begin], max(done, back + 1)
+    moments, made, since = dict[tuple[int, int], int](), 0, back
+    for at, elements in [*((at, math.prod(c.allocation.shape)) for at, c in grown if back < at <= done), (done + 1, 0)]:
+        moments[made, 0] = int(here[since:at].max(initial=here[since]))
+        made, since = made + elements, at
+        if elements:
+            moments[made, elements] = int(here[at])
     return {
         "saved": here[end],
         "forward": here[begin : end + 1].max(),
-        "backward": [(here[at], int(made[at]), int(fresh[at])) for at in moments],
+        "backward": moments,
         "flops": span.flops[0],
         "flops_backward": span.flops[1],
         "moved": span.moved[0],
@@ -315,17 +316,17 @@ def _fitted(
         def own(name: str) -> Amount:
             return amount(lambda one: one["blocks"][index][name])
 
+        found = [one["blocks"][index]["backward"] for one in taken]
         moments = [
             Moment(
-                alive=amount(lambda one, which=which: one["blocks"][index]["backward"][which][0]),
-                gradients=gradients,
-                fresh=fresh,
+                alive=amount(lambda one, key=key: one["blocks"][index]["backward"][key]), gradients=key[0], fresh=key[1]
             )
-            for which, (_, gradients, fresh) in enumerate(largest["backward"])
+            for key in largest["backward"]
+            if all(key in other for other in found)
         ]
         names = ("saved", "forward", "flops", "flops_backward", "moved", "moved_backward")
         amounts: dict[str, Any] = {name: own(name) for name in names}
-        return BlockProfile(**amounts, backward=tuple(moments), operators=largest["operators"])
+        return BlockProfile(**amounts, backward=tuple(_highest(moments)), operators=largest["operators"])
 
     return ModelProfile(
         precision=execution.precision,
@@ -336,3 +337,17 @@ def _fitted(
         final=amount(lambda one: one["final"]),
         blocks=tuple(block(index) for index in range(len(taken[0]["blocks"]))),
     )
+
+
+def _highest(moments: Sequence[Moment]) -> Iterator[Moment]:
+    """Those that no other exceeds in everything."""
+
+    def numbers(moment: Moment) -> tuple[float, ...]:
+        return moment.alive.once, *moment.alive.row, moment.gradients, moment.gradients - moment.fresh, moment.fresh
+
+    kept: list[tuple[float, ...]] = []
+    for moment in sorted(moments, key=numbers, reverse=True):
+        own = numbers(moment)
+        if not any(all(x >= y - 1e-6 * abs(y) - 1 for x, y in zip(other, own, strict=True)) for other in kept):
+            kept.append(own)
+            yield moment
