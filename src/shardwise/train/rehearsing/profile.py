@@ -1,7 +1,7 @@
 """Profiles of a model's blocks: the trainer's own forward and backward of one block of each kind, on fake tensors.
 
-Bytes and FLOPs are measured for a row of three lengths and for two rows of the last one, and taken to be a quadratic of
-the length times the rows.
+Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and taken to be a quadratic of the
+length times the rows.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def profile_blocks(
         hold_rotations(spread.modules)
         stream = shape.hidden_size * compute.itemsize
         run = _Run(part.stage.root, kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
-        taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[-1]))]
+        taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
     return _fitted(taken, execution, lengths=lengths, sharded=sharded)
 
 
@@ -306,7 +306,7 @@ def _fitted(
 
     def amount(of: Callable[[dict[str, Any]], Any]) -> Amount:
         *single, double = (float(of(one)) for one in taken)
-        once = 2 * single[-1] - double
+        once = 2 * single[0] - double
         square, linear, constant = np.polyfit(lengths, [one - once for one in single], 2)
         return Amount(once=once, row=(float(constant), float(linear), float(square)))
 
