@@ -1,14 +1,15 @@
 """Profiles of a model's blocks: the trainer's own forward and backward of one block of each kind, on fake tensors.
 
-Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and taken to be a quadratic of the
-length times the rows.
+Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and are taken to be a quadratic
+of the length times the rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -108,18 +109,39 @@ def profile_blocks(
 ) -> ModelProfile:
     """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing; `sharded`: weights are in
     the compute type, as they are gathered; `casts`: as a `Ledger` takes it. Raises what building and running raise."""
+    measure = partial(
+        _measured, job, execution, config=config, shape=shape, lengths=lengths, sharded=sharded, casts=casts
+    )
+    for stand_in in (_Another, _AnotherInTuple):
+        with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+            return measure(stand_in=stand_in)
+    return measure(stand_in=None)  # what a block gives has another form
+
+
+def _measured(
+    job: Job,
+    execution: Execution,
+    *,
+    config: Any,
+    shape: ModelShape,
+    lengths: Sequence[int],
+    sharded: bool,
+    casts: bool,
+    stand_in: type[nn.Module] | None,
+) -> ModelProfile:
+    """`stand_in`: what stands in the place of other blocks; None where all of them run."""
     fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
     state_packed(job.data.packing)
     with alone(Layout(), rank=0) as world, ExitStack() as modes:
         (part,) = cut_parts(
-            lambda: _built(job, execution, config),
+            lambda: _built(job, execution, deepcopy(config)),
             execution,
             world=world,
             shape=shape,
             drops=not job.train.disable_dropout,
         )
         anatomy = find_anatomy(part.model)
-        kept = [anatomy.blocks[index] for index in _keep_one_of_each(anatomy)]
+        kept = [anatomy.blocks[index] for index in _keep_one_of_each(anatomy, stand_in)]
         if sharded:
             for parameter in filter(torch.is_floating_point, part.model.parameters()):
                 parameter.data = parameter.data.to(TYPES[execution.precision].compute)
@@ -150,7 +172,7 @@ def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]
     return model, adapted
 
 
-def _keep_one_of_each(anatomy: Anatomy) -> list[int]:
+def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> list[int]:
     """Leaves one block of each kind, and what passes its input on in the place of others. Returns their places, in the
     order of `ModelShape.kinds`."""
     counted: set[int] = set()
@@ -160,8 +182,10 @@ def _keep_one_of_each(anatomy: Anatomy) -> list[int]:
         counted |= {id(parameter) for parameter in block.parameters()}
         kinds.setdefault(own, []).append(index)
     kept = [alike[len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
-    for index in set(range(len(anatomy.blocks))) - {*kept}:
-        anatomy.blocks[index] = _Another()
+    for index in set(range(len(anatomy.blocks))) - {*kept} if stand_in is not None else ():
+        other = stand_in()
+        other._forward_pre_hooks = anatomy.blocks[index]._forward_pre_hooks  # the first block casts the stream
+        anatomy.blocks[index] = other
     return kept
 
 
@@ -171,6 +195,14 @@ class _Another(nn.Module):
     def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
         """A copy."""
         return hidden_states.clone()
+
+
+class _AnotherInTuple(nn.Module):
+    """Likewise, of blocks that give a tuple."""
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor]:
+        """A copy."""
+        return (hidden_states.clone(),)
 
 
 def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:

@@ -26,8 +26,8 @@ _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Of `config`, the keys of a config.json that has a `shape`, for the `executions` of `job`; `cuda`: as they would be
-    on a GPU. Returns `profiles`, or `refused`, a sentence."""
+    """Of `config`, the keys of a config.json that has a `shape`, for the `executions` of `job`; `cuda`: as they would
+    be on a GPU. Returns `profiles`, or `refused`, a sentence."""
     torch.set_num_threads(1)
     job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
     try:
