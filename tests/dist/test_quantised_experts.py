@@ -20,15 +20,17 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.chatting import Chat
 from shardwise.train.saving.card import EXPERTS_LOADER
+from tests.dist import test_merge_and_chat
 from tests.dist.cells import OPTIMIZERS, composed, must_equal, prepare_cell, spread, train_cell
 from tests.dist.test_experts import CELLS, DEALT
 from tests.dist.test_final import finish, loss_of
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.test_merge_and_chat import _merged
-from tests.dist.test_merge_and_chat import trained  # noqa: F401 - a fixture
 from tests.dist.worlds import run_world
 
 pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
+
+trained = test_merge_and_chat.trained
 
 WIDE = "wide qwen3_moe"
 #: Adapters on experts too, as all-linear makes them, or on attention alone.

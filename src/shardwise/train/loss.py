@@ -121,6 +121,8 @@ class HeadLoss(nn.Module):
         self.head, self._chunk, self._compiled = anatomy.head, chunk, compiled
         plain = plain and anatomy.plain_head
         self._logits = None if plain else _behind_backbone(anatomy)
+        others = [m for m in anatomy.language.children() if anatomy.backbone not in m.modules()]
+        self._beside = [] if plain else others  # in a list, so that they are no parts of this module too
         adapted = any(is_adapter(f".{name}") for name, _ in self.head.named_parameters())
         linear = [module for module in self.head.modules() if type(module) is nn.Linear]
         self.takes_slices = plain and bool(linear) and not adapted
@@ -132,8 +134,12 @@ class HeadLoss(nn.Module):
         chunks = Chunks(labels=tokens, positions=positions, size=self._chunk, compiled=self._compiled)
         if self.takes_slices:
             return self.head(hidden, chunks)
-        trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
+        trained = [parameter for parameter in self._behind() if parameter.requires_grad]
         return any_loss(hidden, chunks, logits=self._logits or self.head, parameters=trained)
+
+    def _behind(self) -> list[nn.Parameter]:
+        """The weights that logits are made with, each once."""
+        return list(dict.fromkeys(p for module in (self.head, *self._beside) for p in module.parameters()))
 
 
 def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None = None) -> torch.Tensor:
@@ -157,8 +163,17 @@ def _behind_backbone(anatomy: Anatomy) -> Callable[[torch.Tensor], torch.Tensor]
             if name.startswith("__"):
                 raise AttributeError(name)
 
+    class Returning:
+        """In the place of the backbone, of which some models read numbers in their own forward."""
+
+        def __call__(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Output:
+            return Output(last_hidden_state=inputs_embeds)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(backbone, name)
+
     rest: Any = copy.copy(anatomy.language)
-    holder = next(name for name, child in rest.named_children() if anatomy.backbone in child.modules())
+    holder, backbone = next((n, child) for n, child in rest.named_children() if anatomy.backbone in child.modules())
     rest._modules = {name: module for name, module in rest._modules.items() if name != holder}
-    vars(rest)[holder] = lambda *_, inputs_embeds, **__: Output(last_hidden_state=inputs_embeds)
+    vars(rest)[holder] = Returning()
     return lambda hidden: rest(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits.squeeze(0)

@@ -125,7 +125,7 @@ def build_model(
         drops=drops,
         balance=Balance.of(text_config(config), device=world.device) if shape.has_experts else None,
     )
-    keys, beside = _keys(config, parts[0].model, weights)
+    keys, beside = _keys(config, parts[0], weights)
     weights.rename(keys)
 
     def fill_part(part: ModelPart) -> None:
@@ -284,6 +284,8 @@ def _part(
             experts=experts,
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
+            # Indexers choose and learn nothing, kernels read weights past adapters, short rows fill no chunk.
+            idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
         ),
         elements=elements,
         buffers=buffers,
@@ -334,10 +336,10 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
     return model, adapted
 
 
-def _keys(config: Any, model: nn.Module, weights: Weights) -> tuple[Keys, Beside | None]:
+def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside | None]:
     """What the keys of a folder are called, and what it has beside the language model that is trained."""
     if text_config(config) is config:
-        return Keys(model, weights.names, weights.shape), None
+        return Keys(part.model, weights.names, weights.shape, known=[*part.elements, *part.buffers]), None
     whole = build_on_meta(copy.deepcopy(config), attn_implementation="eager")
     keys = Keys(whole, weights.names, weights.shape)
     return keys, Beside.find(whole, keys=keys, folder=weights.folder)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
+from shardwise.models.buffers import saved_buffers
 from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
@@ -56,7 +57,8 @@ def test_every_weight_is_found_and_saved_as_transformers_does(kind: str, tied: b
     found = dict(model.named_parameters(remove_duplicate=False))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-    spans = [span for name, p in model.named_parameters() for span in _whole(keys, name, tuple(p.shape))]
+    tensors = [*model.named_parameters(), *saved_buffers(model).items()]
+    spans = [span for name, tensor in tensors for span in _whole(keys, name, tuple(tensor.shape))]
     assert sorted(span.key for span in spans) == sorted(Weights(tmp_path).names)
 
 
