@@ -220,7 +220,8 @@ def _shares(blocks: Iterable[nn.Module]) -> bool:
 
 def _bare_experts(kind: str) -> str | None:
     """By whose names PEFT knows the stacked experts of a family."""
-    from peft.utils import transformers_weight_conversion as theirs
+    from peft.utils import transformers_weight_conversion
 
+    theirs: Any = transformers_weight_conversion
     found = theirs._MODEL_TO_CONVERSION_PATTERN.get(kind)
     return found if found in theirs._MOE_TARGET_MODULE_MAPPING else None
