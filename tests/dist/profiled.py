@@ -33,7 +33,7 @@ LINEAR = {
 PROFILED: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**HALF, **LINEAR},
     "mamba2": {"num_heads": 16, "head_dim": 32, "state_size": 16, "chunk_size": 64, "n_groups": 1},
-    "apertus": {},
+    "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "diffllama": HALF,
     "granite_swa": HALF,
     "bitnet": {},
