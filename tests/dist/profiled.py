@@ -33,7 +33,7 @@ LINEAR = {
 PROFILED: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**HALF, **LINEAR},
     "mamba2": {"num_heads": 16, "head_dim": 32, "state_size": 16, "chunk_size": 64, "n_groups": 1},
-    "apertus": {},
+    "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "diffllama": HALF,
     "granite_swa": HALF,
     "bitnet": {},
@@ -44,7 +44,7 @@ PROFILED: dict[str, dict[str, Any]] = {
     "recurrent_gemma": {**HALF, "lru_width": 256, "attention_window_size": 64},
     "openai-gpt": {"n_embd": 256, "n_layer": 4, "n_head": 8, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0},
 }
-LAYOUTS = ("single", "ddp", "fsdp", "1f1b")
+WAYS = ("single", "ddp", "fsdp", "1f1b")
 
 
 def config_of_family(family: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, cast
@@ -152,11 +152,11 @@ def _measured(
             _fill(part.model, fakes, ledger)
 
         compute = TYPES[execution.precision].compute
-        part.stage.blocks[:] = kept
-        spread = parallelize([part.stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
+        stage = replace(part.stage, blocks=kept)
+        spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
         hold_rotations(spread.modules)
         stream = shape.hidden_size * compute.itemsize
-        run = _Run(part.stage.root, kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
+        run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
         taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
     return _fitted(taken, execution, lengths=lengths, sharded=sharded)
 
@@ -182,7 +182,9 @@ def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> lis
         counted |= {id(parameter) for parameter in block.parameters()}
         kinds.setdefault(own, []).append(index)
     kept = [alike[len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
-    for index in set(range(len(anatomy.blocks))) - {*kept} if stand_in is not None else ():
+    if stand_in is None:
+        return kept
+    for index in set(range(len(anatomy.blocks))) - {*kept}:
         other = stand_in()
         other._forward_pre_hooks = anatomy.blocks[index]._forward_pre_hooks  # the first block casts the stream
         anatomy.blocks[index] = other
