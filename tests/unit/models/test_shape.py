@@ -137,6 +137,7 @@ def test_a_stranger_is_counted_exactly(kind: str, changes: dict[str, Any], kinds
     assert len(found.kinds) == kinds
     # PEFT refuses the last matrix of families of Mamba alone.
     lora = job(method="lora", lora={"r": 3, "target_modules": ["in_proj"] if kind == "mamba" else "all-linear"})
+    assert lora.adapters is not None
     adapted = add_adapters(model, lora.adapters, base_model="base")
     trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
     assert take_inventory(lora, found).trained_elements == trained

@@ -208,7 +208,8 @@ def _refuse_seeing_ahead(seen: Seen | None) -> None:
 
 def _bare_experts(kind: str) -> str | None:
     """By whose names PEFT knows the stacked experts of a family."""
-    from peft.utils import transformers_weight_conversion as theirs
+    from peft.utils import transformers_weight_conversion
 
+    theirs: Any = transformers_weight_conversion
     found = theirs._MODEL_TO_CONVERSION_PATTERN.get(kind)
     return found if found in theirs._MOE_TARGET_MODULE_MAPPING else None

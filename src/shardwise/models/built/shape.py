@@ -76,7 +76,7 @@ class _Reading:
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         self._storage, self._file = storage_type(data, file=file), file
-        config = _config(data)
+        config = config_from(data)
         self._config = text_config(config)
         self._data: dict[str, Any] = data if self._config is config else json.loads(self._config.to_json_string())
         if self._config is not config:
@@ -189,7 +189,9 @@ def seen_ends(config: Any) -> Ends:
     return read_ends(anatomy, seen)
 
 
-def _config(data: dict[str, Any]) -> Any:
+def config_from(data: dict[str, Any]) -> Any:
+    """transformers' configuration of the keys of a config.json. Raises UnsupportedError: it cannot be read, or is of no
+    decoder."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     try:
