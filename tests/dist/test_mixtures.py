@@ -31,7 +31,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "ernie4_5_moe": (),  # one inside the router
     "minimax_m2": (),  # one beside it, which the router is handed
     "axk1": (),  # a norm behind shared and routed experts
-    "llama4_text": ("mp", "pp", "ep"),  # every token through every expert, which only numbers show
+    "llama4_text": ("ep",),  # every token through every expert, which only numbers show
     "deepseek_v3": (),  # groups of experts
 }
 

@@ -234,8 +234,10 @@ class _Watcher(TorchDispatchMode):
 
         ALL_ATTENTION_FUNCTIONS.register(WATCHED, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(WATCHED, self._make_mask)
-        # The second looks for padding among the ids, which are no numbers here.
+        no_padding, overlay = torch.zeros(1, dtype=torch.long), masking_utils.chunked_overlay
+        # The others look for padding, among the ids, which are no numbers here.
         replaced = {
+            (masking_utils, "chunked_overlay"): lambda size, _padding: overlay(size, no_padding),
             (masking_utils, "find_packed_sequence_indices"): find_packed,
             (PreTrainedModel, "warn_if_padding_and_no_attention_mask"): lambda *_: None,
         }

@@ -28,6 +28,7 @@ from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.known_ahead import hold_rotations, state_packed
 from shardwise.models.load import build_on_meta
 from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.models.wrapper import find_inside, leave_others
 from shardwise.parallel.apply import parallelize
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -164,6 +165,8 @@ def _measured(
 def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]:
     """As `train.model` makes it of a folder."""
     model, adapted = build_on_meta(config, attn_implementation=attention_of(execution)), None
+    if (inside := find_inside(model)) is not None:
+        leave_others(model, inside)
     if job.adapters is not None:
         adapted = add_adapters(model, job.adapters, base_model="base")
         if job.method == "qlora":
