@@ -55,7 +55,7 @@ WAYS: dict[str, tuple[Layout, bool]] = {
 }
 METHODS = ("full", "lora")
 
-STEPS = 3
+STEPS = 2
 TIMEOUT_SECONDS = 120
 
 #: Of a loss, and of a gradient norm, over a step's.

@@ -110,8 +110,16 @@ class Keys:
         stacks: name of a stacked or joined parameter -> the keys of its matrices.
     """
 
-    def __init__(self, model: nn.Module, stored: Iterable[str], shape_of: Callable[[str], Shape]) -> None:
-        """Finds the names of `stored`, all keys of the folder, for a model before it is spread; `shape_of` a key.
+    def __init__(
+        self,
+        model: nn.Module,
+        stored: Iterable[str],
+        shape_of: Callable[[str], Shape],
+        *,
+        known: Iterable[str] | None = None,
+    ) -> None:
+        """Finds the names of `stored`, all keys of the folder, for a model before it is spread; `shape_of` a key. A key
+        that `known` has, the names of the whole model (by itself those of `model`), keeps it where no other name fits.
         Renamings that none needed are not undone in `saved`, as in transformers."""
         from transformers.core_model_loading import dot_natural_key
 
@@ -119,12 +127,11 @@ class Keys:
         self.names: dict[str, str] = {}
         parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         joined: set[str] = set()
-        weights = model.named_parameters(remove_duplicate=False)
-        own = {without_wrappers(name) for name, _ in (*weights, *model.named_buffers())}
+        whole = {without_wrappers(name) for name in (model.state_dict() if known is None else known)}
         for key in sorted(stored, key=dot_natural_key):
             name, stacking, part = _stacked(_renamed(key, renamings), stackings)
-            if name not in own and key in own:  # it was meant for what other parts of the model are called
-                name, stacking, part = key, None, 0
+            if name not in whole and key in whole:
+                name, stacking = key, None
             self.names[key] = name
             if stacking is not None:
                 parts[name][part].append(key)

@@ -78,6 +78,10 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
             )
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"{config.model_type} cannot be built here: {said(error)}") from None
+    if hasattr(config, "rescale_every"):  # RWKV halves weights in evaluation, which training without dropout is
+        for module in model.modules():
+            if hasattr(module, "_rescale_layers"):
+                vars(module)["_rescale_layers"] = lambda: None
     tie: Callable[[], None] = model.tie_weights  # pyright: ignore[reportAssignmentType]
     tie()
     return model

@@ -122,7 +122,7 @@ def build_model(
         drops=drops,
         balance=Balance.of(config, device=world.device) if shape.has_experts else None,
     )
-    keys = Keys(parts[0].model, weights.names, weights.shape)
+    keys = Keys(parts[0].model, weights.names, weights.shape, known=[*parts[0].elements, *parts[0].buffers])
     weights.rename(keys)
 
     def fill_part(part: ModelPart) -> None:
@@ -280,6 +280,8 @@ def _part(
             experts=experts,
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
+            # Indexers choose and learn nothing, kernels read weights past the adapters on them, short rows fill no chunk.
+            idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
         ),
         elements=elements,
         buffers=buffers,

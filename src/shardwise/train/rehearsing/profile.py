@@ -1,14 +1,15 @@
 """Profiles of a model's blocks: the trainer's own forward and backward of one block of each kind, on fake tensors.
 
-Bytes and FLOPs are measured for a row of three lengths and for two rows of the last one, and taken to be a quadratic of
-the length times the rows.
+Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and are taken to be a quadratic
+of the length times the rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -27,7 +28,6 @@ from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.known_ahead import hold_rotations, state_packed
 from shardwise.models.load import build_on_meta
 from shardwise.models.nf4 import quantise_linear_layers
-from shardwise.models.stage import PassOn
 from shardwise.parallel.apply import parallelize
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -109,18 +109,39 @@ def profile_blocks(
 ) -> ModelProfile:
     """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing; `sharded`: weights are in
     the compute type, as they are gathered; `casts`: as a `Ledger` takes it. Raises what building and running raise."""
+    measure = partial(
+        _measured, job, execution, config=config, shape=shape, lengths=lengths, sharded=sharded, casts=casts
+    )
+    for stand_in in (_Another, _AnotherInTuple):
+        with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+            return measure(stand_in=stand_in)
+    return measure(stand_in=None)  # what a block gives has another form
+
+
+def _measured(
+    job: Job,
+    execution: Execution,
+    *,
+    config: Any,
+    shape: ModelShape,
+    lengths: Sequence[int],
+    sharded: bool,
+    casts: bool,
+    stand_in: type[nn.Module] | None,
+) -> ModelProfile:
+    """`stand_in`: what stands in the place of other blocks; None where all of them run."""
     fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
     state_packed(job.data.packing)
     with alone(Layout(), rank=0) as world, ExitStack() as modes:
         (part,) = cut_parts(
-            lambda: _built(job, execution, config),
+            lambda: _built(job, execution, deepcopy(config)),
             execution,
             world=world,
             shape=shape,
             drops=not job.train.disable_dropout,
         )
         anatomy = find_anatomy(part.model)
-        kept = [anatomy.blocks[index] for index in _keep_one_of_each(anatomy)]
+        kept = [anatomy.blocks[index] for index in _keep_one_of_each(anatomy, stand_in)]
         if sharded:
             for parameter in filter(torch.is_floating_point, part.model.parameters()):
                 parameter.data = parameter.data.to(TYPES[execution.precision].compute)
@@ -136,7 +157,7 @@ def profile_blocks(
         hold_rotations(spread.modules)
         stream = shape.hidden_size * compute.itemsize
         run = _Run(part.stage.root, kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
-        taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[-1]))]
+        taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
     return _fitted(taken, execution, lengths=lengths, sharded=sharded)
 
 
@@ -151,7 +172,7 @@ def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]
     return model, adapted
 
 
-def _keep_one_of_each(anatomy: Anatomy) -> list[int]:
+def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> list[int]:
     """Leaves one block of each kind, and what passes its input on in the place of others. Returns their places, in the
     order of `ModelShape.kinds`."""
     counted: set[int] = set()
@@ -161,9 +182,27 @@ def _keep_one_of_each(anatomy: Anatomy) -> list[int]:
         counted |= {id(parameter) for parameter in block.parameters()}
         kinds.setdefault(own, []).append(index)
     kept = [alike[len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
-    for index in set(range(len(anatomy.blocks))) - {*kept}:
-        anatomy.blocks[index] = PassOn()
+    for index in set(range(len(anatomy.blocks))) - {*kept} if stand_in is not None else ():
+        other = stand_in()
+        other._forward_pre_hooks = anatomy.blocks[index]._forward_pre_hooks  # the first block casts the stream
+        anatomy.blocks[index] = other
     return kept
+
+
+class _Another(nn.Module):
+    """In the place of a block: gives another tensor than it is given, as a block does."""
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        """A copy."""
+        return hidden_states.clone()
+
+
+class _AnotherInTuple(nn.Module):
+    """Likewise, of blocks that give a tuple."""
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor]:
+        """A copy."""
+        return (hidden_states.clone(),)
 
 
 def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
@@ -258,11 +297,9 @@ class _Run:
         first = min(self._spans, key=lambda span: span.begin).begin - start
         last = max(self._spans, key=lambda span: span.begin).end - start
         blocks = [_numbers(span, start, alive, grown) for span in self._spans]
-        return {
-            "shared": alive[first] - stream,
-            "final": alive[self._head - start] - alive[last],
-            "blocks": blocks,
-        }
+        # Until it returns, the backbone's own code holds the embedding, beside the stream that the block is given.
+        final = alive[self._head - start] - alive[last] + stream
+        return {"shared": alive[first] - 2 * stream, "final": final, "blocks": blocks}
 
 
 def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
@@ -272,24 +309,20 @@ def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> Non
 
 
 def _numbers(span: _Span, start: int, alive: Any, grown: Sequence[tuple[int, Change]]) -> dict[str, Any]:
-    """What a block keeps, and the moments of its backward."""
+    """What a block keeps; and of its backward (elements of gradients there, elements of the one that has just been
+    made or 0) -> the most that is alive then."""
     begin, end, back, done = (at - start for at in (span.begin, span.end, span.back, span.done))
-    here = alive - alive[begin]
-    done = max(done, back + 1)
-    made, size, fresh = np.zeros(len(alive)), np.zeros(len(alive)), np.zeros(len(alive))
-    for at, change in grown:
-        if back < at:
-            elements = math.prod(change.allocation.shape)
-            made[at:] += elements
-            size[at:] += change.delta
-            fresh[at] = elements
-    inside = slice(back, done + 1)
-    weighed = (here, here + size, here + fresh * 8)
-    moments = [back + int(np.argmax(one[inside])) for one in weighed]
+    here, done = alive - alive[begin], max(done, back + 1)
+    moments, made, since = dict[tuple[int, int], int](), 0, back
+    for at, elements in [*((at, math.prod(c.allocation.shape)) for at, c in grown if back < at <= done), (done + 1, 0)]:
+        moments[made, 0] = int(here[since:at].max(initial=here[since]))
+        made, since = made + elements, at
+        if elements:
+            moments[made, elements] = int(here[at])
     return {
         "saved": here[end],
         "forward": here[begin : end + 1].max(),
-        "backward": [(here[at], int(made[at]), int(fresh[at])) for at in moments],
+        "backward": moments,
         "flops": span.flops[0],
         "flops_backward": span.flops[1],
         "moved": span.moved[0],
@@ -305,7 +338,7 @@ def _fitted(
 
     def amount(of: Callable[[dict[str, Any]], Any]) -> Amount:
         *single, double = (float(of(one)) for one in taken)
-        once = 2 * single[-1] - double
+        once = 2 * single[0] - double
         square, linear, constant = np.polyfit(lengths, [one - once for one in single], 2)
         return Amount(once=once, row=(float(constant), float(linear), float(square)))
 
@@ -315,17 +348,17 @@ def _fitted(
         def own(name: str) -> Amount:
             return amount(lambda one: one["blocks"][index][name])
 
+        found = [one["blocks"][index]["backward"] for one in taken]
         moments = [
             Moment(
-                alive=amount(lambda one, which=which: one["blocks"][index]["backward"][which][0]),
-                gradients=gradients,
-                fresh=fresh,
+                alive=amount(lambda one, key=key: one["blocks"][index]["backward"][key]), gradients=key[0], fresh=key[1]
             )
-            for which, (_, gradients, fresh) in enumerate(largest["backward"])
+            for key in largest["backward"]
+            if all(key in other for other in found)
         ]
         names = ("saved", "forward", "flops", "flops_backward", "moved", "moved_backward")
         amounts: dict[str, Any] = {name: own(name) for name in names}
-        return BlockProfile(**amounts, backward=tuple(moments), operators=largest["operators"])
+        return BlockProfile(**amounts, backward=tuple(_highest(moments)), operators=largest["operators"])
 
     return ModelProfile(
         precision=execution.precision,
@@ -336,3 +369,17 @@ def _fitted(
         final=amount(lambda one: one["final"]),
         blocks=tuple(block(index) for index in range(len(taken[0]["blocks"]))),
     )
+
+
+def _highest(moments: Sequence[Moment]) -> Iterator[Moment]:
+    """Those that no other exceeds in everything."""
+
+    def numbers(moment: Moment) -> tuple[float, ...]:
+        return moment.alive.once, *moment.alive.row, moment.gradients, moment.gradients - moment.fresh, moment.fresh
+
+    kept: list[tuple[float, ...]] = []
+    for moment in sorted(moments, key=numbers, reverse=True):
+        own = numbers(moment)
+        if not any(all(x >= y - 1e-6 * abs(y) - 1 for x, y in zip(other, own, strict=True)) for other in kept):
+            kept.append(own)
+            yield moment
