@@ -38,6 +38,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")  # of what PEFT warns of as plain transformers is adapted
 @pytest.mark.parametrize("family", installed(tuple(FAMILIES)))
 def test_a_mixture_trains_as_transformers_does_and_alike_under_every_layout(family, tmp_path) -> None:
     found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=WAYS)
