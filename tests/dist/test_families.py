@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.families import SHOWN, TABLE, page
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.dist.every_family import make_rows, put
 from tests.dist.worlds import run_world
-from tools.families import SHOWN, TABLE, page
 
 #: One of each trait: scans, linear attention beside attention, several values from a block, bare weights, a head of
 #: several layers, indexed attention, an encoder.

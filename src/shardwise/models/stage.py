@@ -127,8 +127,9 @@ def _put_in(backbone: nn.Module, last: PassOn) -> None:
     which some of it changes in place."""
 
     def receive(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        last.received = kwargs["inputs_embeds"]
-        return args, {**kwargs, "inputs_embeds": torch.zeros_like(last.received)}
+        received: torch.Tensor = kwargs["inputs_embeds"]
+        last.received = received
+        return args, {**kwargs, "inputs_embeds": torch.zeros_like(received)}
 
     backbone.register_forward_pre_hook(receive, with_kwargs=True)
 

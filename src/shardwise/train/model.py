@@ -280,7 +280,7 @@ def _part(
             experts=experts,
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
-            # Indexers choose and learn nothing, kernels read weights past the adapters on them, short rows fill no chunk.
+            # Indexers choose and learn nothing, kernels read weights past adapters, short rows fill no chunk.
             idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
         ),
         elements=elements,

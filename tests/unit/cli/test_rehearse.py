@@ -14,6 +14,7 @@ import pytest
 from shardwise.api import Rehearsal, Rehearsing, plan
 from shardwise.api.plans.rehearsed_plan import with_rehearsals
 from shardwise.catalog.models import read_model
+from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Plan
@@ -177,6 +178,15 @@ def test_what_does_not_fit_when_it_is_rehearsed_gives_way_and_where_nothing_does
     none = with_rehearsals(replace(made, candidates=(small,)))
     assert none.best is None
     assert none.advice[0].startswith(f"{strategy}: rehearsed, it does not fit: ")
+
+
+def test_a_rehearsal_that_fails_is_no_lack_of_memory(job, monkeypatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise UnsupportedError("rank 0 fails: no kernel takes it")
+
+    monkeypatch.setitem(with_rehearsals.__globals__, "rehearse_candidate", fails)
+    with pytest.raises(UnsupportedError, match=r"every rehearsal fails\n.*: rank 0 fails: no kernel takes it"):
+        with_rehearsals(plan(job))
 
 
 def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwise) -> None:

@@ -37,25 +37,31 @@ def rehearsed_plan(
 
 
 def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | None = None) -> Plan:
-    """The plan with what rehearsals correct of it."""
-    candidates = list(made.candidates)
+    """The plan with what rehearsals correct of it. Raises UnsupportedError: all of them fail, for whatever reason but
+    memory."""
+    candidates, failures, tried = list(made.candidates), list[str](), 0
     for index, one in enumerate(candidates):
         if one.fits or one.memory.peak_low_bytes <= one.memory.capacity_bytes:
-            candidates[index] = _checked(made, one, on_update)
+            tried += 1
+            try:
+                candidates[index] = _checked(made, one, on_update)
+            except UnsupportedError as error:
+                failures.append(f"{one.execution.layout.strategy}: {error}")
+                candidates[index] = replace(one, fits=False, reasons=(_said(f"it fails: {error}"),))
             if candidates[index].fits:
                 return ranked(made, candidates, chosen=candidates[index], key="rehearsed")
+    if failures and len(failures) == tried:
+        raise UnsupportedError("\n".join(["every rehearsal fails", *failures]))
     return ranked(made, candidates, chosen=None, key="rehearsed")
 
 
 def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None] | None) -> Candidate:
-    """A candidate with what its rehearsal says of it; as it was, but for a sentence, where it is not rehearsed."""
+    """A candidate with what its rehearsal says of it; as it was, but for a sentence, where it is not rehearsed. Raises
+    UnsupportedError: a rank fails in it."""
     refused = refusals(made, one)
     if refused:
         return replace(one, reasons=(*one.reasons, *(f"not rehearsed: {reason}" for reason in refused)))
-    try:
-        found = rehearse_candidate(made, one, on_update=on_update)
-    except UnsupportedError as error:
-        return replace(one, fits=False, reasons=(_said(f"it fails: {error}"),))
+    found = rehearse_candidate(made, one, on_update=on_update)
     worst = found.worst
     memory = replace(
         one.memory,

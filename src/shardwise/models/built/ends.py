@@ -27,7 +27,7 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> Ends:
         raise UnsupportedError("its blocks pass on more than one residual stream")
     if any(seen.origin(tensor) - {POSITIONS} for block in blocks for tensor in block.others):
         raise UnsupportedError("its blocks are given what was made of tokens beside the residual stream")
-    if any(count > 1 for count in _holders(anatomy.blocks).values()):
+    if any(count > 1 for count in holders(anatomy.blocks).values()):
         raise UnsupportedError("its blocks share weights")
     held = {id(parameter) for block in anatomy.blocks for parameter in block.parameters()}
     of_ends = {id(p) for end in (anatomy.embedding, anatomy.head) for p in end.parameters()}
@@ -44,6 +44,6 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> Ends:
     return Ends(before=tuple(before), behind=tuple(behind), returned=seen.returned)
 
 
-def _holders(blocks: nn.ModuleList) -> Counter[int]:
+def holders(blocks: nn.ModuleList) -> Counter[int]:
     """How many blocks hold each parameter."""
     return Counter(key for block in blocks for key in {id(parameter) for parameter in block.parameters()})

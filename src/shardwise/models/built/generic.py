@@ -15,7 +15,7 @@ from shardwise.catalog.config import ACTIVATIONS
 from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
-from shardwise.models.built.ends import read_ends
+from shardwise.models.built.ends import holders, read_ends
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.sliced import deals_alike
 from shardwise.models.built.traced import Seen
@@ -99,6 +99,7 @@ class _Generic:
             bare_experts=_bare_experts(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
             counted=True,
+            shares_weights=any(count > 1 for count in holders(self._anatomy.blocks).values()),
             built=self._splits(),
         )
 

@@ -181,6 +181,7 @@ class ModelShape:
         mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
         counted: its blocks were not recognised, so that no rules forecast what they keep.
         profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
+        shares_weights: some of its blocks are, in part, one and the same.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
     """
 
@@ -229,6 +230,7 @@ class ModelShape:
     mixes_documents: bool = False
     counted: bool = False
     profiles: tuple[ModelProfile, ...] = ()
+    shares_weights: bool = False
     built: tuple[Split, ...] | None = None
 
     @property

@@ -171,6 +171,14 @@ def left_out(model: ModelShape, layout: Layout) -> Row:
     return Row(model.layerdrop and layout.world_size > 1, what, remedy)
 
 
+def shared(model: ModelShape, layout: Layout) -> Row:
+    """Why weights that several blocks share are not sharded: FSDP gathers and lets go of them block by block."""
+    what = f"blocks of {model.family} share weights, which FSDP does not gather for several blocks"
+    return Row(
+        model.shares_weights and layout.weight_shards > 1, what, "the nearest layout that trains it: ddp or zero1"
+    )
+
+
 def of_layout(layout: Layout) -> list[Row]:
     """Why experts are not dealt among ranks under a layout, whatever the model."""
     dealt, apart = layout.ep > 1, "leave one of them out"
@@ -257,9 +265,13 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
         f"max_length {length} is not trained: beyond {steady} tokens this model's rotary positions follow the longest "
         "sequence of a micro-batch, so that the result would depend on how the work is spread"
     )
+    adapted = (
+        f"blocks of {model.family} share weights, and PEFT gives each block adapters of its own, which are not counted"
+    )
     untold = job.data.packing and (model.family in MASKED_WITHOUT_POSITIONS or model.mixes_documents)
     return [
         Row(untold, packed, "use packing: false", "data.packing"),
+        Row(model.shares_weights and job.adapters is not None, adapted, "use method: full", "method"),
         Row(steady is not None and length > steady, long, f"use max_length: {steady} or less", "data.max_length"),
     ]
 

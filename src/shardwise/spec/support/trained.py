@@ -38,7 +38,13 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
     cuts = rows.quantised_cuts(model, layout.tp) if method == "qlora" else ()
     dealt = first(rows.of_experts(model, layout)) if layout.ep > 1 else None
     alone = reasons([rows.in_parts(model, layout)])
-    found = [first([*sliced, *cuts]), first(staged), *alone, dealt, *reasons([rows.left_out(model, layout)])]
+    found = [
+        first([*sliced, *cuts]),
+        first(staged),
+        *alone,
+        dealt,
+        *reasons([rows.left_out(model, layout), rows.shared(model, layout)]),
+    ]
     return _joined(found, stated=stated)
 
 
