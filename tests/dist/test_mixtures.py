@@ -7,14 +7,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from shardwise.errors import UnsupportedError
 from shardwise.models.load import build_on_meta, read_config
-from shardwise.models.routing import mixtures, noise_left_out, route
+from shardwise.models.routing import mixtures, noise_left_out, refuse_to_deal, route
 from shardwise.spec.layout.axes import Layout
 from tests.dist.cells import OPTIMIZERS, must_equal, spread, train_cell
 from tests.dist.every_family import make_rows, put
 from tests.dist.test_final import finish
 from tests.dist.test_memory import must_be_forecast
-from tests.dist.worlds import installed
+from tests.dist.tiny import tiny_config
+from tests.dist.worlds import installed, said_by
 
 WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "pp", "tp", "ep")
 
@@ -36,6 +38,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")  # of what PEFT warns of as plain transformers is adapted
 @pytest.mark.parametrize("family", installed(tuple(FAMILIES)))
 def test_a_mixture_trains_as_transformers_does_and_alike_under_every_layout(family, tmp_path) -> None:
     found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=WAYS)
@@ -66,8 +69,6 @@ def test_correction_biases_are_kept_and_saved_in_their_own_type(layout, make_job
 
 
 def test_a_router_draws_no_noise_in_training_and_that_is_said(tmp_path) -> None:
-    from tests.dist.tiny import tiny_config
-
     tiny_config("phimoe", input_jitter_noise=0.1).save_pretrained(tmp_path)
     model = build_on_meta(read_config(tmp_path), attn_implementation="eager").to_empty(device="cpu")
     for parameter in model.parameters():
@@ -85,3 +86,9 @@ def test_a_router_draws_no_noise_in_training_and_that_is_said(tmp_path) -> None:
 @pytest.mark.parametrize("model", ["deepseek_v3", "qwen2_moe"])
 def test_ranks_hold_of_a_mixture_what_is_planned(model, layout, method, make_job, tmp_path) -> None:
     must_be_forecast(make_job(model, method=method, train={"max_steps": 1}), spread(layout), tmp_path)
+
+
+def test_experts_that_are_handed_no_routes_are_not_dealt(tmp_path) -> None:
+    tiny_config("jetmoe").save_pretrained(tmp_path)
+    said = said_by(UnsupportedError, refuse_to_deal, build_on_meta(read_config(tmp_path), attn_implementation="eager"))
+    assert said.startswith("JetMoeForCausalLM does not hand what its routers chose to stacked experts")

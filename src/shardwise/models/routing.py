@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from shardwise.errors import UnsupportedError
+
 #: What transformers calls the router beside a module of experts.
 _ROUTERS = ("gate", "router")
 
@@ -115,6 +117,17 @@ def mixtures(model: nn.Module) -> Iterator[Mixture]:
         router = next((parts[name] for name in _ROUTERS if name in parts), None)
         if router is not None and "experts" in parts:
             yield Mixture(module, router, parts["experts"])
+
+
+def refuse_to_deal(model: nn.Module) -> None:
+    """Raises UnsupportedError: a mixture has experts that cannot be dealt among ranks, for they are no stacks that a
+    router's choice is handed to."""
+    experts = [getattr(one.experts, "get_base_layer", lambda one=one: one.experts)() for one in mixtures(model)]
+    if not experts or not all(hasattr(stacks, "num_experts") for stacks in experts):
+        raise UnsupportedError(
+            f"{type(model).__name__} does not hand what its routers chose to stacked experts, so that ep and tp cannot "
+            "deal them among ranks; use fsdp"
+        )
 
 
 def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) -> None:

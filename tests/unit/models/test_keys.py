@@ -20,7 +20,6 @@ from shardwise.models.weights import Weights
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import small_config, their_config
 
-#: Without those that have weights which are no parameters.
 KINDS = list(FAMILIES)
 
 
@@ -29,10 +28,10 @@ def saved_by_transformers(kind: str, folder: Path, *, tied: bool) -> dict[str, t
     torch.manual_seed(0)
     config = their_config(small_config(kind, tie_word_embeddings=tied))
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():  # no two alike, biases and norms neither
-        nn.init.normal_(parameter)
+    for tensor in (*model.parameters(), *saved_buffers(model).values()):  # no two alike, biases and norms neither
+        nn.init.normal_(tensor)
     model.save_pretrained(folder)
-    return dict(model.named_parameters(remove_duplicate=False))
+    return dict(model.named_parameters(remove_duplicate=False)) | saved_buffers(model)
 
 
 def load(folder: Path) -> tuple[nn.Module, Keys]:
@@ -54,11 +53,11 @@ def test_every_weight_is_found_and_saved_as_transformers_does(kind: str, tied: b
         pytest.skip(f"the installed transformers has no {kind}")
     expected = saved_by_transformers(kind, tmp_path, tied=tied)
     model, keys = load(tmp_path)
-    found = dict(model.named_parameters(remove_duplicate=False))
+    found = dict(model.named_parameters(remove_duplicate=False)) | saved_buffers(model)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-    tensors = [*model.named_parameters(), *saved_buffers(model).items()]
-    spans = [span for name, tensor in tensors for span in _whole(keys, name, tuple(tensor.shape))]
+    saved = [*model.named_parameters(), *saved_buffers(model).items()]
+    spans = [span for name, tensor in saved for span in _whole(keys, name, tuple(tensor.shape))]
     assert sorted(span.key for span in spans) == sorted(Weights(tmp_path).names)
 
 

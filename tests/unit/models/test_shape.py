@@ -87,10 +87,9 @@ def test_what_is_not_recognised_is_counted_as_the_catalogue_counts_it(kind: str)
 
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in COUNTED])
 def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
-    # Seed-OSS drops out by default, which a stage might do again.
     found = built(small_config(kind)).built
     assert found is not None
-    assert ("stages" in found) == (kind in STAGED_FAMILIES and kind != "seed_oss")
+    assert ("stages" in found) == (kind in STAGED_FAMILIES)
     # Of Cohere 2, attention and MLP stand side by side, which is not what is looked for.
     assert ("slices" in found) == (kind in TENSOR_FAMILIES and kind != "cohere2")
     assert ("documents" in found) == (kind not in UNTOLD)

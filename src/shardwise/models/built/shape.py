@@ -139,6 +139,7 @@ class _Reading:
             activation=first.activation,
             attention_softcap=first.capped,
             partial_rotary=first.copies_queries,
+            scales_stream=hasattr(anatomy.backbone, "embedding_multiplier"),
             parallel_residual=first.parallel,
             plain_head=anatomy.plain_head and outside.plain_head,
             other_blocks=tuple(

@@ -50,8 +50,8 @@ def deals_alike(anatomy: Anatomy) -> bool:
     def compare(_module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         given = args[0] if args else kwargs.get("hidden_states")
         first = output[0] if isinstance(output, tuple) else output
-        tensors = isinstance(given, torch.Tensor) and isinstance(first, torch.Tensor)
-        alike.append(tensors and given.ndim == 3 and given.shape.numel() == first.shape.numel())
+        if isinstance(given, torch.Tensor) and isinstance(first, torch.Tensor):
+            alike.append(given.ndim == 3 and given.shape.numel() == first.shape.numel())
 
     parts = [part for block in anatomy.blocks for part in (block, *block.children())]
     matrices = [part for part in parts if any(parameter.ndim > 1 for parameter in part.parameters())]

@@ -64,7 +64,7 @@ class Tree:
         weight, bias = own.get("weight"), own.get("bias")
         if is_linear(module) and weight is not None and own.keys() <= {"weight", "bias"}:
             yield self._linear(name, module, weight, bias)
-        elif (count := self._experts(module, own)) > 0:
+        elif "shared" not in name and (count := self._experts(module, own)) > 0:
             yield from self._stacks(name, module, own, count=count)
         elif weight is not None and weight.ndim == 1 and own.keys() <= {"weight", "bias"} and _alike(weight, bias):
             yield Norm(name=name, size=weight.numel(), width=weight.numel(), bias=bias is not None)
