@@ -32,7 +32,7 @@ DOCS_READY := $(VENV)/.docs-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pairwise test-nodes test-all check bench gpu gpu-many accuracy accuracy-gpu docs clean
+.PHONY: help demo test test-pairwise test-nodes test-all check bench gpu gpu-many accuracy accuracy-gpu families docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -70,6 +70,9 @@ gpu: $(TRAIN_READY) ## one GPU: speed, memory and promises, each PASS, FAIL or a
 
 gpu-many: $(TRAIN_READY) ## two and more GPUs: links, parity, failures and speed of layouts, into docs/gpu-many.json (10 minutes)
 	$(BIN)/python benchmarks/gpu/run.py --many $(ARGS); status=$$?; $(BIN)/python tools/gpu.py --write && exit $$status
+
+families: $(DEV_READY) ## every family of the installed transformers: counted, and trained each way, into docs/families.md (90 minutes; ARGS="--only llama mamba")
+	$(BIN)/python tools/families.py $(ARGS)
 
 accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/accuracy.md (seconds; needs ../shared/published)
 	$(BIN)/python -m accuracy $(if $(PUBLISHED),--published $(PUBLISHED))

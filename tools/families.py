@@ -5,7 +5,7 @@ python tools/families.py --only llama mamba     # runs these, and renews their l
 python tools/families.py --check llama mamba    # runs these; exits 1 where a line says otherwise
 
 Of each a model of a few thousand parameters is made from its configuration class. Its parameters are counted by
-`shardwise plan`'s own code and by hand, and it takes three steps in float32, in full and with LoRA, each way that is
+`shardwise plan`'s own code and by hand, and it takes two steps in float32, in full and with LoRA, each way that is
 not refused: one process beside plain transformers and PEFT, row by row (loss and every gradient), and gloo ranks beside
 one process (loss, gradient norm, every weight).
 """
@@ -65,13 +65,13 @@ def measured(names: Sequence[str], *, jobs: int, ways: tuple[str, ...]) -> Itera
                     found = {"refused": "failed: the process died", "cells": {}}
                 process.join()
                 yield family, {**found, "seconds": round(time.monotonic() - begun, 1)}
-            for pipe, (_, process, begun) in running.items():
+            for _, process, begun in running.values():
                 if time.monotonic() - begun > LIMIT:
                     process.kill()
 
 
 def _family(family: str, root: Path, rows: Path, ways: tuple[str, ...], pipe: Any) -> None:
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         torch.set_num_threads(1)
         transformers.logging.set_verbosity_error()
         pipe.send(put(family, root, rows, ways=ways))
@@ -87,7 +87,7 @@ def page(table: dict[str, Any]) -> str:
         "# Every family of transformers",
         "",
         f"Written by `make families`: each of the {len(found)} families that transformers {table['transformers']} maps",
-        "to a causal language model was made tiny from its configuration class, counted, and trained three steps each",
+        "to a causal language model was made tiny from its configuration class, counted, and trained two steps each",
         "way, in full and with LoRA: one process beside plain transformers and PEFT row by row (loss and every",
         "gradient), ranks beside one process. *Counted*: `shardwise plan` counts its parameters exactly.",
         "",
@@ -117,9 +117,7 @@ def _is_other(one: dict[str, Any]) -> bool:
 
 def _line(name: str, one: dict[str, Any]) -> str:
     cells: dict[str, str] = one["cells"]
-    trained = [
-        ", ".join(way for way in SHOWN if cells.get(f"{method}/{way}") == "equal") or "-" for method in METHODS
-    ]
+    trained = [", ".join(way for way in SHOWN if cells.get(f"{method}/{way}") == "equal") or "-" for method in METHODS]
     exact = one.get("planned") is not None and one["planned"] == one.get("count")
     counted = "yes" if exact else "no"
     return f"| {name} | {counted} | {' | '.join(trained)} | {_told(one)} |"

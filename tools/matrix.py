@@ -66,7 +66,7 @@ def _all(values: Any) -> str:
 def page() -> str:
     """The page as it should be."""
     dense = sorted(name for name, family in FAMILIES.items() if family.experts is None)
-    others = sorted(name for name in FAMILIES if name not in (*dense, *EXPERT_FAMILIES))
+    mixtures = sorted(name for name in FAMILIES if name not in dense)
     lines = [
         "# What is trained, and what proves it",
         "",
@@ -123,13 +123,15 @@ def page() -> str:
         "- Context parallel (`cp`): every dense family but those whose attention compares positions itself or caps its",
         f"  scores ({', '.join(NOT_IN_PARTS)}), with `sdpa`, packed rows and windows included, stages and slices",
         "  where these are trained, (CPU) in `tests/dist/test_context.py`. Blocks are not compiled there.",
-        f"- Mixtures of experts: {', '.join(EXPERT_FAMILIES)}, in every cell without `tp` and `cp`",
-        "  (olmoe not in stages), and `ep` with",
-        "  `ddp`, `zero2`, `fsdp` and `hsdp`, in stages or not, (CPU) in `tests/dist/test_experts.py`; full, LoRA on",
-        "  experts and routers too (not with `ep`), QLoRA, with stacked experts in 4 bits too.",
-        "  Routes are decided in float32. `ep` not with selective recompute; `compile` not at all. The balance of",
-        "  routers (`output_router_logits`) is that of the global batch. Over more ranks than experts FSDP cuts inside",
-        f"  each, where that is even. Planned and not trained: {', '.join(others)}.",
+        f"- Mixtures of experts: {', '.join(mixtures)}, and others whose experts",
+        "  transformers stacks, in every cell without `cp`, and `ep` with `ddp`, `zero2`, `fsdp` and `hsdp`, in stages or",
+        "  not, (CPU) in `tests/dist/test_experts.py` and `test_mixtures.py`; full, LoRA on experts and routers too, QLoRA, with experts in 4 bits too.",
+        "  Under `tp` each rank has some of the experts whole, as transformers' plans of expert parallelism say, and what",
+        "  its plan does not slice is computed whole; not with dropout, nor both in slices and in stages where its plan has",
+        "  no stages. Routes are decided in float32 and without noise, which is said where a model asks for it; correction",
+        "  biases are kept as they are. `ep` not with `tp` or selective recompute, nor where every token runs through every",
+        "  expert (Llama 4); `compile` not at all. The balance of routers (`output_router_logits`) is that of the global",
+        "  batch. Over more ranks than experts FSDP cuts inside each, where that is even.",
         "- fp16, Adafactor and 8-bit AdamW: layouts in `tests/dist/test_precision.py` (CPU). Adafactor and 8-bit AdamW",
         "  are not trained with offload, 8-bit AdamW not under `tp`.",
         "",

@@ -7,11 +7,13 @@ import math
 import os
 import pickle
 import random
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
 from tests.dist.cells import composed, outcome, prepare_cell, relative, spread, train_on
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import free_port, join_ranks
+from tests.dist.worlds import correct_routers, free_port, join_ranks
 
 #: Ways of training by name: the layout, and whether rows are packed.
 WAYS: dict[str, tuple[Layout, bool]] = {
@@ -53,7 +55,7 @@ WAYS: dict[str, tuple[Layout, bool]] = {
 }
 METHODS = ("full", "lora")
 
-STEPS = 3
+STEPS = 2
 TIMEOUT_SECONDS = 120
 
 #: Of a loss, and of a gradient norm, over a step's.
@@ -73,6 +75,7 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         found["class"] = type(model).__name__
         found["count"] = sum(parameter.numel() for parameter in model.parameters())
+        correct_routers(model)
         model.save_pretrained(folder)
     except Exception as error:  # noqa: BLE001 - whatever a family raises, it has no tiny model
         return {**found, "unbuilt": f"{type(error).__name__}: {said(error)}"}
@@ -279,21 +282,24 @@ class Ranks:
         """What each rank returned. Raises UnsupportedError: all of them refused it; AssertionError: one failed."""
         for near, _ in self._pipes:
             near.send_bytes(pickle.dumps((work, arguments)))
-        answers = []
-        for rank, (near, _) in enumerate(self._pipes):
-            if not near.poll(TIMEOUT_SECONDS):
+        answers: dict[Any, tuple[str, Any]] = {}
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while len(answers) < len(self._pipes):
+            left = [near for near, _ in self._pipes if near not in answers]
+            ready = wait(left, timeout=max(0, end - time.monotonic()))
+            for pipe in ready:
+                try:
+                    answers[pipe] = pickle.loads(pipe.recv_bytes())
+                except EOFError:
+                    answers[pipe] = "failed", "failed: the process died"
+            failed = [what for kind, what in answers.values() if kind == "failed"]
+            if failed or not ready:
                 self.end()
-                raise AssertionError(f"failed: rank {rank} gave no answer in {TIMEOUT_SECONDS} s")
-            try:
-                answers.append(pickle.loads(near.recv_bytes()))
-            except EOFError:
-                answers.append(("failed", "failed: the process died"))
-            if answers[-1][0] == "failed":
-                self.end()
-                raise AssertionError(answers[-1][1])
-        if any(kind == "refused" for kind, _ in answers):
-            raise UnsupportedError(next(what for kind, what in answers if kind == "refused"))
-        return [value for _, value in answers]
+                raise AssertionError(failed[0] if failed else f"failed: no answer in {TIMEOUT_SECONDS} s")
+        refused = [what for kind, what in answers.values() if kind == "refused"]
+        if refused:
+            raise UnsupportedError(refused[0])
+        return [answers[near][1] for near, _ in self._pipes]
 
     def end(self) -> None:
         """Ends the processes."""

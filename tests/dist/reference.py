@@ -9,30 +9,24 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, get_cosine_schedule_with_warmup
 
-from shardwise.catalog.models import read_model
 from shardwise.data.store import PreparedData
 from shardwise.spec.job.keys import Job
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 
 
-def reference_losses(job: Job, root: Path, *, training: bool = True) -> list[float]:
-    """Loss per trained token of each step, one row after the other, AdamW and clipping from torch. `training`: not as
-    in evaluation, where routers draw no noise."""
+def reference_losses(job: Job, root: Path) -> list[float]:
+    """Loss per trained token of each step, one row after the other, AdamW and clipping from torch."""
     run = prepare_cell(job, root)
-    return run_world(1, _losses, job, run, training)[0]
+    return run_world(1, _losses, job, run)[0]
 
 
-def _attention(job: Job) -> str:
-    return "eager" if read_model(job.model).eager_attention else "sdpa"
-
-
-def _losses(job: Job, run: object, training: bool) -> list[float]:
-    built = composed(run, execution(attn_implementation=_attention(job)))  # type: ignore[arg-type]
+def _losses(job: Job, run: object) -> list[float]:
+    built = composed(run, execution())  # type: ignore[arg-type]
     data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))  # type: ignore[attr-defined]
-    model = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32).train(training)
+    model = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=0.0)
-    schedule = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, job.train.max_steps)
+    schedule = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, 20)
     losses: list[float] = []
     for batch in built.batches.from_(0):
         samples = [data.sample(sample) for sample in batch.sample_ids]

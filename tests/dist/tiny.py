@@ -20,8 +20,10 @@ _SIZES: tuple[tuple[str, int], ...] = (
     (r"(num_hidden_layers|n_layers?|num_layers|(num_)?(decoder|encoder)_layers|num_blocks)", LAYERS),
     (r"\w*vocab_size\w*", VOCABULARY),
     (r"(ngram_vocab_size_base)", 64),
+    # Of few heads' scores, which are cut at zero, some keys have ties, which rows of another length settle otherwise.
+    (r"index_n_heads", 32),
     (r"(mamba_n_heads|n_mamba_heads|mamba_num_heads)", 8),
-    (r"(num_heads|n_heads?|attention_heads|\w*num_attention_heads|linear_num_\w*heads|o_groups|index_n_heads)", 4),
+    (r"(num_heads|n_heads?|attention_heads|\w*num_attention_heads|linear_num_\w*heads|o_groups)", 4),
     (r"((swa_)?num_key_value_heads|num_kv_heads|num_query_groups|swa_num_key_value_heads)", 2),
     (r"(rotary_dim|d_rel)", 8),
     (r"(head_dim|\w+_head_dim|kv_channels|attention_head_size|mamba_d_head|mamba_headdim|d_head|dim_head)", 16),

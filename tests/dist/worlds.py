@@ -146,8 +146,13 @@ def toy_model(
     }
     config = AutoConfig.for_model(family, **settings)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    for name, buffer in model.named_buffers():
-        if name.endswith("bias"):  # corrects what a router chooses, and begins as zero
-            torch.nn.init.normal_(buffer, std=0.1)
+    correct_routers(model)
     model.save_pretrained(folder)
     return folder
+
+
+def correct_routers(model: torch.nn.Module) -> None:
+    """Gives biases that correct what routers choose, and begin as zero, values that do."""
+    for name, bias in [*model.named_buffers(), *model.named_parameters()]:
+        if name.endswith("bias") and not bias.requires_grad:
+            torch.nn.init.normal_(bias, std=0.1)

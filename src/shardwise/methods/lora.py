@@ -60,21 +60,28 @@ def add_adapters(model: nn.Module, lora: LoraSpec, *, base_model: str, revision:
         The PEFT model.
     """
     config = peft_config(lora)
-    kind: Any = model.config
-    if lora.target_modules == "all-linear":
-        config.exclude_modules = sorted(NEVER_ADAPTED.get(kind.model_type, ())) or None
     config.base_model_name_or_path = base_model
     config.revision = revision
-    config.exclude_modules = _without_sums(model) if lora.target_modules == "all-linear" else None
+    if lora.target_modules == "all-linear":
+        kind: Any = model.config
+        config.exclude_modules = [*NEVER_ADAPTED.get(kind.model_type, ()), *_without_sums(model)] or None
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     return _wrapped(model, config)
 
 
-def _without_sums(model: nn.Module) -> list[str] | None:
-    """Names of routers that are linear layers: they give several results, to which PEFT would add its product."""
-    around = [(name, module) for name, module in model.named_modules() if hasattr(module, "experts")]
-    children = ((f"{name}.{key}", child) for name, module in around for key, child in module.named_children())
-    return [name for name, child in children if isinstance(child, nn.Linear) and type(child) is not nn.Linear] or None
+def _without_sums(model: nn.Module) -> list[str]:
+    """Names of linear layers of a class of their own that give no row for a row, to which PEFT would add its product:
+    routers that give several results, and layers of groups."""
+    linear = ((name, one) for name, one in model.named_modules() if isinstance(one, nn.Linear))
+    return [name for name, one in linear if type(one) is not nn.Linear and not _gives_rows(one)]
+
+
+def _gives_rows(linear: nn.Linear) -> bool:
+    try:
+        made: Any = type(linear).forward(linear, torch.empty(2, linear.in_features, device=linear.weight.device))
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    return isinstance(made, torch.Tensor) and made.shape == (2, linear.out_features)
 
 
 def _wrapped(model: nn.Module, config: Any) -> Any:

@@ -101,12 +101,13 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, between, a, *weights, *scales, *b)
         ctx.scaling, ctx.ranks, ctx.trained = scaling, [half.shape[0] for half in halves], halves[0].dtype
         ctx.layers = layers
-        # No views, where there is none to take: Llama 4 adds to a result in place.
+        # No views: Llama 4 adds to a result in place, Gemma 3n multiplies one.
         made = (
             sum_of_products([rows, part], [_matrix(*frozen).t(), half.t()], bias)
             for *frozen, bias, part, half in zip(layers, weights, scales, biases, parts, b, strict=True)
         )
-        return tuple(one if x.ndim == 2 else one.view(*x.shape[:-1], -1) for one in made)
+        shape = x.shape[:-1]
+        return tuple(torch.ops.aten._unsafe_view(one, (*shape, one.shape[-1])) for one in made)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

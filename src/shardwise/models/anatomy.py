@@ -95,8 +95,10 @@ def tensor_plan(config: Any) -> dict[str, str]:
     """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style. Raises
     UnsupportedError: there is no plan of the blocks, nor one of their experts."""
     stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
-    # Embedding and head are sliced by rows here, whatever is said.
-    plan = {inside: style for name, style in stated.items() if (inside := name.partition(".*.")[2])}
+    # Embedding and head are sliced by rows here, whatever is said. A module stays whole of which a plan slices
+    # parameters beside its matrices, such as a score for each head.
+    named = {name: style for name, style in stated.items() if stated.get(name.rpartition(".")[0]) != "local_params"}
+    plan = {inside: style for name, style in named.items() if (inside := name.partition(".*.")[2])}
     if not plan and not getattr(config, "base_model_ep_plan", None):
         raise UnsupportedError(
             f"{config.model_type} has no tensor parallel plan of its blocks in transformers; write tp: 1, or use fsdp"

@@ -12,18 +12,8 @@ import torch
 from torch import nn
 
 from shardwise.errors import ModelError
-from shardwise.models.nf4_experts import ELEMENTS
+from shardwise.models.keys import without_wrappers
 from shardwise.models.weights import Weights, bounds_of
-
-#: Adapter wrappers put these parts into the names of weights that exist in the base model.
-_WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
-
-
-def without_wrappers(name: str) -> str:
-    """The name that a weight or buffer has in the base model."""
-    for part in _WRAPPER_PARTS:
-        name = name.replace(part, "")
-    return name.removesuffix(ELEMENTS)
 
 
 def saved_buffers(model: nn.Module) -> dict[str, torch.Tensor]:

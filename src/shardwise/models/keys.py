@@ -1,6 +1,7 @@
 """What a model calls its weights, and the keys of files that they are stored under.
 
-Files hold each expert's matrices by themselves, and transformers stacks them in one parameter as it loads.
+Files hold each expert's matrices by themselves, and transformers stacks them in one parameter as it loads; of some
+layers it joins several weights by rows.
 """
 
 from __future__ import annotations
@@ -14,8 +15,20 @@ from typing import Any, NamedTuple, Self
 from torch import nn
 
 from shardwise.errors import ModelError
+from shardwise.models.nf4_experts import ELEMENTS
 
 Shape = tuple[int, ...]
+
+
+#: Adapter wrappers put these parts into the names of weights that exist in the base model.
+_WRAPPER_PARTS = (".base_layer", ".original_module", ".modules_to_save.default")
+
+
+def without_wrappers(name: str) -> str:
+    """The name that a weight or buffer has in the base model."""
+    for part in _WRAPPER_PARTS:
+        name = name.replace(part, "")
+    return name.removesuffix(ELEMENTS)
 
 
 class StoredSpan(NamedTuple):
@@ -45,9 +58,10 @@ class ExpertStack:
         rows, columns = shape_of(first)
         return len(self.keys[0]), len(self.keys) * rows, columns
 
-    def spans(self, rows: int, *, offsets: Shape, lengths: Shape) -> Iterator[StoredSpan]:
-        """What a window of the parameter holds of each matrix; `rows` of one matrix."""
+    def spans(self, shape: Shape, *, offsets: Shape, lengths: Shape) -> Iterator[StoredSpan]:
+        """What a window of the parameter, which is of this shape, holds of each matrix."""
         (expert, first, column), (experts, count, columns) = offsets, lengths
+        rows = shape[1] // len(self.keys)
         for index in range(experts):
             for part, keys in enumerate(self.keys):
                 begin, end = max(first, part * rows), min(first + count, (part + 1) * rows)
@@ -56,30 +70,78 @@ class ExpertStack:
                     yield StoredSpan(keys[expert + index], stored, (index, slice(begin - first, end - first)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class JoinedRows:
+    """Weights [rows, ...] of files, one behind the other in one parameter: each one's key and rows."""
+
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """As of an `ExpertStack`."""
+        return tuple((key,) for key, _ in self.parts)
+
+    def shape(self, shape_of: Callable[[str], Shape], *, where: str) -> Shape:
+        """Of the parameter. Raises ModelError: the weights of the folder `where` are not alike but for rows."""
+        first, *others = (key for key, _ in self.parts)
+        odd = next((key for key in others if shape_of(key)[1:] != shape_of(first)[1:]), None)
+        if odd is not None:
+            raise ModelError.at(where, f"{odd} has the shape {shape_of(odd)}, and {first} {shape_of(first)}")
+        return sum(rows for _, rows in self.parts), *shape_of(first)[1:]
+
+    def spans(self, _shape: Shape, *, offsets: Shape, lengths: Shape) -> Iterator[StoredSpan]:
+        """As of an `ExpertStack`."""
+        rest = tuple(slice(at, at + length) for at, length in zip(offsets[1:], lengths[1:], strict=True))
+        begins, first = 0, offsets[0]
+        for key, rows in self.parts:
+            begin, end = max(first, begins), min(first + lengths[0], begins + rows)
+            if begin < end:
+                yield StoredSpan(
+                    key, (slice(begin - begins, end - begins), *rest), (slice(begin - first, end - first),)
+                )
+            begins += rows
+
+
 class Keys:
     """The names of a model's weights, and the keys of files that they are stored under. Renamings are applied, and
-    experts stacked; what else transformers joins or splits has no place in the model.
+    experts stacked, rows joined; what else transformers joins or splits has no place in the model.
 
     Attributes:
         names: key of a file -> what the model calls it; of what is stacked, the stack.
-        stacks: name of a stacked parameter -> the keys of its matrices.
+        stacks: name of a stacked or joined parameter -> the keys of its matrices.
     """
 
-    def __init__(self, model: nn.Module, stored: Iterable[str]) -> None:
-        """Finds the names of `stored`, all keys of the folder, for a model before it is spread. Renamings that none
-        needed are not undone in `saved`, as in transformers."""
+    def __init__(
+        self,
+        model: nn.Module,
+        stored: Iterable[str],
+        shape_of: Callable[[str], Shape],
+        *,
+        known: Iterable[str] | None = None,
+    ) -> None:
+        """Finds the names of `stored`, all keys of the folder, for a model before it is spread; `shape_of` a key. A key
+        that `known` has, the names of the whole model (by itself those of `model`), keeps it where no other name fits.
+        Renamings that none needed are not undone in `saved`, as in transformers."""
         from transformers.core_model_loading import dot_natural_key
 
         renamings, stackings = _transforms(model)
         self.names: dict[str, str] = {}
         parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        joined: set[str] = set()
+        whole = {without_wrappers(name) for name in (model.state_dict() if known is None else known)}
         for key in sorted(stored, key=dot_natural_key):
-            self.names[key], part = _stacked(_renamed(key, renamings), stackings)
-            if part is not None:
-                parts[self.names[key]][part].append(key)
-        self.stacks = {
-            name: ExpertStack(keys=tuple(tuple(found[part]) for part in sorted(found))) for name, found in parts.items()
-        }
+            name, stacking, part = _stacked(_renamed(key, renamings), stackings)
+            if name not in whole and key in whole:
+                name, stacking = key, None
+            self.names[key] = name
+            if stacking is not None:
+                parts[name][part].append(key)
+                joined |= {name} if _joins(stacking.operations) else set()
+        self.stacks: dict[str, ExpertStack | JoinedRows] = {}
+        for name, found in parts.items():
+            keys = tuple(tuple(found[part]) for part in sorted(found))
+            rows = tuple((key, shape_of(key)[0]) for part in keys for key in part) if name in joined else ()
+            self.stacks[name] = JoinedRows(parts=rows) if rows else ExpertStack(keys=keys)
         self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
 
     @classmethod
@@ -87,7 +149,7 @@ class Keys:
         """Of a model in memory, whose files are not asked for: what loading renamed is undone."""
         from transformers.core_model_loading import WeightRenaming
 
-        keys = cls(model, ())
+        keys = cls(model, (), lambda _key: ())
         conversions: list[Any] = getattr(model, "_weight_conversions", None) or []
         renamings = (one for one in reversed(conversions) if isinstance(one, WeightRenaming) and one.was_used())
         keys._undone = [renaming.reverse_transform() for renaming in renamings]
@@ -101,7 +163,7 @@ class Keys:
         """The keys that `save_pretrained` writes a window of a weight under, and what goes where."""
         stack = self.stacks.get(name)
         if stack is not None:
-            return list(stack.spans(shape[1] // len(stack.keys), offsets=offsets, lengths=lengths))
+            return list(stack.spans(shape, offsets=offsets, lengths=lengths))
         stored = tuple(slice(at, at + length) for at, length in zip(offsets, lengths, strict=True))
         return [StoredSpan(self.saved(name), stored, ())]
 
@@ -110,13 +172,14 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
     return reduce(lambda name, renaming: renaming.rename_source_key(name)[0], renamings, key)
 
 
-def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, int | None]:
-    """The name of the stack that a weight is put in, and which part of it; its own name and None for any other."""
+def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
+    """The name of the stack that a weight is put in, by what, and which part of it; its own name and None for any
+    other."""
     for stacking in stackings:
         stack, pattern = stacking.rename_source_key(name)
         if pattern is not None:
-            return stack, stacking.source_patterns.index(pattern)
-    return name, None
+            return stack, stacking, stacking.source_patterns.index(pattern)
+    return name, None, 0
 
 
 def _transforms(model: nn.Module) -> tuple[list[Any], list[Any]]:
@@ -126,10 +189,17 @@ def _transforms(model: nn.Module) -> tuple[list[Any], list[Any]]:
 
     transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
     renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
-    return renamings, [t for t in transforms if isinstance(t, WeightConverter) and _stacks(t.operations)]
+    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
+    return renamings, [one for one in converters if _stacks(one.operations) or _joins(one.operations)]
 
 
 def _stacks(operations: Iterable[Any]) -> bool:
     """Whether matrices are stacked, and perhaps joined by rows, and nothing else is done to them."""
     done = [(type(operation).__name__, getattr(operation, "dim", None)) for operation in operations]
     return done in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
+
+
+def _joins(operations: Iterable[Any]) -> bool:
+    """Whether weights are joined by rows, and nothing else is done to them."""
+    done = [(type(operation).__name__, getattr(operation, "dim", None)) for operation in operations]
+    return done == [("Concatenate", 0)]

@@ -22,8 +22,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise.catalog.models import known_models
 from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
-from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers, without_wrappers
-from shardwise.models.keys import Keys
+from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers
+from shardwise.models.keys import Keys, without_wrappers
 from shardwise.models.nf4 import NF4Linear
 from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
@@ -84,6 +84,10 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
             )
     except (ValueError, ImportError) as error:
         raise UnsupportedError(f"{config.model_type} cannot be built here: {said(error)}") from None
+    if hasattr(config, "rescale_every"):  # RWKV halves weights in evaluation, which training without dropout is
+        for module in model.modules():
+            if hasattr(module, "_rescale_layers"):
+                vars(module)["_rescale_layers"] = lambda: None
     tie: Callable[[], None] = model.tie_weights  # pyright: ignore[reportAssignmentType]
     tie()
     return model

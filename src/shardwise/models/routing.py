@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from shardwise.errors import UnsupportedError
+
 #: What transformers calls the router beside a module of experts.
 _ROUTERS = ("gate", "router")
 
@@ -117,6 +119,17 @@ def mixtures(model: nn.Module) -> Iterator[Mixture]:
             yield Mixture(module, router, parts["experts"])
 
 
+def refuse_to_deal(model: nn.Module) -> None:
+    """Raises UnsupportedError: a mixture has experts that cannot be dealt among ranks, for they are no stacks that a
+    router's choice is handed to."""
+    experts = [getattr(one.experts, "get_base_layer", lambda one=one: one.experts)() for one in mixtures(model)]
+    if not experts or not all(hasattr(stacks, "num_experts") for stacks in experts):
+        raise UnsupportedError(
+            f"{type(model).__name__} does not hand what its routers chose to stacked experts, so that ep and tp cannot "
+            "deal them among ranks; use fsdp"
+        )
+
+
 def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) -> None:
     """Makes routers decide in float32, whatever autocast and the stored types are, on operands rounded to the compute
     type as in every layout; experts compute in that type, as autocast does for other matrices. No router draws noise,
@@ -136,7 +149,8 @@ def noise_left_out(config: Any) -> str | None:
     asked = [f"{key} {value:g}" for key, value in noise.items() if isinstance(value, float | int) and value > 0]
     if not asked:
         return None
-    return f"{config.model_type} routes without noise ({', '.join(asked)}), as in evaluation: ranks would draw other"
+    left_out = f"{config.model_type} routes without noise ({', '.join(asked)}), as in evaluation"
+    return f"{left_out}: each rank would draw its own"
 
 
 def _without_noise(module: nn.Module, train: Callable[[bool], nn.Module], mode: bool = True) -> nn.Module:

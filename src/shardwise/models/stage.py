@@ -54,15 +54,18 @@ class Ends:
 
 class PassOn(nn.Module):
     """What stands where another stage's block or norm was: gives its first argument back, in a tuple as long as
-    `returned` says. Beside the blocks of this stage it puts in, or takes out, what passes between stages.
+    `returned` says. What the block said of itself in numbers and names is still to be read. Beside the blocks of this
+    stage it puts in, or takes out, what passes between stages.
 
     Attributes:
         received: what comes out instead of the first argument, where it is set.
         keeps: the first argument is to be had by `taken`.
     """
 
-    def __init__(self, *, returned: int = 0) -> None:
+    def __init__(self, old: nn.Module | None = None, *, returned: int = 0) -> None:
         super().__init__()
+        said = {} if old is None else vars(old)
+        vars(self).update({name: value for name, value in said.items() if isinstance(value, str | int | float)})
         self._returned = returned
         self.received: torch.Tensor | None = None
         self.keeps, self._kept = False, list[torch.Tensor]()
@@ -100,7 +103,7 @@ def keep_stage(anatomy: Anatomy, place: StagePlace, ends: Ends) -> None:
     blocks, backbone = anatomy.blocks, anatomy.backbone
     for index in range(len(blocks)):
         if index not in place.blocks:
-            blocks[index] = PassOn(returned=ends.returned)
+            blocks[index] = PassOn(blocks[index], returned=ends.returned)
     if not place.is_first:
         if not (place.is_last and anatomy.tied):
             _replace(anatomy.model, anatomy.embedding, None)
@@ -120,10 +123,12 @@ def keep_stage(anatomy: Anatomy, place: StagePlace, ends: Ends) -> None:
 
 
 def _put_in(backbone: nn.Module, last: PassOn) -> None:
-    """Makes the last block before a stage's own give what the stage received."""
+    """Makes the last block before a stage's own give what the stage received. The code before the blocks gets zeros,
+    which some of it changes in place."""
 
-    def receive(_module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+    def receive(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         last.received = kwargs["inputs_embeds"]
+        return args, {**kwargs, "inputs_embeds": torch.zeros_like(last.received)}
 
     backbone.register_forward_pre_hook(receive, with_kwargs=True)
 

@@ -41,6 +41,7 @@ class Stage:
         parts: what tensor parallelism slices, or None.
         before, behind: what is called before the blocks and behind them, each a unit of sharding; none where tied.
         tied: names, in `root`, of parameters that another stage holds a copy of.
+        idle: some weights may have no gradient in a step.
     """
 
     index: int
@@ -52,6 +53,7 @@ class Stage:
     experts: Mapping[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
     parts: Parts | None = None
     tied: frozenset[str] = frozenset()
+    idle: bool = False
 
 
 def parallelize(
@@ -131,7 +133,7 @@ def parallelize(
     (stage,) = stages
     root, begin = stage.root, Buckets()
     if buckets:
-        root, begin = apply_replication(root, group=world.data_group, device=world.device)
+        root, begin = apply_replication(root, group=world.data_group, device=world.device, idle=stage.idle)
     return WholeModel(
         module=root,
         world=world,

@@ -26,14 +26,17 @@ class Buckets:
                 parameter.grad = view.zero_()
 
 
-def apply_replication(root: nn.Module, *, group: ProcessGroup, device: torch.device) -> tuple[nn.Module, Buckets]:
+def apply_replication(
+    root: nn.Module, *, group: ProcessGroup, device: torch.device, idle: bool = False
+) -> tuple[nn.Module, Buckets]:
     """Wraps a model whose weights are equal on all ranks in DDP. Returns the module whose forward is called, and what
-    to call before gradients accumulate."""
+    to call before gradients accumulate. `idle`: some weights may have no gradient in a step."""
     constants = [name for name, _ in root.named_buffers()]  # DDP would broadcast them before each forward
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
     devices = [device] if device.type == "cuda" else None
     # Gradients are views of the buckets, so that there is no second copy.
     options: dict[str, Any] = {"gradient_as_bucket_view": True, "init_sync": False}
+    options["find_unused_parameters"] = idle
     replicated = DistributedDataParallel(root, device_ids=devices, process_group=group, **options)
     return replicated, _settle_buckets(replicated)
 
@@ -42,8 +45,9 @@ def _settle_buckets(replicated: DistributedDataParallel) -> Buckets:
     """Builds DDP's final buckets now, by a backward pass through every parameter, and not after the first step: the
     rounding of a sum of three depends on its place in a bucket, so a first step after a resume would be another."""
     trained = [p for p in replicated.module.parameters() if p.requires_grad]
-    replicated.reducer.prepare_for_backward([])
-    torch.stack([p.view(-1)[0].float() for p in trained]).sum().mul(0).backward()
+    loss = torch.stack([p.view(-1)[0].float() for p in trained]).sum().mul(0)
+    replicated.reducer.prepare_for_backward([loss] if replicated.find_unused_parameters else [])
+    loss.backward()
     replicated.reducer._rebuild_buckets()
     buckets = Buckets(places=[(p, p.grad) for p in trained if p.grad is not None])
     for parameter in trained:

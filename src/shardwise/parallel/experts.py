@@ -38,7 +38,7 @@ def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     are given all tokens once for each expert have no routes."""
     own = _deal(module, slicer=slicer)
     count = len(own) * slicer.mesh.size()
-    if len(signature(stacks_of(module).forward).parameters) > 1:
+    if len(signature(type(stacks_of(module)).forward).parameters) > 2:  # itself, and tokens
         module.forward = partial(_own_routes, module.forward, own, moves)
     else:
         module.forward = partial(_own_rows, module.forward, own, count, moves)
@@ -58,7 +58,7 @@ def _deal(module: nn.Module, *, slicer: Slicer) -> range:
                 if hasattr(wrapper, name):
                     vars(wrapper)[name] = partial(_of_own, getattr(wrapper, name), own)
     if stacks is not module:
-        slicer.slice(module, {}, reads=[stacks])
+        slicer.open(module)
     return own
 
 

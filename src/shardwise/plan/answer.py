@@ -137,6 +137,10 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         built = (
             f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"
         )
+    if model.counted:
+        code = " and ".join(dict.fromkeys(profile.code for profile in model.profiles))
+        measured = f"what its blocks keep was measured, in the code that is plain {code}"
+        built = f"{built}; {measured if code else 'what its blocks keep is reckoned as of other families'}"
     asides = (
         widened(question.job, model),
         left_wide(question.job, model),

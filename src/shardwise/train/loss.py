@@ -116,6 +116,8 @@ class HeadLoss(nn.Module):
         self.head, self._chunk, self._compiled = anatomy.head, chunk, compiled
         plain = plain and anatomy.plain_head
         self._logits = None if plain else _behind_backbone(anatomy.model)
+        beside = [] if plain else [m for m in anatomy.model.children() if m is not anatomy.backbone]
+        self._beside = beside  # in a list, so that they are no parts of this module too
         adapted = any(is_adapter(f".{name}") for name, _ in self.head.named_parameters())
         linear = [module for module in self.head.modules() if type(module) is nn.Linear]
         self.takes_slices = plain and bool(linear) and not adapted
@@ -127,8 +129,12 @@ class HeadLoss(nn.Module):
         chunks = Chunks(labels=tokens, positions=positions, size=self._chunk, compiled=self._compiled)
         if self.takes_slices:
             return self.head(hidden, chunks)
-        trained = [parameter for parameter in self.head.parameters() if parameter.requires_grad]
+        trained = [parameter for parameter in self._behind() if parameter.requires_grad]
         return any_loss(hidden, chunks, logits=self._logits or self.head, parameters=trained)
+
+    def _behind(self) -> list[nn.Parameter]:
+        """The weights that logits are made with, each once."""
+        return list(dict.fromkeys(p for module in (self.head, *self._beside) for p in module.parameters()))
 
 
 def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None = None) -> torch.Tensor:
@@ -152,7 +158,17 @@ def _behind_backbone(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]
             if name.startswith("__"):
                 raise AttributeError(name)
 
+    class Returning:
+        """In the place of the backbone, of which some models read numbers in their own forward."""
+
+        def __call__(self, *, inputs_embeds: torch.Tensor, **_: Any) -> Output:
+            return Output(last_hidden_state=inputs_embeds)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(backbone, name)
+
     rest: Any = copy.copy(model)
-    rest._modules = {name: module for name, module in model._modules.items() if name != rest.base_model_prefix}
-    vars(rest)[rest.base_model_prefix] = lambda *, inputs_embeds, **_: Output(last_hidden_state=inputs_embeds)
+    backbone = model._modules[rest.base_model_prefix]
+    rest._modules = {name: module for name, module in model._modules.items() if module is not backbone}
+    vars(rest)[rest.base_model_prefix] = Returning()
     return lambda hidden: rest(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits.squeeze(0)

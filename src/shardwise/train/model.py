@@ -24,7 +24,7 @@ from shardwise.models.keys import Keys
 from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_folder, kin_of, materialise, read_config
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.nf4_experts import quantise_experts
-from shardwise.models.routing import Balance, mark_real, mixtures, route
+from shardwise.models.routing import Balance, mark_real, mixtures, refuse_to_deal, route
 from shardwise.models.stage import Ends, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
 from shardwise.parallel.apply import Spread, Stage, parallelize
@@ -124,7 +124,7 @@ def build_model(
         drops=drops,
         balance=Balance.of(config, device=world.device) if shape.has_experts else None,
     )
-    keys = Keys(parts[0].model, weights.names)
+    keys = Keys(parts[0].model, weights.names, weights.shape, known=[*parts[0].elements, *parts[0].buffers])
     weights.rename(keys)
 
     def fill_part(part: ModelPart) -> None:
@@ -249,6 +249,8 @@ def _part(
     elements = {name: parameter.numel() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.dtype for name, buffer in saved_buffers(model).items()}
     before = {*buffers, *(name for name, _ in model.named_parameters(remove_duplicate=False))}
+    if shape.has_experts and execution.layout.ep * execution.layout.tp > 1:
+        refuse_to_deal(model)
     names = {id(module): name for name, module in model.named_modules()}
     norm = names.get(id(final_norm(anatomy, width=shape.hidden_size)), "")
     if place.count > 1:
@@ -282,6 +284,8 @@ def _part(
             experts=experts,
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
+            # Indexers choose and learn nothing, kernels read weights past the adapters on them, short rows fill no chunk.
+            idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
         ),
         elements=elements,
         buffers=buffers,

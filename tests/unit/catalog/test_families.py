@@ -175,7 +175,7 @@ def their_matrices(block):
     for name, parameter in block.named_parameters():
         module = block.get_submodule(name.rpartition(".")[0])
         if "Norm" not in type(module).__name__ and not name.endswith(("bias", "sinks")):
-            linear = isinstance(module, (torch.nn.Linear, Conv1D))
+            linear = isinstance(module, (torch.nn.Linear, Conv1D)) and "Router" not in type(module).__name__
             yield name.removesuffix(".weight"), tuple(parameter.shape), linear
 
 

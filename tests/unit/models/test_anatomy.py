@@ -46,6 +46,8 @@ def test_an_attention_that_is_not_installed_is_a_sentence() -> None:
 
 
 WORDS = {"rows": "colwise", "columns": "rowwise"}
+#: Experts, of which the plan of expert parallelism is followed, and that of tensor parallelism slices each.
+STACKS = [f"{module}.experts.down_proj" for module in ("mlp", "feed_forward", "block_sparse_moe")]
 
 
 def config_of(family: str) -> Any:
@@ -57,11 +59,17 @@ def config_of(family: str) -> Any:
 @pytest.mark.parametrize("family", TENSOR_FAMILIES)
 def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None:
     plan = tensor_plan(config_of(family))
-    shape = shape_from_data({"model_type": family}, file="config.json")
-    matrices = {name: style for name, style in plan.items() if style != "replicated_with_grad_allreduce"}
-    assert matrices == {matrix.name: WORDS[matrix.sliced_by or ""] for matrix in shape.matrices}
+    routed = {"num_experts_per_tok": 2} if family == "deepseek_v2" else {}
+    shape = shape_from_data({"model_type": family, **routed}, file="config.json")
+    stated = {matrix.name: matrix for kind in shape.kinds for matrix in kind.matrices}
+    planned = {name: plan.get(name) for name in stated}
+    sliced = {name: matrix.sliced_by for name, matrix in stated.items() if matrix.sliced_by is not None}
+    assert all(sliced.get(name) == "count" for name, matrix in stated.items() if matrix.stacked)
+    ours = {name: WORDS[cut] for name, cut in sliced.items() if cut != "count"}
+    assert ours == {name: style for name, style in planned.items() if style in WORDS.values() and name not in STACKS}
     whole = {name for name, style in plan.items() if style == "replicated_with_grad_allreduce"}
-    assert whole == {norm.name for norm in shape.norms if norm.name.startswith("self_attn.")}
+    inside = {norm.name for norm in shape.norms if norm.name.startswith("self_attn.")}
+    assert whole <= inside if shape.has_experts else whole == inside  # what a plan leaves out stays whole
     assert all(norm.size == shape.head_dim for norm in shape.norms if norm.name in whole)
 
 

@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
+from shardwise.models.buffers import saved_buffers
 from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
 from tests.dist.worlds import installed
 from tests.unit.catalog.small import small_config, their_config
 
-#: Without those that have weights which are no parameters.
 KINDS = list(FAMILIES)
 
 
@@ -28,16 +28,16 @@ def saved_by_transformers(kind: str, folder: Path, *, tied: bool) -> dict[str, t
     torch.manual_seed(0)
     config = their_config(small_config(kind, tie_word_embeddings=tied))
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():  # no two alike, biases and norms neither
-        nn.init.normal_(parameter)
+    for tensor in (*model.parameters(), *saved_buffers(model).values()):  # no two alike, biases and norms neither
+        nn.init.normal_(tensor)
     model.save_pretrained(folder)
-    return dict(model.named_parameters(remove_duplicate=False))
+    return dict(model.named_parameters(remove_duplicate=False)) | saved_buffers(model)
 
 
 def load(folder: Path) -> tuple[nn.Module, Keys]:
     """The folder as training loads it."""
     model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
-    keys = Keys(model, weights.names)
+    keys = Keys(model, weights.names, weights.shape)
     weights.rename(keys)
     materialise(model, weights=weights, device=torch.device("cpu"), initialise=lambda _name, _shape: None)
     return model, keys
@@ -53,10 +53,11 @@ def test_every_weight_is_found_and_saved_as_transformers_does(kind: str, tied: b
         pytest.skip(f"the installed transformers has no {kind}")
     expected = saved_by_transformers(kind, tmp_path, tied=tied)
     model, keys = load(tmp_path)
-    found = dict(model.named_parameters(remove_duplicate=False))
+    found = dict(model.named_parameters(remove_duplicate=False)) | saved_buffers(model)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-    spans = [span for name, p in model.named_parameters() for span in _whole(keys, name, tuple(p.shape))]
+    saved = [*model.named_parameters(), *saved_buffers(model).items()]
+    spans = [span for name, tensor in saved for span in _whole(keys, name, tuple(tensor.shape))]
     assert sorted(span.key for span in spans) == sorted(Weights(tmp_path).names)
 
 
@@ -68,7 +69,7 @@ def test_a_window_of_stacked_experts_is_read_from_the_matrices_that_it_lies_in(t
     saved = saved_by_transformers("mixtral", tmp_path, tied=False)
     name = "model.layers.1.mlp.experts.gate_up_proj"
     model, weights = build_on_meta(read_config(tmp_path), attn_implementation="eager"), Weights(tmp_path)
-    weights.rename(Keys(model, weights.names))
+    weights.rename(Keys(model, weights.names, weights.shape))
     experts, rows, columns = saved[name].shape
     found = weights.read(name, offsets=(1, rows // 2 - 3, 2), lengths=(experts - 2, 7, columns - 5))
     assert torch.equal(found, saved[name][1 : experts - 1, rows // 2 - 3 : rows // 2 + 4, 2 : columns - 3])

@@ -33,8 +33,11 @@ def theirs(config, named):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(their_config({**EXPERTS, **config}))
     modules = "all-linear" if named == ["all-linear"] else named
+    # PEFT adds to one result, and these routers give several.
+    left_out = ["router"] if modules == "all-linear" and config["model_type"] in ("phimoe", "llama4_text") else None
+    asked = peft.LoraConfig(r=RANK, target_modules=modules, exclude_modules=left_out)
     try:
-        adapted = peft.get_peft_model(model, peft.LoraConfig(r=RANK, target_modules=modules), low_cpu_mem_usage=True)
+        adapted = peft.get_peft_model(model, asked, low_cpu_mem_usage=True)
     except ValueError:
         return None
     return sum(p.numel() for p in adapted.parameters() if p.requires_grad)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwise.api.plans.calibrated import with_runs
 from shardwise.api.plans.counting import KnownData
-from shardwise.api.plans.shapes import find_model
+from shardwise.api.plans.shapes import find_model, profiled
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import PROBED, probed_machine, this_machine
@@ -135,7 +135,7 @@ def _solved(request: Request, name: str) -> Plan:
         message = "the hardware is open, and so there is no one answer; name it, such as --hardware '4x RTX-6000-Ada'"
         raise HardwareError(Problem(where=f"--solve {name}", message=message))
     with request.blaming("model"):
-        model = find_model(job.model)
+        model = profiled(find_model(job.model), job, [cluster])
     with request.placing():
         known = KnownData.of(request)
         made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.num_rows))
@@ -149,7 +149,7 @@ def _on_open_hardware(request: Request) -> Plan:
     with request.blaming("hardware"):
         kinds = _on_offer(request.job)
     with request.blaming("model"):
-        model = find_model(request.job.model)
+        model = profiled(find_model(request.job.model), request.job, [size for kind in kinds for size in kind])
     known = KnownData.of(request)
     with request.placing():
         if "," in (request.job.hardware or ANY):
@@ -197,7 +197,7 @@ def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Len
     num_rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
     read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
     with request.blaming("model"):
-        model = find_model(request.job.model, revision=read)
+        model = profiled(find_model(request.job.model, revision=read), request.job, [cluster])
     with request.placing():
         made = make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths)
     if made.best is None:

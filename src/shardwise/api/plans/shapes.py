@@ -1,11 +1,31 @@
-"""Finds the shape of a job's model: in the catalogue, or by a process that builds it."""
+"""Finds the shape of a job's model: in the catalogue, or by a process that builds it; and profiles of blocks that no
+rule knows, which are measured once and kept."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
 from shardwise.catalog import models
 from shardwise.catalog.stated import UnlistedFamilyError
-from shardwise.launch.processes.torch_helpers import built_shape
+from shardwise.launch.processes.torch_helpers import block_profiles, built_shape
+from shardwise.plan import open_executions
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.model.profile import ModelProfile
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.run import cache_root, read_json, write_json
+
+#: Packages whose code a profile is of.
+_MEASURED = ("shardwise", "torch", "transformers", "peft")
 
 
 def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:
@@ -14,3 +34,48 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
         return models.find_model(name, offline=offline, revision=revision)
     except UnlistedFamilyError as error:
         return built_shape(error.data, file=error.file)
+
+
+def profiled(model: ModelShape, job: Job, clusters: Iterable[Cluster]) -> ModelShape:
+    """A model with the profiles that a job needs on some hardware, where no rules forecast its blocks. They are kept
+    below `cache_root`, by the configuration, what of the job they depend on, and versions. A model that cannot be
+    measured stays without."""
+    if not model.counted:
+        return model
+    kinds = {cluster.gpu.kind: cluster for cluster in clusters}
+    made = (_profiles(model, job, cluster) for cluster in kinds.values())
+    return replace(model, profiles=tuple(profile for profiles in made for profile in profiles))
+
+
+def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfile, ...]:
+    executions = [execution.to_json() for execution in open_executions(job, model, cluster)]
+    question: dict[str, Any] = {
+        "config": models.config_of(job.model),
+        "executions": executions,
+        "cuda": cluster.gpu.kind == "cuda",
+    }
+    file = _kept(question, job)
+    kept = read_json(file)
+    if kept is not None:
+        with suppress(TypeError):
+            return tuple(from_plain(ModelProfile, one) for one in kept["profiles"])
+    print(f"measuring what blocks of {model.family} keep, once ...", file=sys.stderr, flush=True)
+    made = block_profiles({**question, "job": job.to_json(), "shape": model.to_json()})
+    if isinstance(made, str):
+        print(f"blocks of {model.family} could not be measured: {made}", file=sys.stderr, flush=True)
+        return ()
+    with suppress(OSError):
+        write_json(file, {"profiles": [asdict(profile) for profile in made]})
+    return made
+
+
+def _kept(question: dict[str, Any], job: Job) -> Path:
+    """The file of an answer."""
+    versions: dict[str, str] = {}
+    for name in _MEASURED:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    adapters = None if job.adapters is None else job.adapters.model_dump(mode="json")
+    own = [job.method, adapters, job.data.max_length, job.data.packing, job.train.disable_dropout]
+    told = json.dumps([question, own, versions], sort_keys=True)
+    return cache_root() / "profiles" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"

@@ -18,6 +18,8 @@ from shardwise.launch.failure import how_it_ended
 from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.launch.processes.parent_death import leashed
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.model.profile import ModelProfile
 from shardwise.spec.model.shape import ModelShape
 
 #: Importing torch and building takes seconds; what takes longer is no model that is trained here.
@@ -85,6 +87,17 @@ def built_shape(
     if "shape" not in answer:
         raise ModelError([Problem(where=file, message=reason) for reason in answer["refused"]])
     return ModelShape.from_json(answer["shape"])
+
+
+def block_profiles(question: dict[str, Any]) -> tuple[ModelProfile, ...] | str:
+    """What `shardwise.programs.block_profiles` measures, or why it does not."""
+    try:
+        answer = _output_of("shardwise.programs.block_profiles", text=json.dumps(question), limit=LIMIT_SECONDS)
+    except (_HelperFailedError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if "refused" in answer:
+        return str(answer["refused"])
+    return tuple(from_plain(ModelProfile, one) for one in answer["profiles"])
 
 
 def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
 from shardwise.models.built.ends import read_ends
 from shardwise.models.built.head import is_plain
+from shardwise.models.built.sliced import deals_alike
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import Parts, Tree
 from shardwise.models.built.watch import DOCUMENTS
@@ -97,6 +98,7 @@ class _Generic:
             drops_scores=drops_scores(stated),
             bare_experts=_bare_experts(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
+            counted=True,
             built=self._splits(),
         )
 
@@ -164,6 +166,8 @@ class _Generic:
         found: list[Split] = []
         if self._is_staged():
             found.append("stages")
+        if self._seen is not None and deals_alike(self._anatomy):
+            found.append("slices")
         blocks = [] if self._seen is None else self._seen.blocks
         told = all(DOCUMENTS in call.words for block in blocks for call in block.attention)
         if told and self._keeps_documents_apart():

@@ -72,7 +72,7 @@ class _Reading:
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         self._data, self._file = data, file
-        self._config = _config(data)
+        self._config = config_from(data)
         with watchable():
             self._anatomy = _built(self._config)
             self._seen = _watched(self._anatomy)
@@ -173,7 +173,9 @@ def seen_ends(config: Any) -> Ends:
     return read_ends(anatomy, seen)
 
 
-def _config(data: dict[str, Any]) -> Any:
+def config_from(data: dict[str, Any]) -> Any:
+    """transformers' configuration of the keys of a config.json. Raises UnsupportedError: it cannot be read, or is of no
+    decoder."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     try:

@@ -5,6 +5,10 @@ transformers' plan must slice each matrix by its role, and the model must run wi
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
+import torch
 from torch import nn
 
 from shardwise.errors import UnsupportedError
@@ -12,6 +16,7 @@ from shardwise.models.anatomy import Anatomy, tensor_plan
 from shardwise.models.built.roles import Block
 from shardwise.models.built.traced import BlockCall, Seen
 from shardwise.models.built.watch import is_linear, watch, watchable
+from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import Cut, Matrix
 
 #: What transformers calls a matrix of which this dim is sliced, and a norm of single heads, which is not.
@@ -31,6 +36,39 @@ def slices_alike(anatomy: Anatomy, seen: Seen, blocks: list[Block]) -> bool:
     heads = blocks[0].key_value_heads
     degree = next((degree for degree in range(2, heads + 1) if heads % degree == 0), None)
     return degree is not None and _runs_sliced(anatomy, blocks, degree=degree)
+
+
+def deals_alike(anatomy: Anatomy) -> bool:
+    """Whether tensor parallelism can deal the experts of a model, and run the rest of its blocks sliced or whole: each
+    part that has matrices is given the stream [batch, length, width] and gives one like it."""
+    try:
+        tensor_plan(anatomy.model.config)
+    except UnsupportedError:
+        return False
+    alike: list[bool] = []
+
+    def compare(_module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        given = args[0] if args else kwargs.get("hidden_states")
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(given, torch.Tensor) and isinstance(first, torch.Tensor):
+            alike.append(given.ndim == 3 and given.shape.numel() == first.shape.numel())
+
+    parts = [part for block in anatomy.blocks for part in (block, *block.children())]
+    matrices = [part for part in parts if any(parameter.ndim > 1 for parameter in part.parameters())]
+    hooks = [part.register_forward_hook(compare, with_kwargs=True) for part in matrices]
+    with watchable(), suppress(Exception):  # whatever a model's code raises where there are no numbers
+        watch(anatomy, packed=False)
+    for hook in hooks:
+        hook.remove()
+    return len(alike) == len(matrices) > 0 and all(alike) and _is_plain(anatomy)
+
+
+def _is_plain(anatomy: Anatomy) -> bool:
+    """Whether embedding and head are single matrices, and a norm stands behind the blocks."""
+    plain = type(anatomy.embedding) is nn.Embedding and isinstance(anatomy.head, nn.Linear)
+    inside = any(hasattr(block, "experts") for block in anatomy.blocks)
+    width: int = anatomy.backbone.config.hidden_size  # pyright: ignore
+    return plain and not inside and final_norm(anatomy, width=width) is not None
 
 
 def _is_planned(call: BlockCall, block: Block, plan: dict[str, str]) -> bool:

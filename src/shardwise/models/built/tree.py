@@ -64,7 +64,7 @@ class Tree:
         weight, bias = own.get("weight"), own.get("bias")
         if is_linear(module) and weight is not None and own.keys() <= {"weight", "bias"}:
             yield self._linear(name, module, weight, bias)
-        elif (count := self._experts(module, own)) > 0:
+        elif "shared" not in name and (count := self._experts(module, own)) > 0:
             yield from self._stacks(name, module, own, count=count)
         elif weight is not None and weight.ndim == 1 and own.keys() <= {"weight", "bias"} and _alike(weight, bias):
             yield Norm(name=name, size=weight.numel(), width=weight.numel(), bias=bias is not None)
@@ -77,8 +77,16 @@ class Tree:
     def _linear(self, name: str, module: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> Matrix:
         turned = not isinstance(module, nn.Linear)
         rows, columns = weight.shape[::-1] if turned else weight.shape
+        # What gives no row for a row is no layer that PEFT's product could be added to.
+        adaptable = turned or type(module) is nn.Linear or _gives_rows(module)
         return Matrix(
-            name, rows, columns, bias=bias is not None, reads=reads_by_plan(name, self._plan), transposed=turned
+            name,
+            rows,
+            columns,
+            bias=bias is not None,
+            reads=reads_by_plan(name, self._plan),
+            transposed=turned,
+            adaptable=adaptable,
         )
 
     def _experts(self, module: nn.Module, own: dict[str, nn.Parameter]) -> int:
@@ -119,6 +127,14 @@ class Tree:
     def _active(self, module: nn.Module, count: int) -> int:
         found = (getattr(module, "top_k", None), *map(self._stated.get, _ACTIVE))
         return min(count, next((one for one in found if type(one) is int), count))
+
+
+def _gives_rows(linear: nn.Linear) -> bool:
+    try:
+        made: Any = linear(torch.empty(2, linear.in_features, device=linear.weight.device))
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    return isinstance(made, torch.Tensor) and made.shape == (2, linear.out_features)
 
 
 def _alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:

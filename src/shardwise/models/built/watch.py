@@ -172,8 +172,9 @@ class _Watcher(TorchDispatchMode):
         return enter
 
     def _leave_block(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
-        made = output[0] if isinstance(output, tuple) else output
-        self.seen.returned = len(cast(tuple[Any, ...], output)) if isinstance(output, tuple) else 0
+        several = isinstance(output, tuple | list)
+        made = output[0] if several else output
+        self.seen.returned = len(cast(tuple[Any, ...], output)) if several else 0
         if self._block is not None and isinstance(made, torch.Tensor):
             self._block.made, self._block.made_of = made, self.seen.origin(made)
             self._kept.append(made)

@@ -44,6 +44,12 @@ class Slicer:
         held = [(of, self._uncounted[of]) for of in (module, *reads)]
         module.forward = partial(_forward_on_slices, held, module.forward)
 
+    def open(self, module: nn.Module) -> None:
+        """Makes a module's forward use the local slices of all that was sliced inside it, whose parameters it may read
+        without a call of what holds them."""
+        held = [(one, self._uncounted[one]) for one in module.modules() if one in self._uncounted]
+        module.forward = partial(_forward_on_slices, held, module.forward)
+
     def _slice(self, parameter: nn.Parameter, placement: Placement) -> nn.Parameter:
         # The original is kept, so that its id is not reused.
         if id(parameter) not in self._sliced:

@@ -157,12 +157,16 @@ def _slice_block(
         _before(block.get_submodule(group), gather)
     for router in routers.values():
         deal_experts(experts[router], slicer=slicer, moves=moves)
+    whole: list[nn.Module] = []
     for name, module in block.named_children():
         inside = (group for group in groups if _is_inside(f"{group}.", [name]))
         if next(inside, None) is None and (module in experts or any(p.ndim > 1 for p in module.parameters())):
             _before(module, gather)
             _keep_part_after(module, moves.keep_part)
+            whole.append(module)
     _keep_whole(block, slicer=slicer)
+    for module in whole:
+        slicer.open(module)
 
 
 def _around(name: str) -> str:
@@ -215,8 +219,7 @@ def _keep_whole(owner: nn.Module, *, slicer: Slicer) -> None:
             slicer.slice(module, dict.fromkeys(here, _WHOLE))
     for module in owner.modules():
         if hasattr(module, "parameter_name"):  # PEFT's wrapper around a bare parameter reads what is inside
-            inside = [one for one in module.modules() if any(p is not None for p in one._parameters.values())]
-            slicer.slice(module, {}, reads=inside)
+            slicer.open(module)
 
 
 def _before(module: nn.Module, move: Move) -> None:

@@ -24,6 +24,9 @@ def of_one_block(scene: Scene) -> float:
 def shared(scene: Scene) -> float:
     """What all blocks share: rotary tables, and the mask where attention has one."""
     work, length = scene.work, scene.work.job.data.max_length
+    if work.of_block.shared is not None:
+        each, once = work.of_block.shared
+        return work.tokens * each + once
     # Sines and cosines of every sequence's own positions.
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
     # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type.

@@ -45,14 +45,14 @@ def _by_shape(work: Work) -> Iterator[tuple[int, Matrix]]:
         for m in kind.matrices:
             held = work.inventory
             kind_of = (held.trained(m.name), m.name in held.adapted, m.name in held.bare)
-            found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY[m.reads], *kind_of), []).append(m)
+            found.setdefault((m.rows, m.columns, m.count, m.run, SLICED_BY.get(m.reads), *kind_of), []).append(m)
         yield from ((kind.num_layers * len(alike), alike[0]) for alike in found.values())
 
 
 def _product(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple[float, float, float]:
     """All `count` matrices: forward, gradient of the weight, gradient of the input; frozen ones have no second."""
     tp, held, adapters, product = work.execution.layout.tp, work.inventory, work.job.adapters, device.product
-    by_rows = SLICED_BY[matrix.reads] == "rows"
+    by_rows = SLICED_BY.get(matrix.reads) == "rows"
     rows, columns = (matrix.rows / tp, matrix.columns) if by_rows else (matrix.rows, matrix.columns / tp)
     # Tokens spread evenly over experts.
     tokens = max(1.0, tokens * matrix.run / matrix.count)

@@ -190,7 +190,7 @@ def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal) -> str:
 
 def _mask(work: Work) -> str | None:
     """What a kernel that is handed a mask costs, where that is much."""
-    share = masked_share(work)
+    share = 0.0 if work.profile is not None else masked_share(work)
     if share < _MUCH_OF_A_BLOCK:
         return None
     lacking = documents_refusal(work.job, work.model, "varlen") if work.job.data.packing else None

@@ -14,8 +14,31 @@ from shardwise.plan.work import Alive, Scene, Work
 
 def backward_of_block(scene: Scene, *, behind: int) -> Alive:
     """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced."""
-    moments = _compiled(scene, behind) if scene.work.execution.compile else _moments(scene, behind)
+    if scene.work.of_block.moments:
+        moments = _profiled(scene, behind)
+    else:
+        moments = _compiled(scene, behind) if scene.work.execution.compile else _moments(scene, behind)
     return max(moments, key=lambda alive: sum(alive.values()))
+
+
+def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
+    """Of a block that was measured: its gradients gather, or each is added to those of earlier micro-batches."""
+    work, others = scene.work, _of_other_blocks(scene)
+    casts = weight_casts(scene, blocks=1)
+    begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)
+    before = reduce_scatter_buffers(scene, whole=others, behind=behind)
+    yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
+    for moment in work.of_block.moments:
+        kept = 0 if work.sharded or scene.whole else (moment.made - moment.fresh) * work.types.trainable
+        yield {
+            "activations": work.tokens * moment.alive + moment.once + shared(scene),
+            "temporary": casts + fresh_gradient(work, moment.fresh),
+            "communication": reduce_scatter_buffers(
+                scene, whole=others + moment.made, behind=behind, fresh=moment.fresh
+            ),
+            "gradients": kept,
+        }
+    yield _end(scene)
 
 
 def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:

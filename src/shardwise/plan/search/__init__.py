@@ -2,7 +2,15 @@
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 
-from shardwise.plan.search.executions import RECOMPUTE_ORDER, considered, offloads, sized, sizes_on, why_eager
+from shardwise.plan.search.executions import (
+    RECOMPUTE_ORDER,
+    considered,
+    offloads,
+    open_executions,
+    sized,
+    sizes_on,
+    why_eager,
+)
 from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, hardware_json, model_json
 from shardwise.plan.search.goals import BETTER, best_first, ratio, simplicity_of, tie_of
 from shardwise.plan.search.gpu_counts import best_part

@@ -10,6 +10,7 @@ from math import isqrt
 from shardwise.plan.search.layouts import Choice
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import (
     Attention,
     Checkpointing,
@@ -42,6 +43,12 @@ def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
 def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     """Executions of a layout at a micro-batch of one: one for each recompute that is open and trained."""
     return (base for base in _bases(job, model, choice) if not _is_left_out(job, base))
+
+
+def open_executions(job: Job, model: ModelShape, cluster: Cluster) -> list[Execution]:
+    """Of one process, the executions that differ in what blocks keep, for those that a job leaves open."""
+    alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
+    return [replace(base, optimizer="adamw", offload="none", compile=False) for base in _bases(job, model, alone)]
 
 
 def _is_left_out(job: Job, base: Execution) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from shardwise.plan.costs.attention import attention_seconds, kernel_seconds
@@ -16,6 +17,7 @@ from shardwise.plan.costs.recompute import dispatched_operators, seconds_again
 from shardwise.plan.costs.saved_on_host import copied_seconds
 from shardwise.plan.costs.tensor import slice_seconds
 from shardwise.plan.work import Work
+from shardwise.spec.model.profile import Amount, BlockProfile, ModelProfile
 
 #: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter;
 #: its backward has twice as many, a gradient for each of two factors.
@@ -47,6 +49,8 @@ def pieces_of(work: Work, ran: BlockTime | None = None) -> Pieces:
     """The pieces of one micro-batch on one rank; `ran` where it is known."""
     ran = ran or ran_by(work)
     again, again_talking = seconds_again(work, ran)
+    if work.profile is not None:
+        again = 0.0
     once_more = 0 if work.execution.recompute == "none" else 1
     dispatched = dispatched_operators(work, ran)
     forward = launched(work, ran.forward, operators=ran.operators + dispatched, talking=ran.slices + ran.keys)
@@ -68,6 +72,8 @@ def pieces_of(work: Work, ran: BlockTime | None = None) -> Pieces:
 def ran_by(work: Work) -> BlockTime:
     """What a rank runs of one micro-batch, whatever of it is recomputed."""
     device, execution = device_of(work), work.execution
+    if work.profile is not None:
+        return _profiled(work, work.profile)
     layout = execution.layout
     tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
@@ -89,5 +95,39 @@ def ran_by(work: Work) -> BlockTime:
         slices=slice_seconds(work, tokens) + dealing(work, tokens),
         keys=key_seconds(work, tokens),
         operators=operators,
+        loss=head_and_loss(work, device),
+    )
+
+
+def _profiled(work: Work, profile: ModelProfile) -> BlockTime:
+    """Likewise, of blocks that were measured: FLOPs at the rate of products, and bytes that other operators move. What
+    a backward computes again is in its numbers."""
+    device, layout, length = device_of(work), work.execution.layout, work.job.data.max_length
+    tokens, counts = work.tokens, [kind.num_layers for kind in work.model.kinds]
+
+    def mean(of: Callable[[BlockProfile], float]) -> float:
+        each = (count * of(block) for count, block in zip(counts, profile.blocks, strict=True))
+        return sum(each) / work.model.num_layers / layout.tp
+
+    def seconds(flops: Callable[[BlockProfile], Amount], moved: Callable[[BlockProfile], Amount]) -> float:
+        products = mean(lambda block: tokens * flops(block).per_token(length) + flops(block).once) / device.ceiling
+        return products + device.bytes_moved(
+            mean(lambda block: tokens * moved(block).per_token(length) + moved(block).once)
+        )
+
+    forward = seconds(lambda block: block.flops, lambda block: block.moved)
+    backward = seconds(lambda block: block.flops_backward, lambda block: block.moved_backward)
+    trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
+    cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
+    return BlockTime(
+        forward=forward + cast,
+        backward=backward + summed,
+        weights=seconds_of_products(work, device, tokens)[1],
+        remade=0.0,
+        between=0.0,
+        attention=0.0,
+        slices=slice_seconds(work, tokens) + dealing(work, tokens),
+        keys=key_seconds(work, tokens),
+        operators=mean(lambda block: block.operators) * layout.tp,
         loss=head_and_loss(work, device),
     )

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardwise.plan.work import activations as of
 from shardwise.plan.work.activations import BlockSetting
 from shardwise.spec.layout.execution import Recompute
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.rows import in_nf4
+
+
+class ProfiledMoment(NamedTuple):
+    """A moment of a block's backward that was measured. `alive`: bytes per token, with the stream that came to the
+    block, and `once`, bytes whatever the tokens; `made`: elements of trained weights whose gradients are there;
+    `fresh`: of the one that has just been made."""
+
+    alive: float
+    once: float
+    made: int
+    fresh: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +48,8 @@ class BlockBytes:
         remade, remade_by_mean: bytes of weights with their adapters' products that it, or the mean block, makes of bare
             parameters.
         remade_backward: bytes of the gradients of such weights.
+        moments: of its backward, where it has a profile and no rules; of each kind.
+        shared: of such a model, what all blocks share: bytes per token, and whatever the tokens.
     """
 
     stream: float
@@ -58,6 +72,8 @@ class BlockBytes:
     remade: float
     remade_by_mean: float
     remade_backward: float
+    moments: tuple[ProfiledMoment, ...] = ()
+    shared: tuple[float, float] | None = None
 
 
 def block_bytes(

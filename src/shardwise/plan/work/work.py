@@ -12,10 +12,12 @@ from shardwise.plan.work.activations import BlockSetting
 from shardwise.plan.work.block_bytes import BlockBytes, block_bytes
 from shardwise.plan.work.inventory import Inventory
 from shardwise.plan.work.parts import sliced_shape
+from shardwise.plan.work.profiled import profiled_bytes
 from shardwise.plan.work.tensors import TYPES, DtypeBytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution, chosen_positions
+from shardwise.spec.model.profile import ModelProfile
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import MASKED
 
@@ -28,7 +30,7 @@ class Work:
 
     `block` is the model as one tensor-parallel rank sees it, `of_block` what a block of it keeps and works in.
     `document` is the mean length of a packed row, `trained` the positions of a micro-batch that are trained, where they
-    are known.
+    are known; `profile` is of the model's blocks, where no rules forecast them.
     """
 
     job: Job
@@ -42,6 +44,7 @@ class Work:
     of_block: BlockBytes = field(repr=False)
     document: float | None = None
     trained: int | None = None
+    profile: ModelProfile | None = field(default=None, repr=False)
     memo: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
 
     def under(self, execution: Execution) -> Work:
@@ -139,6 +142,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         compiled=execution.compile,
         cuda=cluster.gpu.kind == "cuda",
     )
+    recompute, profile = execution.recompute, profile_of(model, execution)
     return Work(
         job=job,
         model=model,
@@ -149,10 +153,17 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         block=block,
         setting=setting,
         of_block=block_bytes(
-            block,
-            setting,
-            recompute=execution.recompute,
-            quantised=job.method == "qlora",
-            experts=job.quantises_experts,
-        ),
+            block, setting, recompute=recompute, quantised=job.method == "qlora", experts=job.quantises_experts
+        )
+        if profile is None
+        else profiled_bytes(block, setting, profile, recompute=recompute),
+        profile=profile,
     )
+
+
+def profile_of(model: ModelShape, execution: Execution) -> ModelProfile | None:
+    """The profile of a model's blocks under an execution; None where rules forecast them, or none was made."""
+    sharded = execution.gathers_weights and TYPES[execution.precision].autocasts
+    key = (execution.precision, execution.attn_implementation, execution.recompute, sharded)
+    found = (p for p in model.profiles if (p.precision, p.attention, p.recompute, p.sharded) == key)
+    return next(found, None)

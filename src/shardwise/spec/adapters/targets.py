@@ -57,8 +57,9 @@ def adapter_rank(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> int:
 
 def bare_names(matrix: Matrix, model: ModelShape) -> tuple[str, ...]:
     """The names by which targets reach a matrix as a bare parameter; empty where they do not."""
-    known = BARE_NAMES.get(model.bare_experts or "", {})
-    return () if matrix.adaptable else known.get(matrix.name.rpartition(".")[2], ())
+    known, name = BARE_NAMES.get(model.bare_experts or "", {}), matrix.name.rpartition(".")[2]
+    # A router's weight is one also where the router is a linear layer, or has one.
+    return () if matrix.adaptable and name != "gate" else known.get(name, ())
 
 
 def hidden_names(model: ModelShape) -> frozenset[str]:

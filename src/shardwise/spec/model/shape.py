@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from shardwise.spec.job.strict import from_plain
+from shardwise.spec.model.profile import ModelProfile
 
 MlpKind = Literal["gated", "plain"]
 #: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
@@ -183,6 +184,8 @@ class ModelShape:
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
         published: in which fewer bits its weights lie in files, of which reading makes the storage type; None: in none.
         mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
+        counted: its blocks were not recognised, so that no rules forecast what they keep.
+        profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
     """
 
@@ -230,6 +233,8 @@ class ModelShape:
     bare_experts: str | None = None
     published: Published | None = None
     mixes_documents: bool = False
+    counted: bool = False
+    profiles: tuple[ModelProfile, ...] = ()
     built: tuple[Split, ...] | None = None
 
     @property

@@ -13,6 +13,7 @@ from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.splits import (
     MASKED_WITHOUT_POSITIONS,
     NOT_IN_PARTS,
+    PLANNED_STAGES,
     STAGED_FAMILIES,
     most_slices,
     splits,
@@ -90,6 +91,8 @@ def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) ->
     stacks = [m for kind in model.kinds for m in kind.matrices if m.stacked]
     deals = f"ep = {ep} deals experts among ranks, and {model.family} has none"
     yield Row(not stacks, deals, "write ep: 1, or use fsdp")
+    given_all = f"{model.family} runs every token through every expert, and ep sends tokens to those of their routes"
+    yield Row(any(m.runs_all for m in stacks), given_all, "use fsdp, or tp")
     for m in stacks:
         odd = f"ep = {ep} does not divide the {m.count} experts of each block"
         yield Row(m.count % ep, odd, names_layout=False)
@@ -105,7 +108,10 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     # A build that no degree slices evenly was not tried sliced: then that is the reason, and not the family.
     sliced = layout.tp > 1 and not splits(model, "slices") and (built is None or most_slices(model) > 1)
     staged = layout.pp > 1 and not splits(model, "stages")
-    if not (sliced or staged):
+    whole = model.has_experts or any(m.reads == "other" for kind in model.kinds for m in kind.matrices)
+    differs = layout.tp > 1 and model.drops_out and whole
+    both = layout.tp > 1 and layout.pp > 1 and (built is not None or family not in PLANNED_STAGES)
+    if not (sliced or staged or differs or both):
         return [], []
     trained = f"the nearest layout that trains it: {nearest}"
     unseen = f"this {family} has no row in the catalogue, and its build was not seen to work when it is"
@@ -117,6 +123,12 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     return [
         Row(sliced and built is not None, f"{unseen} sliced by tensor parallel (tp)", trained),
         Row(sliced, f"{family} is not sliced by tensor parallel (tp) in this version", trained),
+        Row(
+            differs,
+            f"{family} drops something out at random, which ranks of tp would do otherwise in what each computes whole",
+            f"set train.disable_dropout: true, or use {nearest}",
+        ),
+        Row(both, f"{family} is not both sliced (tp) and cut in stages (pp) by this version", "leave one of them out"),
     ], [
         Row(drops_between, drops, f"set train.disable_dropout: true, or use {nearest}"),
         Row(staged and built is not None, f"{unseen} cut in pipeline stages", trained),

@@ -76,4 +76,4 @@ def as_trained(job: Job, model: ModelShape) -> ModelShape:
         return model
     if model.built is not None and "stages without dropout" in model.built:
         model = replace(model, built=("stages", *model.built))
-    return replace(model, layerdrop=0.0) if model.layerdrop else model
+    return replace(model, layerdrop=0.0, drops_out=False)

@@ -90,7 +90,7 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
         expected = expected_tensors(base, folder)
         return _differences([(key,) for key in expected], expected=expected, stored=stored)
     model = build_on_meta(read_config(folder), attn_implementation="eager")
-    keys = Keys(model, stored)
+    keys = Keys(model, stored, stored.__getitem__)
     found = {name: shape for key, shape in stored.items() if (name := keys.names[key]) not in keys.stacks}
     found |= {name: stack.shape(stored.__getitem__, where=str(folder)) for name, stack in keys.stacks.items()}
     expected = {name: tuple(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}

@@ -1,0 +1,75 @@
+"""What blocks of a model were measured to keep and to do, for a forecast of code that no rule knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.spec.layout.execution import Attention, Precision, Recompute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """Bytes or FLOPs of a micro-batch: `once` whatever its size, and for each row `row[0] + row[1] * length + row[2] *
+    length**2`."""
+
+    once: float
+    row: tuple[float, float, float]
+
+    def per_token(self, length: int) -> float:
+        """Of a row of `length` tokens, for each of these."""
+        constant, linear, square = self.row
+        return constant / length + linear + square * length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A moment of a block's backward. `alive`: bytes above what was alive before the block's forward; `gradients`:
+    elements of the block's trained weights whose gradients are there; `fresh`: of the largest of them."""
+
+    alive: Amount
+    gradients: int
+    fresh: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockProfile:
+    """One block of a kind; bytes of activations alone, without weights, their copies and their gradients.
+
+    Attributes:
+        saved: what it keeps until its backward, with what it gives and without what it is given where it lets go of it.
+        forward: the most that is alive in its forward, above what was alive before.
+        backward: moments of its backward that may be the fullest.
+        flops, flops_backward: of products, attention and convolutions; a backward's with what is computed again.
+        moved, moved_backward: bytes that all other operators read and write.
+        operators: how many a forward runs.
+    """
+
+    saved: Amount
+    forward: Amount
+    backward: tuple[Moment, ...]
+    flops: Amount
+    flops_backward: Amount
+    moved: Amount
+    moved_backward: Amount
+    operators: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelProfile:
+    """Profiles of all kinds of blocks, in the order of `ModelShape.kinds`, under one recompute.
+
+    Attributes:
+        sharded: weights were gathered in the compute type.
+        shared: bytes that all blocks share (masks, rotary tables), beside the residual stream.
+        final: what lies between the last block and the head keeps, without the head's input.
+        code: of which code it is: `torch`, or the packages with kernels that ran.
+    """
+
+    precision: Precision
+    attention: Attention
+    recompute: Recompute
+    sharded: bool
+    shared: Amount
+    final: Amount
+    blocks: tuple[BlockProfile, ...]
+    code: str = "torch"

@@ -1,0 +1,385 @@
+"""Profiles of a model's blocks: the trainer's own forward and backward of one block of each kind, on fake tensors.
+
+Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and are taken to be a quadratic
+of the length times the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from shardwise.methods.lora import add_adapters
+from shardwise.models.anatomy import Anatomy, find_anatomy
+from shardwise.models.known_ahead import hold_rotations, state_packed
+from shardwise.models.load import build_on_meta
+from shardwise.models.nf4 import quantise_linear_layers
+from shardwise.parallel.apply import parallelize
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.profile import Amount, BlockProfile, ModelProfile, Moment
+from shardwise.spec.model.shape import ModelShape
+from shardwise.train.loss import LossModule, Targets
+from shardwise.train.model import attention_of, cut_parts, join_where_alone
+from shardwise.train.precision import TYPES
+from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
+from shardwise.train.rehearsing.rank import alone
+
+_CPU = torch.device("cpu")
+
+
+@dataclass
+class _Span:
+    """A block's forward and backward in a run, as places among the ledger's changes."""
+
+    begin: int = 0
+    given: int = 0
+    made: int = 0
+    end: int = 0
+    back: int = 0
+    done: int = 0
+    flops: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    moved: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    operators: int = 0
+
+
+class _Counting(Ledger):
+    """A ledger that also counts what operators do, and knows when the first of them runs behind a block."""
+
+    def __init__(self, *, casts: bool) -> None:
+        super().__init__(casts=casts, copies=False)
+        self.left: _Span | None = None
+        self.at_work: tuple[_Span, int] | None = None
+        self.cast_from: dict[int, Allocation] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs one operator, and counts its FLOPs or its bytes."""
+        if self.left is not None:
+            self.left.end, self.left = len(self.changes), None
+        source = self._live.get(_key(args[0])) if func is torch.ops.aten._to_copy.default else None
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        if source is not None and isinstance(made, torch.Tensor) and _key(made) in self._live:
+            self.cast_from[id(self._live[_key(made)][1])] = source[1]
+        if self.at_work is not None:
+            self._count(func, args, kwargs or {}, made)
+        return made
+
+    def _count(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        span, back = self.at_work or (_Span(), 0)
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            span.flops[back] += formula(*args, **kwargs, out_val=made)
+        elif not func.is_view:
+            span.moved[back] += sum(
+                leaf.numel() * leaf.element_size()
+                for leaf in tree_leaves((args, kwargs, made))
+                if isinstance(leaf, torch.Tensor)
+            )
+        span.operators += not back
+
+
+def _key(tensor: Any) -> int:
+    return tensor.untyped_storage()._cdata if isinstance(tensor, torch.Tensor) else 0
+
+
+def profile_blocks(
+    job: Job,
+    execution: Execution,
+    *,
+    config: Any,
+    shape: ModelShape,
+    lengths: Sequence[int],
+    sharded: bool,
+    casts: bool,
+) -> ModelProfile:
+    """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing; `sharded`: weights are in
+    the compute type, as they are gathered; `casts`: as a `Ledger` takes it. Raises what building and running raise."""
+    measure = partial(
+        _measured, job, execution, config=config, shape=shape, lengths=lengths, sharded=sharded, casts=casts
+    )
+    for stand_in in (_Another, _AnotherInTuple):
+        with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+            return measure(stand_in=stand_in)
+    return measure(stand_in=None)  # what a block gives has another form
+
+
+def _measured(
+    job: Job,
+    execution: Execution,
+    *,
+    config: Any,
+    shape: ModelShape,
+    lengths: Sequence[int],
+    sharded: bool,
+    casts: bool,
+    stand_in: type[nn.Module] | None,
+) -> ModelProfile:
+    """`stand_in`: what stands in the place of other blocks; None where all of them run."""
+    fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
+    state_packed(job.data.packing)
+    with alone(Layout(), rank=0) as world, ExitStack() as modes:
+        (part,) = cut_parts(
+            lambda: _built(job, execution, deepcopy(config)),
+            execution,
+            world=world,
+            shape=shape,
+            drops=not job.train.disable_dropout,
+        )
+        anatomy = find_anatomy(part.model)
+        kept = [anatomy.blocks[index] for index in _keep_one_of_each(anatomy, stand_in)]
+        if sharded:
+            for parameter in filter(torch.is_floating_point, part.model.parameters()):
+                parameter.data = parameter.data.to(TYPES[execution.precision].compute)
+
+        def fill() -> None:
+            modes.enter_context(fakes)
+            modes.enter_context(ledger)
+            _fill(part.model, fakes, ledger)
+
+        compute = TYPES[execution.precision].compute
+        part.stage.blocks[:] = kept
+        spread = parallelize([part.stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
+        hold_rotations(spread.modules)
+        stream = shape.hidden_size * compute.itemsize
+        run = _Run(part.stage.root, kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
+        taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
+    return _fitted(taken, execution, lengths=lengths, sharded=sharded)
+
+
+def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]:
+    """As `train.model` makes it of a folder."""
+    model, adapted = build_on_meta(config, attn_implementation=attention_of(execution)), None
+    if job.adapters is not None:
+        adapted = add_adapters(model, job.adapters, base_model="base")
+        if job.method == "qlora":
+            quantise_linear_layers(model, dtype=TYPES[execution.precision].compute)
+        join_where_alone(model, execution)
+    return model, adapted
+
+
+def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> list[int]:
+    """Leaves one block of each kind, and what passes its input on in the place of others. Returns their places, in the
+    order of `ModelShape.kinds`."""
+    counted: set[int] = set()
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for index, block in enumerate(anatomy.blocks):
+        own = tuple((n, tuple(p.shape)) for n, p in block.named_parameters() if id(p) not in counted)
+        counted |= {id(parameter) for parameter in block.parameters()}
+        kinds.setdefault(own, []).append(index)
+    kept = [alike[len(alike) // 2] for alike in sorted(kinds.values(), key=len, reverse=True)]
+    for index in set(range(len(anatomy.blocks))) - {*kept} if stand_in is not None else ():
+        other = stand_in()
+        other._forward_pre_hooks = anatomy.blocks[index]._forward_pre_hooks  # the first block casts the stream
+        anatomy.blocks[index] = other
+    return kept
+
+
+class _Another(nn.Module):
+    """In the place of a block: gives another tensor than it is given, as a block does."""
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+        """A copy."""
+        return hidden_states.clone()
+
+
+class _AnotherInTuple(nn.Module):
+    """Likewise, of blocks that give a tuple."""
+
+    def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor]:
+        """A copy."""
+        return (hidden_states.clone(),)
+
+
+def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
+    """Gives parameters memory that is not there."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, old in module._parameters.items():
+            if old is not None:
+                if id(old) not in made:
+                    value = torch.empty_like(old.detach(), device=_CPU)
+                    made[id(old)] = nn.Parameter(value, requires_grad=old.requires_grad)
+                module._parameters[name] = made[id(old)]
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else fakes.from_tensor(buffer)
+    ledger.tag(made.values(), "weights")
+
+
+class _Run:
+    """Forwards and backwards of the blocks that were kept. `stream`: bytes of a token's residual stream."""
+
+    def __init__(
+        self,
+        root: LossModule,
+        blocks: Sequence[nn.Module],
+        ledger: _Counting,
+        fakes: FakeTensorMode,
+        *,
+        embedding: nn.Module,
+        stream: int,
+    ) -> None:
+        self._root, self._ledger, self._fakes, self._stream = root, ledger, fakes, stream
+        self._spans = [_Span() for _ in blocks]
+        self._head = 0
+        for index, block in enumerate(blocks):
+            block.register_forward_pre_hook(partial(self._enter, index), with_kwargs=True, prepend=True)
+            block.register_forward_hook(partial(self._leave, index), prepend=True)
+        embedding.register_forward_hook(_ask_gradient)
+        cast(nn.Module, root.head_loss).register_forward_pre_hook(self._reach_head)
+
+    @property
+    def _now(self) -> int:
+        return len(self._ledger.changes)
+
+    def take(self, rows: int, length: int) -> dict[str, Any]:
+        """Numbers of one micro-batch: of each block, and of what all share."""
+        with _disable_current_modes():
+            ids = torch.zeros(rows, length, dtype=torch.int64)
+            places = torch.arange(length).expand(rows, length).contiguous()
+            targets = Targets.of(torch.zeros(rows, length, dtype=torch.int64), device=_CPU)
+        start, self._spans = self._now, [_Span() for _ in self._spans]
+        given = {"input_ids": self._fakes.from_tensor(ids), "position_ids": self._fakes.from_tensor(places)}
+        self._root(**given, targets=targets).backward()
+        trained = [p for p in self._root.parameters() if p.grad is not None]
+        self._ledger.tag([p.grad for p in trained if p.grad is not None], "gradients")
+        read = self._read(start, stream=rows * length * self._stream)
+        for parameter in trained:
+            parameter.grad = None
+        return read
+
+    def _enter(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        span, given = self._spans[index], args[0] if args else kwargs["hidden_states"]
+        span.begin, self._ledger.at_work = self._now, (span, 0)
+
+        def done(_: torch.Tensor) -> None:
+            span.done = self._now
+            if self._ledger.at_work is not None and self._ledger.at_work[0] is span:
+                self._ledger.at_work = None
+
+        given.register_hook(done)
+
+    def _leave(self, index: int, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        span, made = self._spans[index], output[0] if isinstance(output, tuple) else output
+        self._ledger.left, self._ledger.at_work = span, None
+
+        def begin(_: torch.Tensor) -> None:
+            span.back, self._ledger.at_work = self._now, (span, 1)
+
+        made.register_hook(begin)
+
+    def _reach_head(self, *_: Any) -> None:
+        self._head = self._now
+
+    def _read(self, start: int, *, stream: int) -> dict[str, Any]:
+        """Of the changes since `start`."""
+        changes, ledger = self._ledger.changes[start:], self._ledger
+        own = {id(change.allocation) for change in changes if change.allocation.part == "gradients"}
+        own |= {id(ledger.cast_from[key]) for key in own if key in ledger.cast_from}
+        fixed = ("weights", "temporary")
+        deltas = [0 if c.allocation.part in fixed or id(c.allocation) in own else c.delta for c in changes]
+        alive = np.array([0, *accumulate(deltas)])
+        grown = [(at, c) for at, c in enumerate(changes, start=1) if c.allocation.part == "gradients" and c.delta > 0]
+        first = min(self._spans, key=lambda span: span.begin).begin - start
+        last = max(self._spans, key=lambda span: span.begin).end - start
+        blocks = [_numbers(span, start, alive, grown) for span in self._spans]
+        # Until it returns, the backbone's own code holds the embedding, beside the stream that the block is given.
+        final = alive[self._head - start] - alive[last] + stream
+        return {"shared": alive[first] - 2 * stream, "final": final, "blocks": blocks}
+
+
+def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+    """The first block is to do what others do, whose inputs have gradients."""
+    if not output.requires_grad:
+        output.requires_grad_()
+
+
+def _numbers(span: _Span, start: int, alive: Any, grown: Sequence[tuple[int, Change]]) -> dict[str, Any]:
+    """What a block keeps; and of its backward (elements of gradients there, elements of the one that has just been
+    made or 0) -> the most that is alive then."""
+    begin, end, back, done = (at - start for at in (span.begin, span.end, span.back, span.done))
+    here, done = alive - alive[begin], max(done, back + 1)
+    moments, made, since = dict[tuple[int, int], int](), 0, back
+    for at, elements in [*((at, math.prod(c.allocation.shape)) for at, c in grown if back < at <= done), (done + 1, 0)]:
+        moments[made, 0] = int(here[since:at].max(initial=here[since]))
+        made, since = made + elements, at
+        if elements:
+            moments[made, elements] = int(here[at])
+    return {
+        "saved": here[end],
+        "forward": here[begin : end + 1].max(),
+        "backward": moments,
+        "flops": span.flops[0],
+        "flops_backward": span.flops[1],
+        "moved": span.moved[0],
+        "moved_backward": span.moved[1],
+        "operators": span.operators,
+    }
+
+
+def _fitted(
+    taken: Sequence[dict[str, Any]], execution: Execution, *, lengths: Sequence[int], sharded: bool
+) -> ModelProfile:
+    """Functions of rows and length through what was measured."""
+
+    def amount(of: Callable[[dict[str, Any]], Any]) -> Amount:
+        *single, double = (float(of(one)) for one in taken)
+        once = 2 * single[0] - double
+        square, linear, constant = np.polyfit(lengths, [one - once for one in single], 2)
+        return Amount(once=once, row=(float(constant), float(linear), float(square)))
+
+    def block(index: int) -> BlockProfile:
+        largest = taken[-1]["blocks"][index]
+
+        def own(name: str) -> Amount:
+            return amount(lambda one: one["blocks"][index][name])
+
+        found = [one["blocks"][index]["backward"] for one in taken]
+        moments = [
+            Moment(
+                alive=amount(lambda one, key=key: one["blocks"][index]["backward"][key]), gradients=key[0], fresh=key[1]
+            )
+            for key in largest["backward"]
+            if all(key in other for other in found)
+        ]
+        names = ("saved", "forward", "flops", "flops_backward", "moved", "moved_backward")
+        amounts: dict[str, Any] = {name: own(name) for name in names}
+        return BlockProfile(**amounts, backward=tuple(_highest(moments)), operators=largest["operators"])
+
+    return ModelProfile(
+        precision=execution.precision,
+        attention=execution.attn_implementation,
+        recompute=execution.recompute,
+        sharded=sharded,
+        shared=amount(lambda one: one["shared"]),
+        final=amount(lambda one: one["final"]),
+        blocks=tuple(block(index) for index in range(len(taken[0]["blocks"]))),
+    )
+
+
+def _highest(moments: Sequence[Moment]) -> Iterator[Moment]:
+    """Those that no other exceeds in everything."""
+
+    def numbers(moment: Moment) -> tuple[float, ...]:
+        return moment.alive.once, *moment.alive.row, moment.gradients, moment.gradients - moment.fresh, moment.fresh
+
+    kept: list[tuple[float, ...]] = []
+    for moment in sorted(moments, key=numbers, reverse=True):
+        own = numbers(moment)
+        if not any(all(x >= y - 1e-6 * abs(y) - 1 for x, y in zip(other, own, strict=True)) for other in kept):
+            kept.append(own)
+            yield moment

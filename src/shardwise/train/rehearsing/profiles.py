@@ -1,0 +1,77 @@
+"""The profiles that a job's executions need of a model (`programs/block_profiles.py`)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from shardwise.errors import ShardwiseError, said
+from shardwise.models.built.shape import config_from
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.strict import from_plain
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.shape import ModelShape
+from shardwise.train.precision import TYPES
+from shardwise.train.rehearsing.profile import profile_blocks
+
+#: The longest row that is measured: code that loops over tokens takes its time.
+_LONGEST = 512
+#: Lengths are multiples of a chunk of linear attention, where they are four of them or more.
+_CHUNK = 64
+_WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Of `config`, the keys of a config.json that has a `shape`, for the `executions` of `job`; `cuda`: as they would
+    be on a GPU. Returns `profiles`, or `refused`, a sentence."""
+    torch.set_num_threads(1)
+    job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            lengths = lengths_for(job.data.max_length)
+            profiles = [
+                profile_blocks(
+                    job,
+                    execution,
+                    config=narrowed(config_from(asked["config"]), length=job.data.max_length, lengths=lengths),
+                    shape=shape,
+                    lengths=lengths,
+                    sharded=sharded,
+                    casts=not asked["cuda"],
+                )
+                for execution in (from_plain(Execution, one) for one in asked["executions"])
+                for sharded in ((False, True) if TYPES[execution.precision].autocasts else (False,))
+            ]
+    except (
+        ShardwiseError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        NotImplementedError,
+    ) as error:
+        return {"refused": f"{type(error).__name__}: {said(error)}"}
+    return {"profiles": [asdict(profile) for profile in profiles]}
+
+
+def lengths_for(longest: int) -> tuple[int, int, int]:
+    """Three lengths of rows, the last of which is that of a job, if it is not too long."""
+    last = min(longest, _LONGEST)
+    step = _CHUNK if last >= 4 * _CHUNK else 1
+    first, second = (max(step, last // share // step * step) for share in (4, 2))
+    return (first, second, last) if first < second < last else (last, last + 1, last + 2)
+
+
+def narrowed(config: Any, *, length: int, lengths: Sequence[int]) -> Any:
+    """A configuration whose windows are shorter than all that is measured, where a job's rows are longer than they."""
+    for key in _WINDOWS:
+        width = config.to_dict().get(key)
+        if type(width) is int and lengths[0] <= width < length:
+            setattr(config, key, max(1, lengths[0] // 2))
+    return config

@@ -1,0 +1,54 @@
+"""Rules of blocks are held to what is measured of the same blocks."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.families.known import FAMILIES
+from shardwise.plan.work.profiled import profiled_bytes
+from shardwise.train.rehearsing.profile import profile_blocks
+from shardwise.train.rehearsing.profiles import lengths_for, narrowed
+from tests.dist.worlds import installed
+from tests.marks import first
+from tests.unit.catalog.small import small_config, their_config
+from tests.unit.plan.asking import execution, job, work
+
+LENGTH = 32
+DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
+#: Of them those that look unlike each other go first.
+DENSE.sort(key=("gpt2", "gemma2", "qwen3").__contains__, reverse=True)
+NO_DROPOUT = {"train": {"disable_dropout": True}}
+
+
+def rules_and_profile(kind, **keys):
+    config = small_config(kind, max_position_embeddings=64)
+    model = replace(shape_from_data(config, file="-"), layerdrop=0.0)
+    asked = job(data={"max_length": LENGTH}, train={"disable_dropout": True})
+    attention = "eager" if model.eager_attention or model.attention_softcap else "sdpa"
+    chosen = execution(attn_implementation=attention, **keys)
+    rules = work(asked, model, chosen, hardware="cpu:1")
+    config = their_config(config)
+    measured = profile_blocks(
+        asked, chosen, config=config, shape=model, lengths=(8, 16, LENGTH), sharded=False, casts=True
+    )
+    return rules.of_block, profiled_bytes(model, rules.setting, measured, recompute=chosen.recompute)
+
+
+@pytest.mark.parametrize("kind", first(3, DENSE))
+def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
+    if not installed([kind]):
+        pytest.skip(f"the installed transformers has no {kind}")
+    rules, measured = rules_and_profile(kind, precision="fp32")
+    # What grows with rows alone: a few tables of a block are made for all rows.
+    assert measured.saved == pytest.approx(rules.saved, rel=0.01)
+    assert measured.final_norm == pytest.approx(rules.final_norm, rel=0.02, abs=8)
+
+
+def test_lengths_are_three_and_go_beyond_windows() -> None:
+    assert lengths_for(4096) == (128, 256, 512)
+    assert lengths_for(100) == (25, 50, 100)
+    assert lengths_for(2) == (2, 3, 4)
+    config = their_config(small_config("gemma2", sliding_window=300))
+    assert narrowed(config, length=4096, lengths=(128, 256, 512)).sliding_window == 64
+    assert narrowed(config, length=200, lengths=(50, 100, 200)).sliding_window == 64
