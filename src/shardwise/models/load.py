@@ -217,7 +217,7 @@ def load_wide(folder: Path, *, dtype: torch.dtype) -> nn.Module:
     model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-    weights.rename(Keys(model, weights.names))
+    weights.rename(Keys(model, weights.names, weights.shape))
     materialise(model, weights=weights, device=torch.device("cpu"), initialise=lambda _name, _shape: None)
     return model.eval()
 
