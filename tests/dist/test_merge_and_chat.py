@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shardwise.errors import DoesNotFitError, InputError, ModelError, WorkerFailedError
 from shardwise.models.load import build_on_meta, read_config
+from shardwise.models.nf4_experts import NF4Stack
+from shardwise.spec.job.file import read_job
 from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train import merging
@@ -365,3 +367,34 @@ def test_layers_are_spread_over_all_gpus(trained) -> None:
     run = trained("deep wide")
     assert run_world(1, _placed, run, 1.6)[0] == {0, 1}
     assert run_world(1, _placed, run, 0.6)[0] > {0, 1}, "some are left on the disk, which a chat refuses"
+
+
+def test_a_merge_into_what_training_computed_with_has_experts_in_4_bits(trained) -> None:
+    run = trained("wide qwen3_moe", method="qlora", lora={**LORA, "target_modules": ["q_proj", "o_proj"]})
+    plain, dequantised = _merged(run), _merged(run, dequantised=True)
+    assert (plain["onto"], dequantised["onto"]) == ("unquantised", "dequantised")
+    base: Any = AutoModelForCausalLM.from_pretrained(read_job(run.resolved).model)
+    name = "model.layers.1.mlp.experts.down_proj"
+    stack = NF4Stack(name="down_proj", shape=(128, 24), dtype=torch.float32)
+    expected = stack.written_out(*stack.quantise([*base.get_parameter(name).detach()]))
+    merged: Any = AutoModelForCausalLM.from_pretrained(run.merged)
+    assert torch.equal(merged.get_parameter(name), expected)
+
+
+def _experts_of_chat(run: RunDirectory) -> tuple[int, int]:
+    """Parameters of three dims of a model that chat has loaded, and its modules of experts in 4 bits."""
+    chat = Chat(run, "trained", max_new_tokens=2, temperature=0.0)
+    question = [{"role": "user", "content": "red"}]
+    chat.load(question)
+    chat.answer(question, aloud=False)
+    return sum(p.ndim == 3 for p in chat._model.parameters()), sum(
+        hasattr(m, "nf4_stacks") for m in chat._model.modules()
+    )
+
+
+def test_chat_has_experts_in_4_bits(trained) -> None:
+    assert run_world(
+        1,
+        _experts_of_chat,
+        trained("wide qwen3_moe", method="qlora", lora={**LORA, "target_modules": ["q_proj", "o_proj"]}),
+    ) == [(0, 2)]

@@ -13,24 +13,17 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from shardwise.models.nf4_experts import NF4Stack
-from shardwise.spec.job.file import read_job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.chatting import Chat
 from shardwise.train.saving.card import EXPERTS_LOADER
-from tests.dist import test_merge_and_chat
 from tests.dist.cells import OPTIMIZERS, composed, must_equal, prepare_cell, spread, train_cell
 from tests.dist.test_experts import CELLS, DEALT
 from tests.dist.test_final import finish, loss_of
 from tests.dist.test_memory import must_be_forecast
-from tests.dist.test_merge_and_chat import _merged
 from tests.dist.worlds import run_world
 
 pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
-
-trained = test_merge_and_chat.trained
 
 WIDE = "wide qwen3_moe"
 #: Adapters on experts too, as all-linear makes them, or on attention alone.
@@ -85,7 +78,7 @@ def _loss_elsewhere(final: str, base: str) -> float:
     names["put_experts_in_4_bits"](model)
     assert max(p.ndim for p in model.parameters()) == 2
     found = loss_of(model, Path(final))
-    assert abs(found - wide) > 3e-5 * abs(wide), "experts were in 4 bits before"
+    assert abs(found - wide) > 5e-6 * abs(wide), "experts were in 4 bits before"
     return found
 
 
@@ -135,30 +128,3 @@ def test_autograd_keeps_bytes_of_experts_and_not_what_is_written_out(quantised, 
     train = {"max_steps": 1, "quantize_experts": quantised}
     job = make_job(WIDE, method="qlora", lora=lora("attention"), train=train)
     assert run_world(1, _kept_stacks, prepare_cell(job, tmp_path)) == [kept]
-
-
-def test_a_merge_into_what_training_computed_with_has_experts_in_4_bits(trained) -> None:
-    run = trained(WIDE, method="qlora", lora=lora("attention"))
-    plain, dequantised = _merged(run), _merged(run, dequantised=True)
-    assert (plain["onto"], dequantised["onto"]) == ("unquantised", "dequantised")
-    base: Any = AutoModelForCausalLM.from_pretrained(read_job(run.resolved).model)
-    name = "model.layers.1.mlp.experts.down_proj"
-    stack = NF4Stack(name="down_proj", shape=(128, 24), dtype=torch.float32)
-    expected = stack.written_out(*stack.quantise([*base.get_parameter(name).detach()]))
-    merged: Any = AutoModelForCausalLM.from_pretrained(run.merged)
-    assert torch.equal(merged.get_parameter(name), expected)
-
-
-def _chat(run: RunDirectory) -> tuple[int, int]:
-    """Parameters of three dims of a model that chat has loaded, and its modules of experts in 4 bits."""
-    chat = Chat(run, "trained", max_new_tokens=2, temperature=0.0)
-    question = [{"role": "user", "content": "red"}]
-    chat.load(question)
-    chat.answer(question, aloud=False)
-    return sum(p.ndim == 3 for p in chat._model.parameters()), sum(
-        hasattr(m, "nf4_stacks") for m in chat._model.modules()
-    )
-
-
-def test_chat_has_experts_in_4_bits(trained) -> None:
-    assert run_world(1, _chat, trained(WIDE, method="qlora", lora=lora("attention"))) == [(0, 2)]

@@ -64,7 +64,7 @@ def test_weights_are_those_of_transformers_bit_for_bit(way, dtype, tmp_path) -> 
 def test_a_part_is_that_of_the_whole_wherever_it_begins(way, tmp_path) -> None:
     folder = model(tmp_path, way, block=12)  # no whole number of blocks
     built, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
-    weights.rename(Keys(built, weights.names))
+    weights.rename(Keys(built, weights.names, weights.shape))
     whole = dict(load_wide(folder, dtype=torch.float32).named_parameters())
     for name, tensor in ((name, tensor) for name, tensor in whole.items() if tensor.ndim > 1):
         for offsets in ((size // 3 for size in tensor.shape), (0 for _ in tensor.shape)):
