@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, cast, get_args
+from dataclasses import fields, is_dataclass
+from typing import Any, cast, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,7 +21,7 @@ _MAX_NAMES = 8
 
 
 def problems_in(
-    data: dict[str, Any], error: ValidationError, *, root: type[BaseModel], places: Places | None
+    data: dict[str, Any], error: ValidationError, *, root: type[Any], places: Places | None
 ) -> list[Problem]:
     """One problem per invalid key. `data`: what was validated; `root`: the model it was validated as; `places`: where
     each key was written, if anywhere."""
@@ -79,7 +80,7 @@ _EXPECTATIONS = {
 }
 
 
-def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
+def _sentence(detail: Any, path: Key, root: type[Any]) -> str:
     """One pydantic error as a sentence."""
     key = ".".join(str(part) for part in path) or "the job"
     found: Any = detail.get("input")
@@ -88,10 +89,10 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
     if instead := FROM_OTHER_TOOLS.get(f"{last}: {found}".lower()):
         return f"{key} is {quoted(found)}; {instead}"
     match detail["type"]:
-        case "extra_forbidden" | "invalid_key":
+        case "extra_forbidden" | "unexpected_keyword_argument" | "invalid_key":
             return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
         case "missing":
-            hint = _MODEL_HINT if key == "model" and not _keys_at(root, path) else ""
+            hint = _MODEL_HINT if key == "model" and root is Job else ""
             return f"the key {quoted(key)} is missing{hint}"
         case "value_error":
             sentence = str(context.get("error", detail["msg"]))
@@ -136,24 +137,33 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _keys_at(root: type[BaseModel], path: Key) -> list[str]:
+def _keys_at(root: type[Any], path: Key) -> list[str]:
     """The valid keys of the mapping at a path; none where no mapping stands there."""
-    model: type[BaseModel] | None = root
+    keys = _keys_of(root)
     for name in (part for part in path if isinstance(part, str)):
-        field = model.model_fields.get(name) if model else None
-        model = next(_models_in(field.annotation), None) if field else None
-    return list(model.model_fields) if model else []
+        below = (_keys_of(kind) for kind in _types_in(keys.get(name)))
+        keys = next((found for found in below if found), dict[str, Any]())
+    return list(keys)
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The mappings that a field's type allows, also inside a union or a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
+def _keys_of(kind: Any) -> dict[str, Any]:
+    """The keys of a mapping and what each may hold; none of what is no mapping."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        return {field.name: hints[field.name] for field in fields(kind)}
+    return {}
+
+
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """A field's type, and those inside it: of a union or a list."""
+    yield annotation
     for part in get_args(annotation):
-        yield from _models_in(part)
+        yield from _types_in(part)
 
 
-def _nearest_key(root: type[BaseModel], path: Key) -> str:
+def _nearest_key(root: type[Any], path: Key) -> str:
     name = str(path[-1])
     if name in FROM_OTHER_TOOLS:
         return f"; {FROM_OTHER_TOOLS[name]}"

@@ -6,13 +6,13 @@ added, never renamed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from shardwise.spec.data_facts import DataFacts
-from shardwise.spec.job.strict import OPEN, from_plain
+from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.disk import Disk
@@ -115,6 +115,8 @@ class Candidate:
         not_trained: what of it this version plans but does not train, as sentences; empty where it trains all of it.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = EXACT
+
     execution: Execution
     fits: bool
     memory: MemoryForecast
@@ -139,6 +141,8 @@ class Candidate:
 class Rejection:
     """A way of spreading the work that was not taken, and the sentence that says why."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
     strategy: str
     layout: Layout
     reason: str
@@ -160,11 +164,13 @@ class Plan:
         data_notes: what is to be said of them, as sentences.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
     job: dict[str, Any]
     hardware: dict[str, Any]
     model: dict[str, Any]
     candidates: tuple[Candidate, ...]
-    chosen: int | None
+    chosen: Annotated[int, Field(ge=0)] | None
     rejected: tuple[Rejection, ...] = field(default=())
     advice: tuple[str, ...] = ()
     solved: Solved | None = None
@@ -213,10 +219,3 @@ class Plan:
             **data,
             **notes,
         }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Plan:
-        """The inverse of `to_json`; what a stranger may have written goes through `plan_file.py`."""
-        candidates = [{**candidate, "execution": candidate} for candidate in data["candidates"]]
-        plan = from_plain(cls, {**data, "candidates": candidates})
-        return replace(plan, **{key: data[key] for key in ("job", "hardware", "model")}, offers=Offers.from_json(data))
