@@ -8,15 +8,16 @@ cause in its log.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import InputError, RanOutOfMemoryError, ShardwiseError, UnsupportedError, WorkerFailedError
-from shardwise.launch.device_faults import device_fault
-from shardwise.launch.processes.rank import STARTED
+from shardwise.launch.processes.command import STARTED
 from shardwise.spec.run import RunDirectory, read_json
 
 #: A rank ended by one of these was not ended by its peers' failure.
@@ -152,3 +153,37 @@ def last_lines(log: Path) -> str:
 
 def _said(log: Path) -> str:
     return tail(log).rpartition(f"{STARTED}\n")[2]
+
+
+#: What CUDA, NCCL and the driver say of a device or a link.
+_FAULT = re.compile(r"CUDA error|device-side assert|Assertion .* failed|uncorrectable|NVLink|NCCL WARN", re.IGNORECASE)
+#: What NCCL says where a peer has gone: an effect, not the cause.
+_OF_A_PEER = re.compile(r"remote process|ncclRemoteError|connection closed by|connection reset", re.IGNORECASE)
+#: The time in front of what torch's C++ half logs, in local time: `[E1125 16:09:32.123456789 ProcessGroupNCCL.cpp:...`.
+_LOGGED_AT = re.compile(r"\[[EFWI](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6})")
+
+
+def device_fault(said: str) -> tuple[float, str] | None:
+    """When a log first speaks of a fault of a device, in seconds since the epoch, and the line; None where it does not.
+
+    The time is that of the next line that has one; infinite where none has. torch's NCCL watchdog thread sees a failed
+    device at its next query and aborts the process, often before the main thread comes to know of it.
+    """
+    lines = said.splitlines()
+    for index, line in enumerate(lines):
+        if _FAULT.search(line) and not _OF_A_PEER.search(line):
+            times = (_logged_at(later) for later in lines[index:])
+            return next((at for at in times if at is not None), float("inf")), line.strip()
+    return None
+
+
+def _logged_at(line: str) -> float | None:
+    found = _LOGGED_AT.search(line)
+    if found is None:
+        return None
+    now = datetime.now(UTC).astimezone()
+    month, day, hour, minute, second, micro = map(int, found.groups())
+    try:
+        return now.replace(month=month, day=day, hour=hour, minute=minute, second=second, microsecond=micro).timestamp()
+    except ValueError:  # no such day
+        return None

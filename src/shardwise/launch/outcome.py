@@ -7,9 +7,9 @@ from signal import Signals
 
 from shardwise.errors import ShardwiseError, StoppedError, WorkerFailedError
 from shardwise.launch.failure import RankExit, first_cause, stall
-from shardwise.launch.final_files import is_whole
 from shardwise.launch.follow import FollowUpdate, Notice, tell
 from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.run_folder import is_whole
 from shardwise.spec.run import RunDirectory, read_json
 
 

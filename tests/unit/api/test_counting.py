@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from shardwise import api
 from shardwise.catalog.noted_data import noted_data
-from shardwise.data.prepare.command import prepare
+from shardwise.data.prepare.prepare import prepare
 from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import read_job

@@ -14,8 +14,8 @@ import pytest
 from shardwise.errors import InputError, RanOutOfMemoryError, WorkerFailedError
 from shardwise.launch.follow import FollowUpdate, Notice, Phase, StepMetrics
 from shardwise.launch.processes import workers
+from shardwise.launch.processes.command import STARTED
 from shardwise.launch.processes.process_tree import PROC
-from shardwise.launch.processes.rank import STARTED
 from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.ranks import local_ranks
 from shardwise.spec.run import RunDirectory, write_json

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
-from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.passes import StageTime
+from shardwise.plan.time.step import forecast_time
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape

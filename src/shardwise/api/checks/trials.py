@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.api.plans.shapes import find_model
 from shardwise.api.runs.opening import Programs, Update
 from shardwise.api.runs.training import TrainResult, train
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
 from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.processes.torch_helpers import find_model
 from shardwise.launch.processes.torchrun import place_in_group
 from shardwise.launch.requirements import stated_execution, training_cluster
 from shardwise.launch.trials import Trial, Unable, find_trials

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from shardwise.api.plans.calibrated import with_runs
 from shardwise.api.plans.counting import KnownData
-from shardwise.api.plans.shapes import find_model
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import PROBED, probed_machine, this_machine
 from shardwise.errors import HardwareError, InputError, Problem
+from shardwise.launch.processes.torch_helpers import find_model
 from shardwise.plan import (
     MOST_GPUS_OFFERED,
     best_of_catalogue,

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.api.plans.planning import plan
-from shardwise.api.plans.shapes import find_model
 from shardwise.catalog.models import config_of
 from shardwise.errors import DoesNotFitError, UnsupportedError
-from shardwise.launch.processes.torch_helpers import rehearsed
+from shardwise.launch.processes.torch_helpers import find_model, rehearsed
 from shardwise.plan.work import workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data

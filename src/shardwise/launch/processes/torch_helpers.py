@@ -13,6 +13,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from shardwise.catalog import models
+from shardwise.catalog.stated import UnlistedFamilyError
 from shardwise.errors import ModelError, Problem, WorkerFailedError, quoted
 from shardwise.launch.failure import how_it_ended
 from shardwise.launch.processes.command import require_torch
@@ -151,3 +153,11 @@ def run_program(
     if done.returncode > 0:
         raise ReportedError("the reason stands above", exit_code=done.returncode)
     return done.stdout or ""
+
+
+def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:
+    """As the catalogue's `find_model`; a family without a row is built by transformers and read."""
+    try:
+        return models.find_model(name, offline=offline, revision=revision)
+    except UnlistedFamilyError as error:
+        return built_shape(error.data, file=error.file)

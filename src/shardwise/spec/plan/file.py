@@ -54,6 +54,7 @@ def plan_from_json(data: Any) -> Plan:
         plan = adapter(Plan).validate_json(json.dumps(nested))
     except ValidationError as error:
         raise InputError([_as_written(one) for one in problems_in(nested, error, root=Plan, places=None)]) from None
+    plan = replace(plan, **{key: found[key] for key in ("job", "hardware", "model")})
     flaws = [*_flaws_of_facts(plan), *_flaws_of_choice(plan)]
     if flaws:
         raise InputError([Problem(message=flaw) for flaw in flaws])
