@@ -1,4 +1,5 @@
-"""Opens a run directory: writes what the workers read, or finds that the run there is this one and goes on with it."""
+"""Opens a run directory: writes what the workers read, or finds that the run there is this one and goes on with it;
+and whether the result of a finished one is still what was written."""
 
 from __future__ import annotations
 

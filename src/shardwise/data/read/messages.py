@@ -1,4 +1,4 @@
-"""The messages of a chat, in the spellings of OpenAI and of ShareGPT, and how text is read from any column."""
+"""The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT; and text, from any column."""
 
 from __future__ import annotations
 

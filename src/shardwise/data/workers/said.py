@@ -1,4 +1,4 @@
-"""The texts that messages say, each by its place, and messages with other texts in those places."""
+"""The texts that messages say, each by its place; and what of them a rendering leaves out."""
 
 from __future__ import annotations
 

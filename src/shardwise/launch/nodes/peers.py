@@ -28,7 +28,8 @@ Message = dict[str, Any]
 
 class NodeConnection:
     """The connection between two nodes' launchers, for lines of JSON. `node`, `name`: who is at the other end; `lost`:
-    it has broken; `ended`: all ranks there have ended."""
+    it has broken, as it does when the other end ends, however it ends; `ended`: all ranks there have ended. Where a
+    cable is cut nothing breaks, but the kernel says for how long nothing has come."""
 
     def __init__(self, connection: socket.socket, *, node: int = 0, name: str = "") -> None:
         connection.setblocking(False)  # messages are short, and nothing is waited for

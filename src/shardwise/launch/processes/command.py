@@ -1,4 +1,4 @@
-"""The command line and the environment that workers start with."""
+"""The command lines, logs and environment that workers start with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs what needs torch in a short child process: the shape of a model, and the difference of two results."""
+"""Runs what needs torch in a short child process: the shape of a model, a rehearsal, the difference of two results."""
 
 from __future__ import annotations
 

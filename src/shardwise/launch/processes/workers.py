@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from shardwise.errors import WorkerFailedError
+from shardwise.launch.failure import conclude
 from shardwise.launch.follow import Follower, FollowUpdate, Notice, Phase, tell
 from shardwise.launch.nodes.peers import Peers
-from shardwise.launch.outcome import conclude
 from shardwise.launch.processes.command import WORKER, require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.ranks import Ranks, local_ranks

@@ -1,4 +1,4 @@
-"""What would make a job fit; each change is tried before it is named."""
+"""Why an execution does not fit, and what would make a job fit; each change is tried before it is named."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 
-from shardwise.plan.time.endings import Ending, endings_of
-from shardwise.plan.time.passes import StageTime
+from shardwise.plan.time.passes import Ending, StageTime, endings_of
 from shardwise.plan.time.pieces import Pieces, masked_share, pieces_of, ran_by
 from shardwise.plan.time.pipeline import walk
 from shardwise.plan.time.step import (

@@ -1,4 +1,4 @@
-"""One optimizer step: every pipeline rank's passes, and what follows the last backward. Ranks on other axes are
+"""One optimizer step, every pipeline rank's passes and what follows them; and the whole run. Ranks on other axes are
 alike."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from shardwise.plan.costs.fsdp import num_units, sharded_messages
 from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.rates import group_of
-from shardwise.plan.time.endings import endings_of
-from shardwise.plan.time.passes import StageTime, stage_of
+from shardwise.plan.time.passes import StageTime, endings_of, stage_of
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
 from shardwise.plan.work import Work, blocks_of_stages, outer_of_stage
