@@ -37,13 +37,12 @@ QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "KINETO_LOG
 
 
 def worker_environment(
-    base: Mapping[str, str], *, processes: int, kind: DeviceKind, cores: int | None = None, alone: bool = True
+    base: Mapping[str, str], *, processes: int, kind: DeviceKind, alone: bool = True
 ) -> dict[str, str]:
     """What workers find in their environment; what the user has set stays as it is, but for `hardware: cpu`. `alone`:
     no other machine takes part."""
-    cores = cores or len(os.sched_getaffinity(0))
     defaults = {
-        "OMP_NUM_THREADS": str(max(1, cores // processes)),
+        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // processes)),
         **QUIET,
         **(loopback_only() if alone else {}),
         **allocator_settings(base, kind),
