@@ -74,10 +74,14 @@ def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] 
     if vanished:
         killed = -vanished[0].code == signal.SIGKILL
         return (RanOutOfMemoryError if killed else WorkerFailedError)(_ended_silently(run, vanished[0]))
-    faults = [(*fault, e) for e in silent if -e.code == signal.SIGABRT and (fault := device_fault(_log(run, e)))]
+    faults = [
+        (*fault, e)
+        for e in silent
+        if -e.code == signal.SIGABRT and (fault := device_fault(_said(run.rank_log(e.rank))))
+    ]
     earliest = min(map(_time, failures), default=float("inf"))
-    if faults and min(faults, key=_first)[0] <= earliest:
-        _, line, end = min(faults, key=_first)
+    at, line, end = min(faults, key=lambda fault: fault[0], default=(float("inf"), "", None))
+    if end is not None and at <= earliest:
         return WorkerFailedError(f"rank {end.rank} {how_it_ended(end.code)}: {line}\nits log: {run.rank_log(end.rank)}")
     if failures:
         return _written(run, min(failures, key=_time))
@@ -108,14 +112,6 @@ def tail(path: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def _first(fault: tuple[float, str, RankExit]) -> float:
-    return fault[0]
-
-
-def _log(run: RunDirectory, end: RankExit) -> str:
-    return _said(run.rank_log(end.rank))
 
 
 def _time(failure: dict[str, Any]) -> float:

@@ -12,7 +12,7 @@ from shardwise.errors import InputError
 from shardwise.report.contents import Report
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.file import read_plan
-from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory, Rejection
+from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.rows import Reason, Row
 from shardwise.units import format_gib
@@ -123,9 +123,9 @@ def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | N
     """What is chosen first, then what fits, then what does not; what gave way, whose reason has that key, has its
     sentence with both."""
     others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
-    gave_way = [_rejection(one) for one in others if not one.fits and _key(one.reasons[0]) == key]
+    gave_way = [one.rejection for one in others if not one.fits and _key(one.reasons[0]) == key]
     sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
-    decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [_rejection(chosen)]))}
+    decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [chosen.rejection]))}
     return replace(
         made,
         candidates=(*([] if chosen is None else [replace(chosen, reasons=(*chosen.reasons, *sentences))]), *others),
@@ -137,8 +137,3 @@ def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | N
 
 def _key(reason: str) -> str:
     return reason.row.key if isinstance(reason, Reason) else ""
-
-
-def _rejection(one: Candidate) -> Rejection:
-    layout = one.execution.layout
-    return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(one.reasons))

@@ -137,6 +137,12 @@ class Candidate:
         del forecast["execution"]
         return {**self.execution.to_json(), **forecast}
 
+    @property
+    def rejection(self) -> Rejection:
+        """Why it is not taken, which its reasons say."""
+        layout = self.execution.layout
+        return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(self.reasons))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
@@ -198,11 +204,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
-        solved = {} if self.solved is None else {"solved": asdict(self.solved)}
+        parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
         offers = {} if self.offers is None else self.offers.to_json()
-        found = {} if self.found_batch is None else {"found_batch": asdict(self.found_batch)}
-        disk = {} if self.disk is None else {"disk": asdict(self.disk)}
-        data = {} if self.data is None else {"data": asdict(self.data)}
         notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}
         return {
             "version": VERSION,
@@ -213,11 +216,8 @@ class Plan:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "rejected": [asdict(rejection) for rejection in self.rejected],
             "advice": list(self.advice),
-            **solved,
+            **{name: asdict(part) for name, part in parts.items() if part is not None},
             **offers,
-            **found,
-            **disk,
-            **data,
             **notes,
         }
 
