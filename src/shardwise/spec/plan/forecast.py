@@ -16,9 +16,8 @@ from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.disk import Disk
-from shardwise.spec.plan.found import FoundBatch
+from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars
-from shardwise.spec.plan.solved import Solved
 from shardwise.units import format_count, format_seconds
 
 VERSION = 1
