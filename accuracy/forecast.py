@@ -9,7 +9,7 @@ from accuracy.differences import peak_of_stack
 from accuracy.rows import ACTIVE, ALLOCATED, DEVICE, RESERVED, UNSTATED
 from shardwise.errors import ShardwiseError
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.step import forecast_time
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.work import Work, work_of
 

@@ -15,7 +15,7 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import find_model
 from shardwise.plan.answer import make_plan
 from shardwise.plan.memory.forecast import forecast_memory, holdings_of
-from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.step import forecast_time
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.work import Work, work_of
 from shardwise.spec.job.file import parse_job

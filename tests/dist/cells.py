@@ -12,7 +12,7 @@ import torch
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
-from shardwise.data.prepare.command import prepare
+from shardwise.data.prepare.prepare import prepare
 from shardwise.parallel.mesh import join_world
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.inventory import take_inventory

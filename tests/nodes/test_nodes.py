@@ -267,26 +267,14 @@ def test_a_run_directory_that_is_not_shared_is_said_on_both_under_torchrun(two, 
     assert all("output_dir must lie on a disk that all nodes share" in started.said(index) for index in (0, 1))
 
 
-def test_a_cache_that_is_not_shared_is_said_under_torchrun(two, job_file, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "code"), [("torchrun", 1), ("train", 2)])
+def test_a_cache_that_is_not_shared_is_said_on_both(how, code, two, job_file, tmp_path: Path) -> None:
     path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
     cache = tmp_path / "cache"
     two.nodes[1].hide(cache)
     began = time.monotonic()
-    started = two.torchrun(path, run, SHARDWISE_CACHE=str(cache))
-    assert started.codes(100) == [1, 1], started.everything()
-    verdict("cache not shared, torchrun", began)
+    started = getattr(two, how)(path, run, SHARDWISE_CACHE=str(cache))
+    assert started.codes(100) == [code, code], started.everything()
+    verdict(f"cache not shared, {how}", began)
     said = "is not there on n1; run shardwise train again to prepare it, and on several nodes set SHARDWISE_CACHE to a"
     assert all(said in started.said(index) for index in (0, 1)), started.everything()
-
-
-def test_a_cache_that_is_not_shared_is_said_on_both(two, job_file, tmp_path: Path) -> None:
-    path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
-    cache = tmp_path / "cache"
-    two.nodes[1].hide(cache)
-    began = time.monotonic()
-    started = two.train(path, run, SHARDWISE_CACHE=str(cache))
-    assert started.codes(100) == [2, 2], started.everything()
-    verdict("cache not shared", began)
-    for index in (0, 1):
-        assert "node 1 (n1) does not see the prepared data" in started.said(index)
-        assert "set SHARDWISE_CACHE to a folder on a disk that all nodes share" in started.said(index)

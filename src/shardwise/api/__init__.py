@@ -20,8 +20,7 @@ from shardwise.api.learn.pages import (
     runs_as_part,
     toy_chart,
 )
-from shardwise.api.learn.toy import STRATEGIES
-from shardwise.api.learn.toy_steps import frames
+from shardwise.api.learn.toy import STRATEGIES, frames
 from shardwise.api.plans.counting import CountedData, data
 from shardwise.api.plans.planning import generation, plan, timeline, write_plan, write_plan_page
 from shardwise.api.plans.probing import Rates, probe

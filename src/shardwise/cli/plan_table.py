@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.cli.console import plain_table
-from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
+from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, cost_text, named, verdict
 from shardwise.spec.plan.offers import Offers
-from shardwise.spec.plan.sentences import cost_text, named, verdict
 from shardwise.units import GIB, format_bytes, format_count, format_seconds, printable
 
 MAX_CANDIDATES = 10

@@ -1,4 +1,4 @@
-"""Why a run failed: one cause out of the many messages that a failing group of processes leaves.
+"""How a run ended: it has finished, or one cause out of the many messages that a failing group of processes leaves.
 
 When one rank fails, its peers fail too, of broken connections. The first cause is the earliest failure that a worker
 wrote down; unless a rank vanished without a word (out of memory, segmentation fault, a library that ends the process),
@@ -8,15 +8,27 @@ cause in its log.
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
-from shardwise.errors import InputError, RanOutOfMemoryError, ShardwiseError, UnsupportedError, WorkerFailedError
-from shardwise.launch.device_faults import device_fault
-from shardwise.launch.processes.rank import STARTED
+from shardwise.errors import (
+    InputError,
+    RanOutOfMemoryError,
+    ShardwiseError,
+    StoppedError,
+    UnsupportedError,
+    WorkerFailedError,
+)
+from shardwise.launch.follow import FollowUpdate, Notice, tell
+from shardwise.launch.processes.command import STARTED
+from shardwise.launch.processes.stop_requests import StopRequests
+from shardwise.launch.run_folder import is_whole
 from shardwise.spec.run import RunDirectory, read_json
 
 #: A rank ended by one of these was not ended by its peers' failure.
@@ -62,10 +74,14 @@ def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] 
     if vanished:
         killed = -vanished[0].code == signal.SIGKILL
         return (RanOutOfMemoryError if killed else WorkerFailedError)(_ended_silently(run, vanished[0]))
-    faults = [(*fault, e) for e in silent if -e.code == signal.SIGABRT and (fault := device_fault(_log(run, e)))]
+    faults = [
+        (*fault, e)
+        for e in silent
+        if -e.code == signal.SIGABRT and (fault := device_fault(_said(run.rank_log(e.rank))))
+    ]
     earliest = min(map(_time, failures), default=float("inf"))
-    if faults and min(faults, key=_first)[0] <= earliest:
-        _, line, end = min(faults, key=_first)
+    at, line, end = min(faults, key=lambda fault: fault[0], default=(float("inf"), "", None))
+    if end is not None and at <= earliest:
         return WorkerFailedError(f"rank {end.rank} {how_it_ended(end.code)}: {line}\nits log: {run.rank_log(end.rank)}")
     if failures:
         return _written(run, min(failures, key=_time))
@@ -96,14 +112,6 @@ def tail(path: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def _first(fault: tuple[float, str, RankExit]) -> float:
-    return fault[0]
-
-
-def _log(run: RunDirectory, end: RankExit) -> str:
-    return _said(run.rank_log(end.rank))
 
 
 def _time(failure: dict[str, Any]) -> float:
@@ -152,3 +160,107 @@ def last_lines(log: Path) -> str:
 
 def _said(log: Path) -> str:
     return tail(log).rpartition(f"{STARTED}\n")[2]
+
+
+#: What CUDA, NCCL and the driver say of a device or a link.
+_FAULT = re.compile(r"CUDA error|device-side assert|Assertion .* failed|uncorrectable|NVLink|NCCL WARN", re.IGNORECASE)
+#: What NCCL says where a peer has gone: an effect, not the cause.
+_OF_A_PEER = re.compile(r"remote process|ncclRemoteError|connection closed by|connection reset", re.IGNORECASE)
+#: The time in front of what torch's C++ half logs, in local time: `[E1125 16:09:32.123456789 ProcessGroupNCCL.cpp:...`.
+_LOGGED_AT = re.compile(r"\[[EFWI](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6})")
+
+
+def device_fault(said: str) -> tuple[float, str] | None:
+    """When a log first speaks of a fault of a device, in seconds since the epoch, and the line; None where it does not.
+
+    The time is that of the next line that has one; infinite where none has. torch's NCCL watchdog thread sees a failed
+    device at its next query and aborts the process, often before the main thread comes to know of it.
+    """
+    lines = said.splitlines()
+    for index, line in enumerate(lines):
+        if _FAULT.search(line) and not _OF_A_PEER.search(line):
+            times = (_logged_at(later) for later in lines[index:])
+            return next((at for at in times if at is not None), float("inf")), line.strip()
+    return None
+
+
+def _logged_at(line: str) -> float | None:
+    found = _LOGGED_AT.search(line)
+    if found is None:
+        return None
+    now = datetime.now(UTC).astimezone()
+    month, day, hour, minute, second, micro = map(int, found.groups())
+    try:
+        return now.replace(month=month, day=day, hour=hour, minute=minute, second=second, microsecond=micro).timestamp()
+    except ValueError:  # no such day
+        return None
+
+
+def conclude(
+    run: RunDirectory,
+    *,
+    failed: bool,
+    exits: Sequence[RankExit],
+    requests: StopRequests,
+    processes: int,
+    blame: str | None = None,
+    on_update: Callable[[FollowUpdate], None] | None = None,
+) -> None:
+    """Comes back where the run has finished, and raises how it ended where it has not.
+
+    A run that wrote that it finished, and whose result is whole, has finished, whatever became of its processes after:
+    nothing of it is lost, and the same command would find it so. What became of them is told as a notice.
+
+    Args:
+        failed: a rank failed.
+        exits: how ranks ended, without those that were killed after a failure, which says nothing.
+        blame: what is known of another machine; it comes before what ranks say, who fail of it.
+        on_update: hears the notice.
+
+    Raises:
+        StoppedError: a signal stopped the run.
+        InputError: a worker refused the user's input.
+        WorkerFailedError: a worker failed.
+    """
+    asked = requests.first
+    said = read_json(run.outcome) or {}
+    if asked is not None and requests.is_urgent:
+        raise StoppedError(f"ended at once by a second signal; {resume_hint(run)}", exit_code=128 + asked)
+    if failed:
+        cause = first_cause(run, processes=processes, exits=[end for end in exits if end.code])
+        if blame is not None and isinstance(cause, WorkerFailedError):
+            cause = WorkerFailedError(f"{blame}\n{cause}")
+        if not is_whole(run):
+            raise _failed(run, cause, stalled=stall(run, processes=processes), asked=asked)
+        how = str(cause).splitlines()[0]
+        tell([Notice(text=f"the run had finished, and its result is whole, before this happened: {how}")], on_update)
+    if said.get("outcome") == "finished":
+        return
+    if said.get("outcome") == "stopped":
+        step, name = said.get("step"), "a signal" if asked is None else asked.name
+        at = f" after step {step}" if isinstance(step, int) else ""
+        sentence = f"stopped{at} by {name}; {resume_hint(run)}"
+        raise StoppedError(sentence, exit_code=128 + (asked or Signals.SIGTERM))
+    raise WorkerFailedError(f"the workers ended without saying how; look into {run.rank_log(0)}")
+
+
+def _failed(run: RunDirectory, cause: ShardwiseError, *, stalled: str | None, asked: Signals | None) -> ShardwiseError:
+    """The error of a failure, with what the same command does next, unless it is the user's mistake that comes first.
+
+    Args:
+        stalled: what ranks wrote who no longer got on; None where they ended of something else.
+    """
+    if stalled is not None and asked is not None:
+        sentence = f"ended by {asked.name} without a last checkpoint, because {stalled}; {resume_hint(run)}"
+        return StoppedError(sentence, exit_code=128 + asked)
+    if isinstance(cause, WorkerFailedError) and (stalled is not None or run.checkpoints()):
+        return WorkerFailedError(f"{cause}\n{resume_hint(run)}")
+    return cause
+
+
+def resume_hint(run: RunDirectory) -> str:
+    """Where a next start goes on."""
+    checkpoints = run.checkpoints()
+    if not checkpoints:
+        return "there is no checkpoint, so the same command starts from the beginning"
+    return f"the same command goes on from {checkpoints[0][1]}"

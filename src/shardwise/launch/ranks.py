@@ -8,15 +8,21 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO
 
 from shardwise.launch.failure import RankExit
 from shardwise.launch.nodes.meeting import Nodes
-from shardwise.launch.processes.command import LOOPBACK, WORKER, rank_environment, worker_environment
+from shardwise.launch.processes.command import (
+    LOOPBACK,
+    WORKER,
+    open_log,
+    rank_environment,
+    worker_argv,
+    worker_environment,
+)
 from shardwise.launch.processes.parent_death import leashed
 from shardwise.launch.processes.process_tree import end_all
-from shardwise.launch.processes.rank import open_log, worker_argv
 from shardwise.launch.processes.torchrun import Place, joined_environment
 from shardwise.spec.begin import LISTENING, NOT_HERE, START_SIGNAL, WAITS
 from shardwise.spec.cluster import DeviceKind
@@ -125,67 +131,46 @@ def _read_pid(run: RunDirectory, rank: int) -> int | None:
 
 @contextmanager
 def local_ranks(
-    run: RunDirectory, *, processes: int, kind: DeviceKind = "cpu", module: str = WORKER, lock: int | None = None
-) -> Generator[Ranks]:
-    """Starts all ranks of a run on this machine; none outlives the block. `kind`: `cpu` hides the machine's GPUs from
-    them; `module`: run as `python -m MODULE RUN_DIR` in each rank; `lock`: a descriptor that they shall hold open as
-    long as they live."""
-    ranks = Ranks(run, launch=uuid.uuid4().hex)
-    environment = worker_environment(os.environ, processes=processes, kind=kind)
-    held = [] if lock is None else [lock]
-    try:
-        # Rank 0 is given the port as it is taken here: nobody else can take it, and it is on loopback alone.
-        with socket.create_server((LOOPBACK, 0)) as server:
-            port = server.getsockname()[1] if processes > 1 else None
-            listening = {LISTENING: str(server.fileno())} if processes > 1 else {}
-            for rank in range(processes):
-                place = rank_environment(rank, processes=processes, port=port)
-                first = listening if rank == 0 else {}
-                ranks.start(
-                    rank,
-                    module=module,
-                    environment={**environment, **place, **first},
-                    keeping=[*held, *map(int, first.values())],
-                )
-        yield ranks
-    finally:
-        ranks.end()
-
-
-@contextmanager
-def node_ranks(
     run: RunDirectory,
-    nodes: Nodes,
     *,
     processes: int,
-    kind: DeviceKind,
-    host: str,
-    server: socket.socket | None = None,
+    kind: DeviceKind = "cpu",
     module: str = WORKER,
     lock: int | None = None,
+    nodes: Nodes | None = None,
+    host: str = LOOPBACK,
+    server: socket.socket | None = None,
 ) -> Generator[Ranks]:
-    """Starts this machine's ranks of a run on several; they end with this process, whatever ends it.
+    """Starts the ranks of a run on this machine; none outlives the block.
 
     Args:
         processes: ranks of each machine.
-        host: the address of node 0.
-        server: on node 0, what listens there; rank 0 goes on with it.
+        kind: `cpu` hides the machine's GPUs from them.
+        module: run as `python -m MODULE RUN_DIR` in each rank.
+        lock: a descriptor that they shall hold open as long as they live.
+        nodes: the machines of the run; None for this one alone. Where there are others, ranks end with this process.
+        host, server: the address of node 0, and on it what listens there: rank 0 goes on with it.
     """
     ranks = Ranks(run, launch=uuid.uuid4().hex)
-    environment = worker_environment(os.environ, processes=processes, kind=kind, alone=False)
-    first = nodes.rank * processes
+    environment = worker_environment(os.environ, processes=processes, kind=kind, alone=nodes is None)
+    first, count = (0, 1) if nodes is None else (nodes.rank * processes, nodes.count)
     try:
-        for rank in range(first, first + processes):
-            place = rank_environment(rank, processes=processes, port=nodes.port, host=host, nodes=nodes.count)
-            listening = server.fileno() if server is not None and rank == 0 else NOT_HERE
-            held = [one for one in (lock, listening) if one is not None and one != NOT_HERE]
-            ranks.start(
-                rank,
-                module=module,
-                environment={**environment, **place, LISTENING: str(listening)},
-                keeping=held,
-                on_our_end=signal.SIGKILL,
-            )
+        with ExitStack() as taken:
+            port = None if nodes is None else nodes.port
+            if nodes is None and processes > 1:
+                # Rank 0 is given the port as it is taken here: nobody else can take it, and it is on loopback alone.
+                server = taken.enter_context(socket.create_server((LOOPBACK, 0)))
+                port = server.getsockname()[1]
+            for rank in range(first, first + processes):
+                place = rank_environment(rank, processes=processes, port=port, host=host, nodes=count)
+                listening = server.fileno() if server is not None and rank == 0 else NOT_HERE
+                ranks.start(
+                    rank,
+                    module=module,
+                    environment={**environment, **place, **({} if port is None else {LISTENING: str(listening)})},
+                    keeping=[one for one in (lock, listening) if one is not None and one != NOT_HERE],
+                    on_our_end=signal.SIGTERM if nodes is None else signal.SIGKILL,
+                )
         yield ranks
     finally:
         ranks.end()

@@ -1,4 +1,5 @@
-"""Opens a run directory: writes what the workers read, or finds that the run there is this one and goes on with it."""
+"""Opens a run directory: writes what the workers read, or finds that the run there is this one and goes on with it;
+and whether the result of a finished one is still what was written."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.errors import JobError, Problem, RunDirectoryError
+from shardwise.errors import DamagedResultError, JobError, Problem, RunDirectoryError
 from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
@@ -20,6 +21,7 @@ from shardwise.spec.plan.disk import saved_type
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Request, restricted_to
+from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, read_json, read_metrics, write_json, write_text
 
 #: What `auto` becomes once in a run: it changes the result, so that no later start may choose again.
@@ -234,3 +236,42 @@ def known_data(run: RunDirectory) -> tuple[int | None, Lengths | None]:
 def run_of(job: Job) -> RunDirectory:
     """The run directory a job names."""
     return RunDirectory(Path(job.output_dir))
+
+
+def has_result(run: RunDirectory, job: Job) -> bool:
+    """Whether the run there has come to the end of this job, and what it left is whole. Raises DamagedResultError: it
+    has come to its end, but a file of final/ is missing or changed; RunDirectoryError: it is to go on to another length
+    and has no checkpoint."""
+    if not is_finished(run):
+        return False
+    fault = result_fault(run.final)
+    if fault is not None:
+        # Nothing is removed without being asked: the other files may be all that is left of a training.
+        checkpoints = run.checkpoints()
+        start = (
+            f"goes on from {checkpoints[0][1].name}"
+            if checkpoints
+            else "trains from the beginning, for want of checkpoints,"
+        )
+        raise DamagedResultError(
+            f"{run.final}: {fault}; this run had finished, and its result is damaged. Put the file back from a copy; "
+            f"or remove {run.final}, and the same command {start} and writes it again"
+        )
+    return not has_another_length(run, job)
+
+
+def is_whole(run: RunDirectory) -> bool:
+    """Whether the run there has come to its end, and what it left is whole."""
+    return is_finished(run) and result_fault(run.final) is None
+
+
+def finished_job(run: RunDirectory) -> Job:
+    """The job of a finished run. Raises RunDirectoryError: there is no run, or it has not come to its end;
+    DamagedResultError: a file of final/ is missing or changed."""
+    if not run.resolved.is_file():
+        raise RunDirectoryError(f"{run.root} holds no run; expected the output_dir of a training run")
+    if not is_finished(run):
+        raise RunDirectoryError(f"{run.root} holds a run that has not finished; `shardwise train` goes on with it")
+    if (fault := result_fault(run.final)) is not None:
+        raise DamagedResultError(f"{run.final}: {fault}; put the file back from a copy")
+    return read_job(run.resolved)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Self
 from torch import nn
 
 from shardwise.errors import ModelError
-from shardwise.models.nf4_experts import ELEMENTS
 
 Shape = tuple[int, ...]
 

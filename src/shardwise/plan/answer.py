@@ -83,22 +83,17 @@ def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, a
     taken = {one.execution.layout.strategy for one in fitting}
     lacking = [one for one in _lacking(search) if one.execution.layout.strategy not in taken]
     left_out = [one for one in _left_out(search) if one.strategy not in taken]
-    unfit = sorted([*map(_rejection, lacking), *left_out], key=lambda one: simplicity_of(one.strategy))
+    unfit = sorted([*(one.rejection for one in lacking), *left_out], key=lambda one: simplicity_of(one.strategy))
     return Plan(
         job=question.asked,
         hardware=hardware_json(question.cluster),
         model=model_json(question),
         candidates=(*fitting, *lacking),
         chosen=0 if fitting else None,
-        rejected=(*map(_rejection, fitting[1:]), *unfit),
+        rejected=(*(one.rejection for one in fitting[1:]), *unfit),
         advice=advice,
         disk=disk_of(question, fitting[0].execution) if fitting else None,
     )
-
-
-def _rejection(candidate: Candidate) -> Rejection:
-    layout = candidate.execution.layout
-    return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(candidate.reasons))
 
 
 def _by_simplicity(search: Search) -> list[tuple[str, StrategySearch]]:

@@ -12,7 +12,7 @@ from shardwise.plan.search import Search, offloads
 from shardwise.plan.unknowns import Unknown
 from shardwise.spec.layout.execution import Offload
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.solved import Following, Solved, Tried
+from shardwise.spec.plan.found import Following, Solved, Tried
 from shardwise.units import GIB
 
 

@@ -13,7 +13,7 @@ from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.solved import Extreme
+from shardwise.spec.plan.found import Extreme
 
 #: More GPUs than this are not tried.
 MOST_GPUS = 1024

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardwise.data.prepare.command import prepare
-from shardwise.data.prepare.progress import say
+from shardwise.data.prepare.prepare import prepare
+from shardwise.data.prepare.told import say
 from shardwise.errors import ShardwiseError
 from shardwise.spec.run import RunDirectory
 

@@ -4,7 +4,7 @@ output goes to one log, and that ends with what started it."""
 import sys
 from pathlib import Path
 
-from shardwise.launch.processes.rank import become_rank
+from shardwise.launch.processes.command import become_rank
 from shardwise.spec.run import RunDirectory
 
 if __name__ == "__main__":

@@ -185,11 +185,11 @@ def _curves(records: Sequence[Record]) -> Iterable[Curve]:
     return [Curve(name=name, points=thin(found), num_recorded=len(found)) for name, found in points.items()]
 
 
-def thin(points: Sequence[Point], *, limit: int = MAX_POINTS) -> tuple[Point, ...]:
-    """At most `limit` points: first, last, and the lowest and highest of equal spans, so that spikes are kept."""
-    if len(points) <= limit:
+def thin(points: Sequence[Point]) -> tuple[Point, ...]:
+    """At most `MAX_POINTS` points: first, last, and the lowest and highest of equal spans, so that spikes are kept."""
+    if len(points) <= MAX_POINTS:
         return tuple(points)
-    inner, num_spans = points[1:-1], (limit - 2) // 2
+    inner, num_spans = points[1:-1], (MAX_POINTS - 2) // 2
     kept: list[Point] = [points[0]]
     for start, end in pairwise(len(inner) * index // num_spans for index in range(num_spans + 1)):
         span = inner[start:end]

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
-from shardwise.spec.plan.file import read_plan
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import RunDirectory, read_json
 
 
 def preload_libraries(run: RunDirectory) -> None:
@@ -21,7 +20,7 @@ def preload_libraries(run: RunDirectory) -> None:
         import transformers.optimization
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[read_plan(run.plan).model["family"]])
+        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[(read_json(run.plan) or {})["model"]["family"]])
         if job.adapters is not None:
             import peft  # noqa: F401
 

@@ -21,8 +21,7 @@ from shardwise import api
 from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
-from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.plan.sentences import verdict
+from shardwise.spec.plan.forecast import Plan, verdict
 from shardwise.spec.plan.timeline import KIND_WORDS
 from shardwise.units import format_count, format_seconds
 from shardwise.web.answers import Answer, Answers

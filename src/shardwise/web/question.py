@@ -13,7 +13,7 @@ from shardwise.api import Override
 from shardwise.errors import InputError, Problem
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import LoraSpec, TrainSpec
-from shardwise.spec.plan.solved import Solved
+from shardwise.spec.plan.found import Solved
 
 #: A field's text in the address; no job has a longer one.
 MOST_LETTERS = 300

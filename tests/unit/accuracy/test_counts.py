@@ -47,8 +47,8 @@ MEASURED: dict[str, str] = {
     "an MLP's backward, at the matrix that was first": "work.activations.mlp_begin_bytes",
     "what a backward of inputs leaves for that of weights": "costs.pipeline.left_by_cut_backward",
     "gradients that wait for the casts of a step": "costs.autocast.waiting_for_casts",
-    "other micro-batches in flight": "costs.pipeline.of_a_pair",
-    "whole gradients until the last micro-batch": "costs.deferred_reduction.kept_gradients",
+    "other micro-batches in flight": "costs.pipeline.of_one_in_flight",
+    "unsharded gradients until the last micro-batch": "costs.deferred_reduction.kept_gradients",
     "what a block computed again holds at its last adapter": "work.activations.again_at_adapter_bytes",
 }
 
@@ -58,7 +58,7 @@ MEASURED: dict[str, str] = {
 DRAWN: dict[str, str] = {
     "the head's gradient, made in forward": "costs.loss.made_head_gradient",
     "the head's gradient, stored": "costs.loss.head_gradient",
-    "the head's gradient, whole until its unit is reduced": "costs.loss.whole_head_gradient",
+    "the head's gradient, unsharded until its unit is reduced": "costs.loss.unsharded_head_gradient",
     "the embedding's gradient": "memory.instants._backward_of_embedding",
     "the head's copy in the compute type": "costs.autocast._head_cast",
     "casts of weights": "costs.autocast._casts",

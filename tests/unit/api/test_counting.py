@@ -14,11 +14,11 @@ from transformers import AutoTokenizer
 
 from shardwise import api
 from shardwise.catalog.noted_data import noted_data
-from shardwise.data.prepare.command import prepare
+from shardwise.data.prepare.prepare import prepare
 from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.file import read_job
-from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.run import RunDirectory, write_json
 from tests.unit.counting import WORDS, JobMaker
 from tests.unit.data.helpers import write_jsonl
@@ -156,7 +156,7 @@ def test_a_plan_knows_steps_and_lengths_once_rows_were_counted(asked: JobMaker, 
     assert after.best.time.total_seconds == pytest.approx(10 * after.best.time.step_seconds), "40 rows are 10 steps"
     assert after.best.memory.peak_bytes < before.best.memory.peak_bytes, "no row is as long as it may be"
     assert after.data.train.known == (40, Lengths(longest=max(expected), mean=sum(expected) / 40))
-    assert Plan.from_json(json.loads(json.dumps(after.to_json()))).data == after.data
+    assert plan_from_json(after.to_json()).data == after.data
     assert "Rows by tokens" in api.plan_as_part(after), "also where the plan of a run is served"
     api.write_plan(after, tmp_path / "plan.json")
     assert api.plan(tmp_path / "plan.json").data == after.data

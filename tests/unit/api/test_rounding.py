@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.checks.rounding import ROUNDING, Look, damped_look
+from shardwise.api.checks.proof import ROUNDING, Look, damped_look
 from shardwise.spec.job.keys import TrainSpec
 
 STEPS, RATE, NORM, TRAINED, TOLERANCE = 20, 1e-3, 0.5, 1_000_000, 1e-5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwise import api
-from shardwise.api.after.seen import memory_seen
+from shardwise.api.after.reporting import memory_seen
 from shardwise.spec.run import RunDirectory, write_json
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwise.data.prepare.build import Shard, ShardWriter, copy_tokens, gather, write_store
-from shardwise.data.prepare.command import prepare
+from shardwise.data.prepare.prepare import prepare
 from shardwise.data.store import PreparedData
 from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.tokens import Tokens

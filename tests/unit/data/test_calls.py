@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardwise.data.read.calls import FILLED, NO_ARGUMENTS
 from shardwise.data.read.formats import BY_NAME, Conversation, Pair, read_row
-from shardwise.data.read.messages import RowError
+from shardwise.data.read.messages import FILLED, NO_ARGUMENTS, RowError
 from shardwise.data.workers.render import Renderer
 from shardwise.data.workers.tokens import Rules, load_tokenizer
 from tests.unit.data.helpers import prepared, refused, write_jsonl

@@ -14,7 +14,7 @@ import pytest
 
 from shardwise.data.read.chunks import cut_file
 from shardwise.data.read.formats import BY_NAME, Conversation, read_row
-from shardwise.data.read.rows import Row, read_chunk
+from shardwise.data.read.rows import DataRow, read_chunk
 from shardwise.data.read.sources import Source, SourceFile, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job.data import SourceSpec
@@ -140,7 +140,7 @@ def test_calls_of_different_arguments_come_from_the_hub_as_the_file_has_them(tmp
     file = SourceFile(path=json.loads(done.stdout)["path"], label="hub", kind="parquet")
     (chunk,) = cut_file(file, index=0, chunk_bytes=1000).chunks
     for row, read in zip(rows, read_chunk(chunk), strict=True):
-        assert isinstance(read, Row)
+        assert isinstance(read, DataRow)
         example = read_row(BY_NAME["messages"], read.value, columnar=True)
         assert isinstance(example, Conversation)
         assert example.messages == row["messages"]

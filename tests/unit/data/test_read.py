@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardwise.data.read.chunks import cut_file
-from shardwise.data.read.rows import BadRow, Row, first_columns, read_chunk
+from shardwise.data.read.rows import BadRow, DataRow, first_columns, read_chunk
 from shardwise.data.read.sources import KINDS, SourceFile
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
 TABLES = st.lists(st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}), min_size=1, max_size=12)
 
 
-def read_all(path: Path, *, chunk_bytes: int = 1 << 20) -> tuple[list[Row | BadRow], list[tuple[int, str]]]:
+def read_all(path: Path, *, chunk_bytes: int = 1 << 20) -> tuple[list[DataRow | BadRow], list[tuple[int, str]]]:
     file = SourceFile(path=str(path), label=path.name, kind=KINDS[path.suffix])
     cut = cut_file(file, index=0, chunk_bytes=chunk_bytes)
     return [row for chunk in cut.chunks for row in read_chunk(chunk)], cut.problems
@@ -50,7 +50,7 @@ def test_rows_are_the_same_wherever_the_file_is_cut(tmp_path, suffix, write, row
     path.write_bytes(b"\xef\xbb\xbf" * mark + write(rows).encode())
     found, problems = read_all(path, chunk_bytes=chunk_bytes)
     assert problems == []
-    assert [row.value for row in found if isinstance(row, Row)] == rows
+    assert [row.value for row in found if isinstance(row, DataRow)] == rows
     assert found == read_all(path)[0], "line numbers too must not depend on the cut"
 
 
@@ -76,7 +76,7 @@ def test_lines_are_those_where_rows_begin(tmp_path, name, text, lines, chunk_byt
     rows, problems = read_all(tmp_path / name, chunk_bytes=chunk_bytes)
     assert problems == []
     assert [row.line for row in rows] == lines
-    assert all(isinstance(row, Row) and row.value["text"] in ("a", "b", "c", "two\nlines", "a, b") for row in rows)
+    assert all(isinstance(row, DataRow) and row.value["text"] in ("a", "b", "c", "two\nlines", "a, b") for row in rows)
 
 
 def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
@@ -88,7 +88,7 @@ def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
     assert [chunk.first_line for chunk in cut.chunks] == [1, 5, 9]
     assert first_columns(cut.chunks) == (1, ("messages", "id"))
     found = [row for chunk in cut.chunks for row in read_chunk(chunk)]
-    assert found == [Row(number + 1, row) for number, row in enumerate(rows)]
+    assert found == [DataRow(number + 1, row) for number, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -100,7 +100,7 @@ def test_arrow_is_read_by_record_batches_as_a_stream_or_a_file(tmp_path, stream)
         writer.write_table(table, max_chunksize=4)
     found, problems = read_all(path)
     assert problems == []
-    assert found == [Row(number + 1, row) for number, row in enumerate(rows)]
+    assert found == [DataRow(number + 1, row) for number, row in enumerate(rows)]
     cut = cut_file(SourceFile(path=str(path), label="rows.arrow", kind="arrow"), index=0, chunk_bytes=1)
     assert [chunk.first_line for chunk in cut.chunks] == [1, 5, 9]
     assert first_columns(cut.chunks) == (1, ("messages", "id"))

@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.data.read.formats import Conversation, conversation
 from shardwise.data.read.messages import RowError
-from shardwise.data.workers.lost import LEFT_OUT
+from shardwise.data.workers.said import LEFT_OUT
 from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
 from shardwise.spec.job.data import TrainOn
 from tests.unit.data import templates

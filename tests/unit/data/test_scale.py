@@ -16,7 +16,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 import shardwise.data.prepare.ingest
-from shardwise.data.prepare.command import prepare
+from shardwise.data.prepare.prepare import prepare
 from shardwise.spec.run import RunDirectory
 peak = lambda who: resource.getrusage(who).ru_maxrss
 before = peak(resource.RUSAGE_SELF)

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from shardwise.data.workers.render import Rendered
-from shardwise.data.workers.tokens import _trained_tokens, trained_tokens
-from shardwise.data.workers.widths import byte_widths, mask_by_widths
+from shardwise.data.workers.tokens import _trained_tokens, byte_widths, mask_by_widths, trained_tokens
 
 CORPUS = ["the cat sat on the mat and the dog", "é ü 日本語 🙂🙂 tschüß", "  spaces \t\n\n tabs"] * 10
 WORDS = ["the", "cat ", " ", "\n", "é", "e\u0301", "🙂", "日本", "<|im_end|>", "  \n\n", "ß", "ﬁ", "\t", "x"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from shardwise.api.after.exporting import TARGETS
 from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen
-from shardwise.interop.targets import TARGETS
 from shardwise.spec.plan.forecast import Plan
 from tests.unit.interop.conftest import refusal
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.errors import InputError, UnsupportedError, WorkerFailedError
 from shardwise.launch.failure import RankExit, first_cause, how_it_ended
-from shardwise.launch.processes.rank import STARTED
+from shardwise.launch.processes.command import STARTED
 from shardwise.spec.run import RunDirectory, write_json
 
 KILLED = [RankExit(rank=1, code=-9), RankExit(rank=0, code=-15)]

@@ -20,8 +20,9 @@ def test_one_process_has_no_address_whatever_another_group_had() -> None:
 
 
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 4, "4"), (2, 4, "1"), (8, 3, "2")])
-def test_the_cores_are_shared_by_the_processes(cores, processes, threads) -> None:
-    environment = worker_environment({}, processes=processes, kind="cpu", cores=cores)
+def test_the_cores_are_shared_by_the_processes(cores, processes, threads, monkeypatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    environment = worker_environment({}, processes=processes, kind="cpu")
     assert environment["OMP_NUM_THREADS"] == threads
 
 

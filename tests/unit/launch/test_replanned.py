@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shardwise import api
+from shardwise.api.runs.opening import replanned
 from shardwise.errors import RunDirectoryError
-from shardwise.launch.replanned import replanned
 from shardwise.spec.run import append_line, write_json
 
 BEFORE = {"first_step": 1, "hardware": "cpu:4", "world_size": 4}

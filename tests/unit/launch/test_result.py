@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import DamagedResultError, RunDirectoryError
-from shardwise.launch.final_files import has_result
-from shardwise.launch.run_folder import check_same_job
+from shardwise.launch.run_folder import check_same_job, has_result
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.result import HASHED_BYTES, result_fault
 from shardwise.spec.run import RunDirectory, append_line, write_json

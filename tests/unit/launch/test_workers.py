@@ -14,8 +14,8 @@ import pytest
 from shardwise.errors import InputError, RanOutOfMemoryError, WorkerFailedError
 from shardwise.launch.follow import FollowUpdate, Notice, Phase, StepMetrics
 from shardwise.launch.processes import workers
+from shardwise.launch.processes.command import STARTED
 from shardwise.launch.processes.process_tree import PROC
-from shardwise.launch.processes.rank import STARTED
 from shardwise.launch.processes.workers import run_workers
 from shardwise.launch.ranks import local_ranks
 from shardwise.spec.run import RunDirectory, write_json
@@ -23,6 +23,12 @@ from tests.marks import first
 from tests.unit.fakes import processes_of, wait_until
 
 pytestmark = pytest.mark.dist
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 1.0)
+
 
 LOOP = """
 listen()
@@ -85,7 +91,7 @@ if rank == 1:
 time.sleep(600)  # a rank that hangs in a collective and does not hear the signal
 """)
     with pytest.raises(WorkerFailedError) as caught:
-        run_workers(run, processes=2, module=module, grace_seconds=1.0)
+        run_workers(run, processes=2, module=module)
     ended = time.time()
     first, log = str(caught.value).splitlines()
     assert first == "rank 1 failed while training (step 17): ValueError: the loss is nan (loop.py:88)"
@@ -157,13 +163,13 @@ if not (run.root / "failed").exists():
 outcome("finished")
 """)
     updates: list[FollowUpdate] = []
-    run_workers(run, processes=2, module=module, max_restarts=1, grace_seconds=0.5, on_update=updates.append)
+    run_workers(run, processes=2, module=module, max_restarts=1, on_update=updates.append)
     (notice,) = [update.text for update in updates if isinstance(update, Notice)]
     assert notice.startswith("rank 1 failed while training (step 17): ValueError: the first time")
     assert notice.endswith("; all ranks are started again")
     (run.root / "failed").unlink()
     with pytest.raises(WorkerFailedError, match="the first time"):
-        run_workers(run, processes=2, module=module, grace_seconds=0.5)
+        run_workers(run, processes=2, module=module)
 
 
 def test_what_the_user_has_to_change_is_not_started_again(run, worker) -> None:

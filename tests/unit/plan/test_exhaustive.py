@@ -15,7 +15,7 @@ from shardwise.plan.search.goals import tie_of
 from shardwise.plan.search.layouts import layouts
 from shardwise.plan.search.question import Question, ask, work_on
 from shardwise.plan.search.search import Search, search_offloads
-from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.step import forecast_time
 from tests.unit.plan.asking import job, shape
 
 

@@ -9,7 +9,7 @@ from shardwise.catalog.models import find_model
 from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory.forecast import forecast_memory, holdings_of
 from shardwise.plan.rates import links
-from shardwise.plan.time.forecast import forecast_time
+from shardwise.plan.time.step import forecast_time
 from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, job, plan, work
 

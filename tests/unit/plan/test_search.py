@@ -4,7 +4,7 @@ import pytest
 
 from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import STRATEGIES
-from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.file import plan_from_json
 from tests.speed import quiet_seconds
 from tests.unit.plan.asking import plan
 
@@ -102,7 +102,7 @@ def test_what_is_asked_for_and_not_trained_is_forecast_and_says_so(model, text, 
     answer = plan(model, "8x H200", text)
     assert answer.best is not None
     assert all(any(sentence in said for said in c.not_trained) for c in answer.candidates)
-    assert Plan.from_json(answer.to_json()) == answer
+    assert plan_from_json(answer.to_json()) == answer
 
 
 def test_what_is_left_open_is_chosen_among_what_is_trained():
@@ -204,7 +204,7 @@ def test_a_stated_layout_that_no_number_of_gpus_makes_is_refused_with_the_reason
 @pytest.mark.parametrize("text", ["", "method: lora\n", "goal: cheapest\n", "data: {packing: true}\n"])
 def test_plans_survive_json_and_repeat_exactly(text):
     answer = plan("qwen2.5-0.5b", "2x RTX-4090", text)
-    assert Plan.from_json(answer.to_json()) == answer
+    assert plan_from_json(answer.to_json()) == answer
     assert plan("qwen2.5-0.5b", "2x RTX-4090", text) == answer
 
 

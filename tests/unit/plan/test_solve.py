@@ -16,6 +16,7 @@ from shardwise.plan.answer import make_plan
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import Plan
 from tests.unit.plan.asking import TINY, job, plan, shape
 
@@ -150,5 +151,5 @@ def test_a_question_without_an_answer_is_refused_with_a_sentence(key: str, keys:
 )
 def test_what_was_solved_survives_json(key: str, keys: dict[str, Any]):
     found = solved(key, hardware="2x L4", **keys)
-    assert Plan.from_json(found.to_json()) == found
+    assert plan_from_json(found.to_json()) == found
     assert found.solved.tried

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.plan.explain.strategies import what_it_does
+from shardwise.plan.explain.reasons import what_it_does
 from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, plan
 

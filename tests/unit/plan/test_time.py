@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.catalog.models import find_model
-from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends, walk
+from shardwise.plan.time.step import forecast_time
 from shardwise.spec.layout.axes import Layout, Schedule
 from tests.unit.plan.asking import execution, job, shape, work
 

@@ -1,6 +1,5 @@
 """The timeline, task by task, against the closed forms that forecasts are made of, and against what it must show."""
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -10,9 +9,9 @@ from hypothesis import strategies as st
 from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
-from shardwise.plan.time.forecast import forecast_time
 from shardwise.plan.time.passes import StageTime
-from shardwise.spec.plan.forecast import Plan
+from shardwise.plan.time.step import forecast_time
+from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.timeline import COMPUTING
 from tests.unit.plan.asking import plan, shape
 from tests.unit.plan.test_time import EVERY, FSDP, MP, made_of
@@ -104,7 +103,7 @@ def test_where_the_host_launches_too_slowly_a_gpu_is_drawn_waiting():
 
 def test_the_timeline_of_a_plan_read_back_is_that_of_its_chosen_candidate():
     made = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora")
-    again = Plan.from_json(json.loads(json.dumps(made.to_json())))
+    again = plan_from_json(made.to_json())
     drawn = timeline_of_plan(again)
     assert drawn == timeline_of_plan(made)
     assert drawn.strategy == made.best.execution.layout.strategy

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from shardwise.api.plans.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
+from shardwise.interop.accelerate import to_accelerate
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.targets import TARGETS
+from shardwise.interop.deepspeed import to_deepspeed
+from shardwise.interop.launchers import to_kubernetes, to_skypilot, to_slurm, to_torchrun
+from shardwise.interop.torchtitan import to_torchtitan
+from shardwise.interop.trl import to_trl
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Override, is_plan
 from shardwise.spec.run import write_text
+
+#: The first four start Shardwise; the others are for people who stay with their trainer.
+TARGETS: dict[str, Callable[[Chosen], Exported]] = {
+    "torchrun": to_torchrun,
+    "slurm": to_slurm,
+    "kubernetes": to_kubernetes,
+    "skypilot": to_skypilot,
+    "accelerate": to_accelerate,
+    "deepspeed": to_deepspeed,
+    "trl": to_trl,
+    "torchtitan": to_torchtitan,
+}
 
 
 def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()) -> Exported:

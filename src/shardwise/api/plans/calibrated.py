@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from shardwise.api.plans.gave_way import ranked
 from shardwise.catalog.calibration import Calibration, MeasuredRun, RunKind, calibration, note_run, noted_runs
 from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.errors import InputError
@@ -117,3 +117,23 @@ def _saying(made: Plan, said: tuple[str, ...]) -> Plan:
     candidates = list(made.candidates)
     candidates[made.chosen] = replace(candidates[made.chosen], reasons=(*candidates[made.chosen].reasons, *said))
     return replace(made, candidates=tuple(candidates))
+
+
+def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None, key: str) -> Plan:
+    """What is chosen first, then what fits, then what does not; what gave way, whose reason has that key, has its
+    sentence with both."""
+    others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
+    gave_way = [one.rejection for one in others if not one.fits and _key(one.reasons[0]) == key]
+    sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
+    decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [chosen.rejection]))}
+    return replace(
+        made,
+        candidates=(*([] if chosen is None else [replace(chosen, reasons=(*chosen.reasons, *sentences))]), *others),
+        chosen=None if chosen is None else 0,
+        rejected=(*gave_way, *(one for one in made.rejected if (one.strategy, one.layout) not in decided)),
+        advice=() if chosen is not None else (*sentences, *made.advice),
+    )
+
+
+def _key(reason: str) -> str:
+    return reason.row.key if isinstance(reason, Reason) else ""

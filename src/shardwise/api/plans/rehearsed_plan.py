@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.api.plans.gave_way import ranked
+from shardwise.api.plans.calibrated import ranked
 from shardwise.api.plans.planning import plan
 from shardwise.api.plans.rehearsing import eagerly, refusals, rehearse_candidate
 from shardwise.errors import HardwareError, UnsupportedError

@@ -7,7 +7,6 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 from shardwise.api.runs.opening import OnUpdate, Opening, Planned, Programs
 from shardwise.api.runs.training import TrainResult, asked, result
@@ -19,17 +18,15 @@ from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.torchrun import place_in_group
 from shardwise.launch.processes.workers import follow_ranks
-from shardwise.launch.ranks import node_ranks
+from shardwise.launch.ranks import local_ranks
 from shardwise.launch.requirements import check_present, check_trainable, share_of_nodes, training_cluster
 from shardwise.launch.run_folder import Before, taken_back_on_error
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override, Request
-from shardwise.spec.run import RunDirectory, read_json, write_json
+from shardwise.spec.run import RunDirectory, write_json
 
 _SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
-_SHARED_CACHE = "set SHARDWISE_CACHE to a folder on a disk that all nodes share"
-_SAME_MODEL = "put it there, at the same path"
 
 
 def train_on_nodes(
@@ -73,9 +70,9 @@ def _train_as_first(
                 return result(run, outcome="already_finished")
             opening.write()
             ranks = held.enter_context(
-                node_ranks(
+                local_ranks(
                     run,
-                    nodes,
+                    nodes=nodes,
                     processes=place.local_size,
                     kind=kind,
                     host=peers.address,
@@ -85,7 +82,6 @@ def _train_as_first(
                 )
             )
             opening.prepare(programs)
-            _check_inputs(run, request.job, peers)
         begin = {"kind": kind, "processes": place.local_size, "run": str(run.root.resolve())}
         peers.send({"begin": True, **begin})
         requests = held.enter_context(StopRequests())
@@ -118,9 +114,9 @@ def _train_as_other(
             peers.send(word_of(error))
             raise error
         ranks = held.enter_context(
-            node_ranks(
+            local_ranks(
                 run,
-                nodes,
+                nodes=nodes,
                 processes=place.local_size,
                 kind=cluster.gpu.kind,
                 host=peers.address,
@@ -151,14 +147,6 @@ def _check_shared(run: RunDirectory, peers: Peers) -> None:
     seen = run.logs / f"nodes-{uuid.uuid4().hex}.json"
     write_json(seen, {"seen": True})
     try:
-        peers.check_seen([seen], what="the run directory", remedy=_SHARED)
+        peers.check_seen(seen, what="the run directory", remedy=_SHARED)
     finally:
         seen.unlink(missing_ok=True)
-
-
-def _check_inputs(run: RunDirectory, job: Job, peers: Peers) -> None:
-    data = read_json(run.data) or {}
-    parts = [cast(dict[str, Any], data[name]) for name in ("train", "eval") if isinstance(data.get(name), dict)]
-    peers.check_seen([Path(part["folder"]) for part in parts], what="the prepared data", remedy=_SHARED_CACHE)
-    model = Path(job.model).expanduser()
-    peers.check_seen([model] if model.exists() else [], what="the model", remedy=_SAME_MODEL)

@@ -6,24 +6,33 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.planning import plan_for
 from shardwise.catalog.gpus import reserved_bytes
 from shardwise.errors import DoesNotFitError, Problem, UnsupportedError
-from shardwise.launch.disk import check_disk
-from shardwise.launch.final_files import has_result
+from shardwise.launch.disk_room import check_disk
+from shardwise.launch.run_folder import has_result
 from shardwise.launch.follow import Notice, Phase, StepMetrics, tell
 from shardwise.launch.lock import locked
 from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
 from shardwise.launch.processes.data_preparation import prepare_data
 from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.processes.workers import forget_last_launch
-from shardwise.launch.replanned import replanned
 from shardwise.launch.requirements import check_compiler, check_present, check_trainable, place_of, training_cluster
 from shardwise.launch.run_folder import check_same_job, found_before, known_data, run_of, write_start
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Request
 from shardwise.spec.run import RunDirectory
+
+
+
+from shardwise.errors import RunDirectoryError
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.run import RunDirectory, read_lines
+
+
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +43,7 @@ class Planned:
     run: RunDirectory
 
 
+Known = tuple[int | None, Lengths | None]
 Update = Planned | Phase | StepMetrics | Notice
 OnUpdate = Callable[[Update], None] | None
 
@@ -50,13 +60,14 @@ class Programs:
 
 @dataclass(kw_only=True)
 class Opening:
-    """A start that holds the run directory of its job. `plan`: what it is going to run; `lock`: a descriptor, for
-    ranks to inherit."""
+    """A start that holds the run directory of its job. `plan`: what it is going to run; `known`: what that was made
+    with, of the rows; `lock`: a descriptor, for ranks to inherit."""
 
     request: Request
     run: RunDirectory
     cluster: Cluster
     plan: Plan
+    known: Known
     lock: int
     on_update: OnUpdate
 
@@ -66,11 +77,14 @@ class Opening:
     ) -> Opening:
         """Accepts what is asked, and takes its folder until `held` ends. Raises as `accept` does; RunDirectoryError:
         another run holds the folder, or is in it."""
-        cluster, plan = accept(request, place=place)
+        known = known_rows(request)
+        cluster, plan = accept(request, place=place, known=known)
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
             check_same_job(run, request.job)
-        return cls(request=request, run=run, cluster=cluster, plan=plan, lock=lock, on_update=on_update)
+        return cls(
+            request=request, run=run, cluster=cluster, plan=plan, known=known, lock=lock, on_update=on_update
+        )
 
     @property
     def processes(self) -> int:
@@ -101,24 +115,30 @@ class Opening:
 
     def prepare(self, programs: Programs) -> None:
         """Prepares the data; the plan that the workers obey then knows how many rows there are."""
-        known_before = known_data(self.run)
         tell([Phase(name="preparing data", total_steps=None, detail={})], self.on_update)
         prepare_data(self.run, module=programs.preparation, quiet=programs.quiet)
-        if known_data(self.run) != known_before:
+        if (known := known_data(self.run)) != self.known:
             # Only now is it known how many steps there are, and how long the sequences are.
-            self.plan = plan_for(self.request, cluster=self.cluster, known=known_data(self.run))
+            self.plan = plan_for(self.request, cluster=self.cluster, known=known)
             self.write()
         if scarce := check_disk(self.request, self.run, self.plan):
             self.say(scarce)
 
 
-def accept(request: Request, *, place: Place | None) -> tuple[Cluster, Plan]:
+def known_rows(request: Request) -> Known:
+    """Training rows and their lengths, as the run there has prepared them, or as they were counted before."""
+    known = known_data(run_of(request.job))
+    counted = KnownData.of(request)
+    return known if known[0] is not None else (counted.num_rows, counted.lengths)
+
+
+def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Cluster, Plan]:
     """Everything that can be refused without touching a file."""
     require_torch()
     cluster = training_cluster(request, place=place)
     check_trainable(request, cluster=cluster)
     check_present(request, cluster)
-    chosen = plan_for(request, cluster=cluster, known=known_data(run_of(request.job)))
+    chosen = plan_for(request, cluster=cluster, known=known)
     if chosen.best is None:
         reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in chosen.rejected]
         where = chosen.hardware.get("name", "this machine")
@@ -147,3 +167,25 @@ def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
     if plan_for(request, cluster=free, known=known_data(run_of(request.job))).best is None:
         return []
     return ["it fits where others leave the GPU to it: end what holds its memory, or wait"]
+
+
+def replanned(run: RunDirectory, chosen: Plan, *, allowed: bool) -> str | None:
+    """A sentence where a run goes on from a checkpoint with another number of processes than it last trained with; None
+    elsewhere. Raises RunDirectoryError: it does so, and is not allowed to."""
+    before = next(reversed([*read_lines(run.starts)]), None)
+    checkpoints = run.checkpoints()
+    if before is None or not checkpoints or chosen.best is None:
+        return None
+    layout = chosen.best.execution.layout
+    if before.get("world_size") == layout.world_size:
+        return None
+    was, now = before.get("hardware", "other hardware"), chosen.hardware.get("name", "this machine")
+    came = f"the run in {run.root} was planned for {was} and comes back with {now}"
+    if not allowed:
+        raise RunDirectoryError(
+            f"{came}, and --no-replan is set; start it with {was} again, or leave --no-replan out to plan it again"
+        )
+    return (
+        f"{came}: it was planned again ({layout.strategy}, {layout.written}) and goes on from {checkpoints[0][1].name} "
+        "with the same global batch and the same samples"
+    )

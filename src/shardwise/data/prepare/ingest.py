@@ -15,7 +15,7 @@ from shardwise.catalog.processors import usable_cores
 from shardwise.data.prepare.build import Shard, copy_tokens, evaluation_rows, gather, preview, write_store
 from shardwise.data.prepare.cache import FileState, check_untouched
 from shardwise.data.prepare.ends import Ends, count_ends
-from shardwise.data.prepare.progress import progress
+from shardwise.data.prepare.told import progress
 from shardwise.data.read.chunks import Chunk, cut_file
 from shardwise.data.read.formats import FORMATS, Format, recognise, renamed, seen_columns
 from shardwise.data.read.messages import RowError

@@ -6,8 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.data.read.calls import FILLED, Row, RowError, parsed, tools_of, unfilled
-from shardwise.data.read.messages import SEEN, TEXT_ALONE, ChatMessage, messages_of, text_of
+from shardwise.data.read.messages import (
+    FILLED,
+    SEEN,
+    TEXT_ALONE,
+    ChatMessage,
+    Row,
+    RowError,
+    messages_of,
+    parsed,
+    text_of,
+    tools_of,
+    unfilled,
+)
 from shardwise.spec.job.data import RowFormat
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwise.catalog.hub import TOKENIZER_PATTERNS, repository_folder
 from shardwise.catalog.models import known_models
-from shardwise.data.prepare.progress import say
+from shardwise.data.prepare.told import say
 from shardwise.errors import DataError, said
 from shardwise.spec.job.data import SourceSpec
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from shardwise.data.read.calls import RowError
 from shardwise.data.read.formats import recognise
+from shardwise.data.read.messages import RowError
 from shardwise.data.read.sources import Kind
 from shardwise.units import GIB, MIB
 

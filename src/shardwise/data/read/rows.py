@@ -17,7 +17,7 @@ from shardwise.errors import said
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """One row: column name -> value. `line` is 1-based; in Parquet and Arrow it is the number of the row."""
 
     line: int
@@ -32,7 +32,7 @@ class BadRow:
     message: str
 
 
-def read_chunk(chunk: Chunk) -> Iterator[Row | BadRow]:
+def read_chunk(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     """The chunk's rows in order, never more than one batch of them in memory."""
     return _READERS[chunk.kind](chunk)
 
@@ -43,7 +43,7 @@ def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None
         if chunk.header:
             return 1, chunk.header
         for row in read_chunk(chunk):
-            if isinstance(row, Row):
+            if isinstance(row, DataRow):
                 return row.line, tuple(row.value)
     return None
 
@@ -64,9 +64,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
-def _row(line: int, value: Any) -> Row | BadRow:
+def _row(line: int, value: Any) -> DataRow | BadRow:
     if isinstance(value, dict):
-        return Row(line, value) if value else BadRow(line, "is an object without keys; expected a row's columns")
+        return DataRow(line, value) if value else BadRow(line, "is an object without keys; expected a row's columns")
     names = {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     found = names.get(type(value), "null")
     return BadRow(line, f'found {found}; expected one object per row, for example {{"text": "..."}}')
@@ -79,7 +79,7 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
             yield line, text
 
 
-def _parse_line(line: int, content: str) -> Row | BadRow:
+def _parse_line(line: int, content: str) -> DataRow | BadRow:
     try:
         return _row(line, _DECODER.decode(content))
     except json.JSONDecodeError as error:
@@ -88,13 +88,13 @@ def _parse_line(line: int, content: str) -> Row | BadRow:
         return BadRow(line, f"cannot be read: {nesting_or(error)}")
 
 
-def _read_text(chunk: Chunk) -> Iterator[Row | BadRow]:
+def _read_text(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     """A document a line, as the hub's `text` builder reads them; empty lines are none."""
     for line, text in _lines(chunk):
-        yield Row(line, {"text": text.removesuffix("\r")})
+        yield DataRow(line, {"text": text.removesuffix("\r")})
 
 
-def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
+def _read_array(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     text = _text(chunk)
     at, line = 0, chunk.first_line
     while at < len(text):
@@ -114,7 +114,7 @@ def _read_array(chunk: Chunk) -> Iterator[Row | BadRow]:
         at = following
 
 
-def _read_csv(chunk: Chunk) -> Iterator[Row | BadRow]:
+def _read_csv(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     csv.field_size_limit(MAX_ROW_BYTES)
     reader = csv.reader(_keep_ends(_text(chunk)), delimiter=DELIMITERS[chunk.kind], strict=True)
     line = chunk.first_line
@@ -133,15 +133,15 @@ def _keep_ends(text: str) -> Iterator[str]:
         start = end
 
 
-def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...]) -> Row | BadRow:
+def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...]) -> DataRow | BadRow:
     if len(cells) != len(header):
         return BadRow(line, f"has {len(cells)} cells; the header names {len(header)} columns ({', '.join(header)})")
     if tuple(cell.strip('\ufeff" ') for cell in cells) == header:
         return BadRow(line, "is the header again, as where files were put together; remove it")
-    return Row(line, dict(zip(header, cells, strict=True)))
+    return DataRow(line, dict(zip(header, cells, strict=True)))
 
 
-def _read_columnar(chunk: Chunk) -> Iterator[Row | BadRow]:
+def _read_columnar(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     import pyarrow as pa
 
     line = chunk.first_line
@@ -158,7 +158,7 @@ def _read_columnar(chunk: Chunk) -> Iterator[Row | BadRow]:
         yield BadRow(line, f"is damaged from here on: {said(error)}")
 
 
-def _columnar_row(line: int, index: int, columns: list[tuple[str, Any, bool]]) -> Row | BadRow:
+def _columnar_row(line: int, index: int, columns: list[tuple[str, Any, bool]]) -> DataRow | BadRow:
     value: dict[str, Any] = {}
     for name, column, has_maps in columns:
         try:
@@ -168,7 +168,7 @@ def _columnar_row(line: int, index: int, columns: list[tuple[str, Any, bool]]) -
             raise
         except Exception as error:  # noqa: BLE001 - a stranger's cell: each type's conversion has errors of its own
             return BadRow(line, f"{name} cannot be read: {said(error)}")
-    return Row(line, value)
+    return DataRow(line, value)
 
 
 def _objects(value: Any) -> Any:
@@ -189,7 +189,7 @@ def _text(chunk: Chunk) -> str:
         return file.read(chunk.stop - chunk.start).decode("utf-8", errors="surrogateescape")
 
 
-_READERS: dict[str, Callable[[Chunk], Iterator[Row | BadRow]]] = {
+_READERS: dict[str, Callable[[Chunk], Iterator[DataRow | BadRow]]] = {
     "jsonl": lambda chunk: (_parse_line(line, content) for line, content in _lines(chunk)),
     "json": _read_array,
     **dict.fromkeys(DELIMITERS, _read_csv),

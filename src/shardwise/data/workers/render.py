@@ -27,18 +27,22 @@ from typing import Any
 
 from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
 from shardwise.data.read.messages import RowError
-from shardwise.data.workers.lost import LEFT_OUT, UNREAD, complaint, lost_of, unwritten
 from shardwise.data.workers.ready import AS_IT_IS, ONE_END, Marks, marks_of
 from shardwise.data.workers.said import (
+    LEFT_OUT,
     REASONING,
+    UNREAD,
     Message,
     Place,
     calls_in,
+    complaint,
+    lost_of,
     mark,
     marked,
     replaced,
     said_in,
     shape_of,
+    unwritten,
     with_text_arguments,
 )
 from shardwise.data.workers.shapes import Shape, cut, points

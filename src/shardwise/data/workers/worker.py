@@ -23,7 +23,7 @@ from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
 from shardwise.data.read.formats import BY_NAME, Conversation, Format, read_row, renamed
 from shardwise.data.read.messages import RowError
-from shardwise.data.read.rows import BadRow, Row, read_chunk
+from shardwise.data.read.rows import BadRow, DataRow, read_chunk
 from shardwise.data.read.sources import COLUMNAR
 from shardwise.data.workers.pool import WorkerLimits, bound_memory, bound_next_batch
 from shardwise.data.workers.render import DEFAULT_TEMPLATE, Rendered, Renderer
@@ -100,7 +100,7 @@ class Worker:
         if batch:
             yield batch
 
-    def _render(self, row: Row | BadRow, form: Format, tally: Tally, *, columnar: bool) -> Rendered | None:
+    def _render(self, row: DataRow | BadRow, form: Format, tally: Tally, *, columnar: bool) -> Rendered | None:
         if isinstance(row, BadRow):
             tally.problem(row.line, row.message)
             return None

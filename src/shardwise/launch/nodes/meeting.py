@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from shardwise import __version__
 from shardwise.errors import InputError
-from shardwise.launch.nodes.link import Message, NodeConnection
-from shardwise.launch.nodes.peers import Peers, stop_if_asked, word_of
+from shardwise.launch.nodes.peers import Message, NodeConnection, Peers, stop_if_asked, word_of
 from shardwise.launch.processes.stop_requests import StopRequests
 
 #: torch's own choice.

@@ -2,16 +2,84 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError, StoppedError, WorkerFailedError
 from shardwise.launch.failure import RankExit
-from shardwise.launch.nodes.link import Message, NodeConnection
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.units import format_seconds
+
+#: The kernel asks this often whether the other machine is there, and gives up after ten minutes.
+_KEEP_ALIVE_SECONDS, _KEEP_ALIVE_COUNT = 5, 120
+
+#: Of Linux's `struct tcp_info`: milliseconds since the last acknowledgement came.
+_LAST_ACK = struct.Struct("=56xI")
+
+Message = dict[str, Any]
+
+
+class NodeConnection:
+    """The connection between two nodes' launchers, for lines of JSON. `node`, `name`: who is at the other end; `lost`:
+    it has broken, as it does when the other end ends, however it ends; `ended`: all ranks there have ended. Where a
+    cable is cut nothing breaks, but the kernel says for how long nothing has come."""
+
+    def __init__(self, connection: socket.socket, *, node: int = 0, name: str = "") -> None:
+        connection.setblocking(False)  # messages are short, and nothing is waited for
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", _KEEP_ALIVE_SECONDS), ("TCP_KEEPINTVL", _KEEP_ALIVE_SECONDS)):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEP_ALIVE_COUNT)
+        self.node, self.name = node, name
+        self.lost = self.ended = False
+        self._connection = connection
+        self._unread = b""
+
+    def __str__(self) -> str:
+        return f"node {self.node} ({self.name})" if self.name else f"node {self.node}"
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """This end's and the other's."""
+        return str(self._connection.getsockname()[0]), str(self._connection.getpeername()[0])
+
+    def send(self, message: Message) -> None:
+        """Sends; that the other end is gone is found by `receive`."""
+        with suppress(OSError):
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[Message]:
+        """What has come; nothing is waited for."""
+        try:
+            while not self.lost and (more := self._connection.recv(65536)):
+                self._unread += more
+            self.lost = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.lost = True
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def silent_seconds(self) -> float:
+        """For how long nothing has come from the other machine, not even its kernel's answers."""
+        try:
+            known = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
+        except OSError:
+            return 0.0
+        return _LAST_ACK.unpack(known)[0] / 1e3
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._connection.close()
+
 
 #: How long a file that one node has written may take to appear on another.
 SEEN_SECONDS = 15.0
@@ -109,25 +177,21 @@ class Peers:
                 return f"{how}: the network between is cut, or the machine hangs"
         return None
 
-    def check_seen(self, paths: Sequence[Path], *, what: str, remedy: str) -> None:
-        """Node 0: asks whether all others see files that this one sees. Raises RunDirectoryError: one does not;
-        WorkerFailedError: one is gone."""
-        self.send({"look": [str(path.resolve()) for path in paths]})
-        for link, answer in self.await_answers(seconds=2 * SEEN_SECONDS):
-            if answer["missing"]:
-                raise RunDirectoryError(f"{link} does not see {what} ({answer['missing'][0]}); {remedy}")
-
-    def await_answers(self, *, seconds: float) -> list[tuple[NodeConnection, Message]]:
-        """Node 0: an answer of each. Raises WorkerFailedError: one is gone, or does not answer."""
+    def check_seen(self, path: Path, *, what: str, remedy: str) -> None:
+        """Node 0: asks whether all others see a file that this one sees. Raises RunDirectoryError: one does not;
+        WorkerFailedError: one is gone, or does not answer."""
+        self.send({"look": str(path.resolve())})
+        seconds = 2 * SEEN_SECONDS
         deadline = time.monotonic() + seconds
         while len(self._answers) < len(self.links):
             self.look()
             if (blame := self.blame()) is not None or time.monotonic() > deadline:
                 raise WorkerFailedError(blame or f"a node has not answered for {seconds:g} s; start all of them again")
             time.sleep(_POLL_SECONDS)
-        answers, self._answers = self._answers, []
-        by_node = {link.node: link for link in self.links}
-        return [(by_node[answer["node"]], answer) for answer in answers]
+        unseeing = [link for link in self.links if {"node": link.node, "sees": False} in self._answers]
+        self._answers.clear()
+        if unseeing:
+            raise RunDirectoryError(f"{unseeing[0]} does not see {what} ({path.resolve()}); {remedy}")
 
     def await_begin(self) -> Message:
         """The other nodes: node 0's word to begin; answers its questions until then. Raises ShardwiseError: it has none
@@ -139,8 +203,7 @@ class Peers:
                     if "begin" in message:
                         return message
                     if "look" in message:
-                        missing = _missing([Path(path) for path in message["look"]])
-                        self.send({"node": self.node, "missing": missing})
+                        self.send({"node": self.node, "sees": _appears(Path(message["look"]))})
                 self._answers.clear()
                 if self.conclude():
                     return {"begin": False}
@@ -155,12 +218,12 @@ class Peers:
             link.close()
 
 
-def _missing(paths: Sequence[Path]) -> list[str]:
-    """Those that do not appear in time: a network's disk may show a new file late."""
+def _appears(path: Path) -> bool:
+    """Whether a file is seen in time: a network's disk may show a new one late."""
     deadline = time.monotonic() + SEEN_SECONDS
-    while (left := [str(path) for path in paths if not path.exists()]) and time.monotonic() < deadline:
+    while not (seen := path.exists()) and time.monotonic() < deadline:
         time.sleep(0.5)
-    return left
+    return seen
 
 
 def word_of(error: BaseException | None) -> Message:

@@ -1,4 +1,4 @@
-"""Runs what needs torch in a short child process: the shape of a model, and the difference of two results."""
+"""Runs what needs torch in a short child process: the shape of a model, a rehearsal, the difference of two results."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from shardwise.spec.model.shape import ModelShape
 
 #: Importing torch and building takes seconds; what takes longer is no model that is trained here.
 LIMIT_SECONDS = 300
+MODEL_SHAPE = "shardwise.programs.model_shape"
 
 
 class _HelperFailedError(Exception):
@@ -72,16 +73,14 @@ def _failed(module: str, code: int, *, printed: str) -> _HelperFailedError:
     return _HelperFailedError(lines[-1] if lines else f"{module} {how_it_ended(code)}")
 
 
-def built_shape(
-    data: dict[str, Any], *, file: str, limit: float = LIMIT_SECONDS, module: str = "shardwise.programs.model_shape"
-) -> ModelShape:
+def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
     """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: it cannot be
-    built within `limit` seconds, or there is something in it that is not understood."""
+    built within `LIMIT_SECONDS`, or there is something in it that is not understood."""
     unknown = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and building it"
     try:
-        answer = _output_of(module, text=json.dumps({"config": data, "file": file}), limit=limit)
+        answer = _output_of(MODEL_SHAPE, text=json.dumps({"config": data, "file": file}), limit=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise ModelError.at(file, f"{unknown} took more than {limit:g} s") from None
+        raise ModelError.at(file, f"{unknown} took more than {LIMIT_SECONDS:g} s") from None
     except _HelperFailedError as error:
         raise ModelError.at(file, f"{unknown} failed: {error}") from None
     if "shape" not in answer:

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError
-from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, visible_devices
-from shardwise.launch.processes.rank import rank_argv
+from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, rank_argv, visible_devices
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.begin import MEETING_SECONDS, SAID_AFTER_SECONDS, left_over
 from shardwise.spec.cluster import DeviceKind

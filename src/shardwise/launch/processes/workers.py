@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from shardwise.errors import WorkerFailedError
+from shardwise.launch.failure import conclude
 from shardwise.launch.follow import Follower, FollowUpdate, Notice, Phase, tell
 from shardwise.launch.nodes.peers import Peers
-from shardwise.launch.outcome import conclude
 from shardwise.launch.processes.command import WORKER, require_torch
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.ranks import Ranks, local_ranks
@@ -21,6 +21,8 @@ from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import RunDirectory
 
 POLL_SECONDS = 0.2
+#: How long ranks may live after one of the run has failed: they wait for it, and would do so for long.
+GRACE_SECONDS = 3.0
 
 
 def forget_last_launch(run: RunDirectory) -> None:
@@ -38,7 +40,6 @@ def run_workers(
     kind: DeviceKind = "cpu",
     module: str = WORKER,
     max_restarts: int = 0,
-    grace_seconds: float = 3.0,
     lock: int | None = None,
     waiting: Ranks | None = None,
     on_update: Callable[[FollowUpdate], None] | None = None,
@@ -49,7 +50,6 @@ def run_workers(
         kind: `cpu` hides the machine's GPUs from the workers.
         module: run as `python -m MODULE RUN_DIR` in each rank.
         max_restarts: how often all of them are started again after one failed, from the last checkpoint.
-        grace_seconds: how long the other ranks may live after one failed.
         lock: a descriptor that ranks shall hold open as long as they live.
         waiting: ranks that were started already; others are started where these are not as many as needed.
         on_update: called with each new phase and step.
@@ -65,14 +65,7 @@ def run_workers(
             fresh = local_ranks(run, processes=processes, kind=kind, module=module, lock=lock)
             with fresh if ready is None else nullcontext(ready) as ranks:
                 try:
-                    follow_ranks(
-                        run,
-                        ranks,
-                        processes=processes,
-                        requests=requests,
-                        grace_seconds=grace_seconds,
-                        on_update=on_update,
-                    )
+                    follow_ranks(run, ranks, processes=processes, requests=requests, on_update=on_update)
                 except WorkerFailedError as error:
                     if not restarts_left or requests.first is not None:
                         raise
@@ -96,7 +89,6 @@ def follow_ranks(
     *,
     processes: int,
     requests: StopRequests,
-    grace_seconds: float = 3.0,
     on_update: Callable[[FollowUpdate], None] | None = None,
     peers: Peers | None = None,
 ) -> None:
@@ -105,14 +97,13 @@ def follow_ranks(
     Args:
         ranks: those of this machine that this process has started.
         processes: ranks of the whole run.
-        grace_seconds: how long they may live after any rank failed.
         peers: the other machines; None where there are none, or something else looks after them.
 
     Raises:
         ShardwiseError: as `conclude` does; on another node than the first, as node 0 does.
     """
     peers = peers or Peers()
-    follower, grace = Follower(run), _Grace(run, seconds=grace_seconds)
+    follower, grace = Follower(run), _Grace(run)
     told = False
     try:
         ranks.begin()
@@ -146,14 +137,13 @@ def follow_ranks(
 
 
 class _Grace:
-    """The time that ranks have after one of the run has failed: they wait for it, and would do so for long."""
+    """The time that ranks have after one of the run has failed."""
 
-    def __init__(self, run: RunDirectory, *, seconds: float) -> None:
+    def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._seconds = seconds
         self._deadline: float | None = None
 
     def is_over(self, *, failed: bool) -> bool:
         if self._deadline is None and (failed or any(self._run.logs.glob("rank_*.failure.json"))):
-            self._deadline = time.monotonic() + self._seconds
+            self._deadline = time.monotonic() + GRACE_SECONDS
         return self._deadline is not None and time.monotonic() > self._deadline

@@ -1,4 +1,4 @@
-"""Gradients that FSDP reduces once a step (`Execution.reduce_once`): whole ones, in the type of the reduction, are
+"""Gradients that FSDP reduces once a step (`Execution.reduce_once`): unsharded ones, in the type of the reduction, are
 added up until the last micro-batch's backward, which reduces them unit by unit.
 
 What is alive when is read from torch 2.11's FSDP2 (`_fsdp_param_group.post_backward`, and in `_fsdp_param`
@@ -17,7 +17,7 @@ from shardwise.spec.layout.axes import stages_per_rank
 
 def turns(scene: Scene) -> Iterator[Scene]:
     """The scene of each backward that its flight may stand for. Of a rank with several stages, whose last backwards
-    come at different times, all gradients are taken to be whole throughout."""
+    come at different times, all gradients are taken to be unsharded throughout."""
     execution, flight = scene.work.execution, scene.flight
     if not execution.reduce_once or stages_per_rank(execution.layout.schedule) > 1:
         yield scene
@@ -32,23 +32,23 @@ def turns(scene: Scene) -> Iterator[Scene]:
 
 def kept_gradients(scene: Scene, *, passed: int) -> float:
     """Bytes of gradients once a backward has passed units of so many trained elements."""
-    whole = scene.part.inventory.trained_elements
+    every = scene.part.inventory.trained_elements
     match scene.turn:
         case "first":
             return passed * REDUCTION_BYTES
         case "last":
-            shards = scene.holding.gradients * passed / max(1, whole)
-            return (whole - passed) * REDUCTION_BYTES + shards
+            shards = scene.holding.gradients * passed / max(1, every)
+            return (every - passed) * REDUCTION_BYTES + shards
         case _:
-            return whole * REDUCTION_BYTES
+            return every * REDUCTION_BYTES
 
 
 def adds_in_place(scene: Scene) -> bool:
-    """Whether a weight's gradient is added to the whole one as soon as it is made, and waits for no other."""
+    """Whether a weight's gradient is added to the unsharded one as soon as it is made, and waits for no other."""
     return scene.turn in ("between", "last") and scene.work.types.compute == REDUCTION_BYTES
 
 
 def gathered_once(sent: MessageTime, work: Work) -> MessageTime:
-    """What is sent for the mean micro-batch where weights stay gathered, and gradients whole, until a step ends."""
+    """What is sent for the mean micro-batch where weights and gradients stay unsharded until a step ends."""
     micros = work.execution.gradient_accumulation_steps
     return MessageTime(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)

@@ -1,4 +1,4 @@
-"""FSDP2: weights that are gathered unit by unit, whole gradients that wait and leave, and the seconds of both."""
+"""FSDP2: weights that are gathered unit by unit, unsharded gradients that wait and leave, and the seconds of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTHING = Unit(tensors=())
 def unsharded_weights(
     scene: Scene, *, units: int, forward: bool = False, keeps: bool = True, before: bool = False, behind: int = 0
 ) -> float:
-    """Whole weights under sharding: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
+    """Unsharded weights: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
 
     Args:
         units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead of it.
@@ -44,12 +44,12 @@ def unsharded_weights(
     return root + block * min(ahead * work.unit_blocks, most)
 
 
-def reduce_scatter_buffers(scene: Scene, *, whole: int, behind: int, fresh: int = 0) -> float:
-    """So many elements of whole gradients, which wait in the compute type until all of their unit are there, and the
-    float32 buffer of the unit behind it; `fresh`: those of them that have just been made."""
+def reduce_scatter_buffers(scene: Scene, *, unsharded: int, behind: int, fresh: int = 0) -> float:
+    """So many elements of unsharded gradients, which wait in the compute type until all of their unit are there, and
+    the float32 buffer of the unit behind it; `fresh`: those of them that have just been made."""
     if not scene.work.sharded:
         return 0
-    waiting = fresh if adds_in_place(scene) else whole
+    waiting = fresh if adds_in_place(scene) else unsharded
     buffer = behind if scene.turn in (None, "last") else 0
     return waiting * scene.work.types.compute + buffer * REDUCTION_BYTES
 
@@ -64,13 +64,13 @@ def all_gather_input(scene: Scene) -> float:
     return blocks * (cast + block.gathered_bytes(work.types) * (not work.setting.cuda))
 
 
-def reduce_scatter_copy(scene: Scene, whole: int, *, freed: float = 0) -> float:
-    """So many elements of a unit's whole gradients as they are copied into the float32 buffer that is reduced, less the
-    unit's weights, which FSDP2 has freed by then (`post_backward`)."""
+def reduce_scatter_copy(scene: Scene, unsharded: int, *, freed: float = 0) -> float:
+    """So many elements of a unit's unsharded gradients as they are copied into the float32 buffer that is reduced, less
+    the unit's weights, which FSDP2 has freed by then (`post_backward`)."""
     work = scene.work
     if not work.sharded:
         return 0
-    made, buffer = whole * work.types.compute, whole * REDUCTION_BYTES
+    made, buffer = unsharded * work.types.compute, unsharded * REDUCTION_BYTES
     return (made + buffer if scene.turn is None else max(made, buffer)) - freed
 
 

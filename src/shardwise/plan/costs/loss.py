@@ -34,8 +34,8 @@ def made_head_gradient(scene: Scene) -> float:
     return scene.part.trained_head * scene.work.types.compute
 
 
-def whole_head_gradient(scene: Scene) -> float:
-    """Under sharding, a gradient waits whole, in the compute type, until all of its unit are there."""
+def unsharded_head_gradient(scene: Scene) -> float:
+    """Under sharding, an unsharded gradient waits, in the compute type, until all of its unit are there."""
     return made_head_gradient(scene) if scene.work.sharded else 0
 
 

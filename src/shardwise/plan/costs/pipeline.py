@@ -14,7 +14,7 @@ from shardwise.spec.layout.axes import Layout, stages_per_rank
 _MESSAGES = 3
 
 
-def of_a_pair(scene: Scene) -> Alive:
+def of_one_in_flight(scene: Scene) -> Alive:
     """What a stage keeps of one more micro-batch in flight, without what its head keeps."""
     blocks = len(scene.part.span)
     return {
@@ -36,8 +36,8 @@ def of_a_cut_backward(scene: Scene) -> Alive:
     return {"activations": left_by_cut_backward(scene)}
 
 
-def pairs_of_later_stages(scene: Scene) -> int:
-    """Of the pairs in flight beside the one at work on the first of several ranks: those of its later stage."""
+def in_flight_of_later_stages(scene: Scene) -> int:
+    """Of what is in flight beside the micro-batch at work on the first of several ranks: that of its later stage."""
     layout, micros = scene.work.execution.layout, scene.work.execution.gradient_accumulation_steps
     if not scene.part.is_first or stages_per_rank(layout.schedule) == 1 or layout.pp == 1:
         return 0
@@ -45,7 +45,7 @@ def pairs_of_later_stages(scene: Scene) -> int:
 
 
 def of_a_later_stage(scene: Scene) -> Alive:
-    """What such a pair keeps more than one of the first stage."""
+    """What such a one keeps more than one of the first stage."""
     return {"communication": 0 if _keeps_input_itself(scene.work) else head_input(scene)}
 
 
@@ -55,7 +55,7 @@ def left_by_cut_backward(scene: Scene) -> float:
 
 
 def messages(scene: Scene) -> float:
-    """Between pipeline stages: what came in and goes out of the pair at work, and what is under way."""
+    """Between pipeline stages: what was received and is sent for the micro-batch at work, and what is in flight."""
     layout = scene.work.execution.layout
     if layout.pp == 1:
         return 0

@@ -1,4 +1,4 @@
-"""Why the chosen execution is as it is, in sentences, and what its costs are counted at."""
+"""Why the chosen execution is as it is, in sentences: what its strategy does, and what its costs are counted at."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from math import prod
 
 from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
-from shardwise.plan.explain.compiling import why_compiled
-from shardwise.plan.explain.lengths import worth_parts
-from shardwise.plan.explain.strategies import what_it_does
+from shardwise.plan.explain.worth import why_compiled, worth_parts
 from shardwise.plan.search import BETTER, Search, bytes_beyond_host, ratio, tie_of, work_on
 from shardwise.plan.time import masked_share
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
 from shardwise.spec.layout.axes import STRATEGIES
-from shardwise.spec.plan.forecast import Candidate
+from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.trained import not_trained_under
@@ -234,3 +233,51 @@ def _kind_of(gpu: Gpu) -> str:
     return (
         "the one price known for" if price.providers == 1 else f"the median of {price.providers} providers' prices for"
     )
+
+
+_ONE_AT_A_TIME = "layers lie on different GPUs, in stages of which one works at a time"
+
+#: What a strategy does, for the reasons of a choice.
+_DOES = {
+    "single": "everything fits on one GPU",
+    "ddp": "copies of the model work on different samples, and their gradients are added up",
+    "zero1": "optimizer states are sharded; gradients are added up as whole ones, and new weights handed round",
+    "zero2": "optimizer states and gradients are sharded; weights gathered for a forward stay for its backward",
+    "fsdp": "weights, gradients and optimizer states are sharded; weights are gathered as they are used",
+    "hsdp": "sharded inside groups of GPUs, and replicated between the groups",
+    "mp": _ONE_AT_A_TIME,
+    "pp": "layers lie on different GPUs, in stages that work on different micro-batches at once",
+    "tp": "each GPU has a slice of each matrix",
+    "cp": "each GPU has two parts of each sequence, and gathers the keys and values of all",
+    "ep": "experts lie on different GPUs, and tokens travel to them and back",
+}
+
+#: Of those that are the whole strategy: nothing else travels.
+_ALONE = {"ddp": "a whole copy fits on every GPU, so only gradients travel"}
+
+#: The same where they would say too much, as something lies in the host's memory.
+_ALONE_WITH_HOST = {
+    "single": "one GPU is enough, with the host's memory beside it",
+    "ddp": "each GPU works on its own, with the host's memory beside it, so only gradients travel between GPUs",
+}
+
+#: Where a backward is cut in two, and what it gathers and makes waits for the end of a step.
+_POSTPONED = {"zero2": "optimizer states are sharded; gathered weights and whole gradients stay until a step ends"}
+
+
+def what_it_does(execution: Execution) -> str:
+    """What each part of the strategy does here."""
+    parts = execution.layout.strategy.split(" x ")
+    does = dict(_DOES)
+    if len(parts) == 1:
+        does |= _ALONE_WITH_HOST if execution.optimizer_on_host else _ALONE
+    if execution.postpones_reduction:
+        does |= _POSTPONED
+    if execution.gradient_accumulation_steps == 1:
+        does["pp"] = _ONE_AT_A_TIME
+    return "; ".join(f"{name}: {does[name]}" for name in parts)
+
+
+def main_reason(plan: Plan) -> str:
+    """Why it is this layout, or what would fit instead; empty where nothing is said of it."""
+    return next(iter(plan.advice), "") if plan.best is None else what_it_does(plan.best.execution)

@@ -1,5 +1,5 @@
 """A block's backward, in the moments of it that may be the fullest. What is saved is freed on the way, so that a weight
-made to be used, the gradients inside the MLP and whole ones that are reduced do not add up."""
+made to be used, the gradients inside the MLP and unsharded ones that are reduced do not add up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
     work, others = scene.work, _of_other_blocks(scene)
     casts = weight_casts(scene, blocks=1)
     begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)
-    before = reduce_scatter_buffers(scene, whole=others, behind=behind)
+    before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
     for moment in work.of_block.moments:
         kept = 0 if work.sharded or scene.whole else (moment.made - moment.fresh) * work.types.trainable
@@ -34,7 +34,7 @@ def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
             "activations": work.tokens * moment.alive + moment.once + shared(scene),
             "temporary": casts + fresh_gradient(work, moment.fresh),
             "communication": reduce_scatter_buffers(
-                scene, whole=others + moment.made, behind=behind, fresh=moment.fresh
+                scene, unsharded=others + moment.made, behind=behind, fresh=moment.fresh
             ),
             "gradients": kept,
         }
@@ -52,20 +52,20 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     without = saved - work.tokens * work.of_block.saved_by_mlp
     inside = begun if later else without
     others, of_mlp = _of_other_blocks(scene), _trained_of_mlp(scene)[1]
-    before = reduce_scatter_buffers(scene, whole=others, behind=behind)
+    before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
     yield {"activations": inside + work.tokens * work.of_block.fused_mlp, "temporary": casts, "communication": before}
     yield {
         "activations": without + work.tokens * work.of_block.compiled_attention,
         "temporary": casts - _cast(work, of_mlp) + _made(work, of_mlp),
-        "communication": reduce_scatter_buffers(scene, whole=others + of_mlp, behind=behind, fresh=of_mlp),
+        "communication": reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp),
     }
     # Where rows are few, inductor puts gradients off until the last kernel, which casts all of them.
     own = scene.part.inventory.block.trained_elements
     end = _end(scene) | {"temporary": _cast(work, own) + _made(work, own)}
     yield end
     yield end | {
-        "communication": reduce_scatter_buffers(scene, whole=_of_other_blocks(scene) + own, behind=behind, fresh=own)
+        "communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own),
     }
 
 
@@ -84,7 +84,7 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     tokens, casts, others = work.tokens, weight_casts(scene, blocks=1), _of_other_blocks(scene)
     last, all_of_mlp = _trained_of_mlp(scene)
     stream, product, inside = of.gradients
-    saved, before = of_one_block(scene), reduce_scatter_buffers(scene, whole=others, behind=behind)
+    saved, before = of_one_block(scene), reduce_scatter_buffers(scene, unsharded=others, behind=behind)
     # A block that is computed again has not been yet, as the next one's weights arrive.
     begun = saved if work.execution.recompute == "none" else tokens * (of.saved + stream) + shared(scene)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
@@ -92,14 +92,14 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     end = tokens * max(of.norm_backward, of.routed[1], of.again_at_adapter)
     yield {"activations": saved + end, "temporary": casts + computed, "communication": before}
     made = of.computed_weights + of.remade_backward
-    with_last = reduce_scatter_buffers(scene, whole=others + last, behind=behind, fresh=last)
+    with_last = reduce_scatter_buffers(scene, unsharded=others + last, behind=behind, fresh=last)
     yield {
         "activations": saved + tokens * product,
         "temporary": casts + fresh_gradient(work, last) + made,
         "communication": with_last,
     }
     # The last of the MLP's gradients is made: what it saved is gone.
-    of_mlp = reduce_scatter_buffers(scene, whole=others + all_of_mlp, behind=behind, fresh=largest)
+    of_mlp = reduce_scatter_buffers(scene, unsharded=others + all_of_mlp, behind=behind, fresh=largest)
     yield {
         "activations": saved + tokens * (of.mlp_begins - of.saved_by_mlp),
         "temporary": casts + fresh_gradient(work, largest) + made,
@@ -127,7 +127,7 @@ def _end(scene: Scene) -> Alive:
 
 
 def _of_other_blocks(scene: Scene) -> int:
-    """Elements of whole gradients of the other blocks of its unit, which wait for those of the block."""
+    """Elements of unsharded gradients of the other blocks of its unit, which wait for those of the block."""
     return (scene.work.unit_blocks - 1) * scene.part.inventory.block.trained_elements
 
 

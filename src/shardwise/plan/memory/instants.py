@@ -21,17 +21,17 @@ from shardwise.plan.costs.loss import (
     in_loss,
     made_head_gradient,
     saved_by_head,
-    whole_head_gradient,
+    unsharded_head_gradient,
 )
 from shardwise.plan.costs.optimizer import step_temporaries
 from shardwise.plan.costs.pipeline import (
+    in_flight_of_later_stages,
     left_by_cut_backward,
     messages,
     of_a_cut_backward,
     of_a_head,
     of_a_later_stage,
-    of_a_pair,
-    pairs_of_later_stages,
+    of_one_in_flight,
     recv_grad,
 )
 from shardwise.plan.costs.zero1 import all_gather_buffer
@@ -40,7 +40,7 @@ from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree, wo
 
 #: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
 #: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the
-#: buckets of data parallelism, which stay between steps. Up to "last" they are told apart where whole ones are kept.
+#: buckets of data parallelism, which stay between steps. Up to "last" they are told apart where they stay unsharded.
 Gradients = Literal["earlier", "head", "last", "later", "every", "all", "buckets"]
 #: Of a token: its id, label, position and two indices of trained positions, each an int64.
 INPUT_BYTES = 5 * 8
@@ -79,7 +79,7 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
 
 
 def gradient_bytes(scene: Scene, which: Gradients) -> float:
-    """Bytes of the gradients that exist; whole ones in the type in which they are reduced."""
+    """Bytes of the gradients that exist; unsharded ones in the type in which they are reduced."""
     work, holding = scene.work, scene.holding
     if which == "buckets":
         return bucket_bytes(scene)
@@ -133,10 +133,10 @@ def _during(scene: Scene) -> Alive:
     others = scene if scene.beside is None else replace(scene, work=scene.beside)
     waiting = max(0, scene.flight.cut - 1)
     for count, of_one in (
-        (scene.flight.pairs - 1, of_a_pair),
+        (scene.flight.pairs - 1, of_one_in_flight),
         (scene.flight.heads - 1, of_a_head),
         (waiting, of_a_cut_backward),
-        (pairs_of_later_stages(others), of_a_later_stage),
+        (in_flight_of_later_stages(others), of_a_later_stage),
     ):
         if count:
             for part, kept in of_one(others).items():
@@ -196,7 +196,7 @@ def _backward_of_loss(scene: Scene) -> Alive:
         "activations": saved_by_all(scene) + head_input(scene),
         "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
         "temporary": kept_casts(scene, blocks=len(part.span)),
-        "communication": unsharded_weights(scene, units=0, behind=1) + whole_head_gradient(scene),
+        "communication": unsharded_weights(scene, units=0, behind=1) + unsharded_head_gradient(scene),
     }
 
 
@@ -254,7 +254,7 @@ def _backward_of_block(scene: Scene, *, behind: int) -> Alive:
     alive["gradients"] = alive.get("gradients", 0) + head
     # A tied head's waits for that of the embedding.
     waits = scene.part.inventory.tied and (scene.part.is_first or not adds_in_place(scene))
-    alive["communication"] += whole_head_gradient(scene) if waits else 0
+    alive["communication"] += unsharded_head_gradient(scene) if waits else 0
     return alive
 
 

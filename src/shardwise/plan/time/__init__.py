@@ -2,10 +2,16 @@
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 
-from shardwise.plan.time.bounds import ROUNDED, least_seconds_of
-from shardwise.plan.time.endings import Ending, endings_of
-from shardwise.plan.time.forecast import forecast_time, num_steps
-from shardwise.plan.time.passes import StageTime
+from shardwise.plan.time.passes import Ending, StageTime, endings_of
 from shardwise.plan.time.pieces import Pieces, masked_share, pieces_of, ran_by
 from shardwise.plan.time.pipeline import walk
-from shardwise.plan.time.step import host_seconds, stage_seconds, stages_of, step_of
+from shardwise.plan.time.step import (
+    ROUNDED,
+    forecast_time,
+    host_seconds,
+    least_seconds_of,
+    num_steps,
+    stage_seconds,
+    stages_of,
+    step_of,
+)

@@ -1,4 +1,4 @@
-"""One optimizer step: every pipeline rank's passes, and what follows the last backward. Ranks on other axes are
+"""One optimizer step, every pipeline rank's passes and what follows them; and the whole run. Ranks on other axes are
 alike."""
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.costs.ddp import reduced_messages
 from shardwise.plan.costs.deferred_reduction import gathered_once
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
-from shardwise.plan.costs.piece import RankTime
+from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.rates import group_of
-from shardwise.plan.time.endings import endings_of
-from shardwise.plan.time.passes import StageTime, stage_of
+from shardwise.plan.time.passes import StageTime, endings_of, stage_of
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
 from shardwise.plan.work import Work, blocks_of_stages, outer_of_stage
+from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.layout.axes import AXES
+from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.plan.forecast import TimeForecast
 
 #: Of a loss and of a norm.
 FLOAT64_BYTES = 8
@@ -102,3 +104,57 @@ def host_seconds(work: Work) -> float:
     if work.cluster.gpu.kind == "cpu":
         return 2 * group_of(work.cluster, work.execution.layout, *AXES).all_reduce(FLOAT64_BYTES)
     return HOST_SECONDS_PER_STEP
+
+
+def forecast_time(
+    work: Work, *, num_rows: int | None = None, pieces: Pieces | None = None, filled: float = 1.0
+) -> TimeForecast:
+    """Step time, throughput and utilisations of an execution; the whole run's where the number of rows is known.
+    `pieces` of its micro-batch, where they are known; `filled`: the share of its tokens that are no padding, which a
+    run's throughput and MFU count alone. Utilisations are means over ranks: under naive model parallel on
+    four GPUs, a quarter at most."""
+    step = step_of(work, pieces)
+    job, gpus = work.job, work.execution.layout.world_size
+    tokens = filled * job.train.global_batch_size * job.data.max_length
+    flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
+    steps = num_steps(job.train, num_rows=num_rows)
+    return TimeForecast(
+        step_seconds=step.seconds,
+        tokens_per_second=tokens / step.seconds,
+        mfu=min(1.0, flops / (step.seconds * gpus * device_of(work).peak)),
+        gpu_utilization=min(1.0, step.busy / step.seconds),
+        compute_utilization=min(1.0, step.computing / step.seconds),
+        total_seconds=None if steps is None else steps * step.seconds,
+    )
+
+
+def num_steps(train: TrainSpec, *, num_rows: int | None) -> int | None:
+    """Optimizer steps of the whole run: `max_steps`, or the epochs over the rows; None where neither is known."""
+    if train.max_steps is None and num_rows is None:
+        return None
+    return train.num_steps(-(-(num_rows or 0) // train.global_batch_size))
+
+
+#: Sums in another order may differ in their last digits.
+ROUNDED = 1 - 1e-9
+
+
+def least_seconds_of(work: Work, pieces: Pieces) -> float:
+    """Of a pipeline's step, at the least: a rank waits until its first micro-batch has come through the stages before
+    it and computes all its own, and the last gradient goes back through these; then its optimizer steps."""
+    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+    stages = stages_of(work, pieces)
+    seconds = {stage: (stage.forward_pass().seconds, stage.backward_pass().seconds) for stage in set(stages)}
+    each = {stage: micros * (forward + backward) for stage, (forward, backward) in seconds.items()}
+    ahead = min(forward for forward, _ in seconds.values())
+    cut = layout.schedule == "zero_bubble"
+    back = min(backward - cut * stage.blocks * stage.weights for stage, (_, backward) in seconds.items())
+    least = 0.0
+    for rank in range(layout.pp):
+        own = stages[rank :: layout.pp]
+        busy = sum(each[stage] for stage in own)
+        later = rank * back
+        if cut:  # weights' gradients may be made while the last gradient goes back
+            later = max(0.0, later - micros * sum(stage.blocks * stage.weights for stage in own))
+        least = max(least, rank * ahead + busy + later)
+    return ROUNDED * (least + min(ending.seconds for ending in endings_of(work)))

@@ -63,12 +63,15 @@ class Chart:
     notes: tuple[str, ...] = ()
 
 
-def ticks_of(high: float, write: Callable[[float], str], *, most: int = 6) -> tuple[tuple[float, str], ...]:
+_MOST_TICKS = 6
+
+
+def ticks_of(high: float, write: Callable[[float], str]) -> tuple[tuple[float, str], ...]:
     """Round values from 0 to `high`, 1, 2 or 5 times a power of ten apart, with their positions in percent."""
     if not high > 0:
         return ()
-    power = 10.0 ** math.floor(math.log10(high / most))
-    step = next(factor * power for factor in (1, 2, 5, 10) if high / (factor * power) <= most)
+    power = 10.0 ** math.floor(math.log10(high / _MOST_TICKS))
+    step = next(factor * power for factor in (1, 2, 5, 10) if high / (factor * power) <= _MOST_TICKS)
     return tuple((100 * index * step / high, write(index * step)) for index in range(int(high / step + 1e-9) + 1))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, cast, get_args
+from dataclasses import fields, is_dataclass
+from typing import Any, cast, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
 from shardwise.errors import Problem, quoted
 from shardwise.spec.job.keys import Job
-from shardwise.spec.job.other_tools import FROM_OTHER_TOOLS
 from shardwise.spec.job.places import Key, Places
 
 #: What a sentence has between what was found, what is expected, and the nearest of it.
@@ -20,7 +20,7 @@ _MAX_NAMES = 8
 
 
 def problems_in(
-    data: dict[str, Any], error: ValidationError, *, root: type[BaseModel], places: Places | None
+    data: dict[str, Any], error: ValidationError, *, root: type[Any], places: Places | None
 ) -> list[Problem]:
     """One problem per invalid key. `data`: what was validated; `root`: the model it was validated as; `places`: where
     each key was written, if anywhere."""
@@ -79,7 +79,7 @@ _EXPECTATIONS = {
 }
 
 
-def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
+def _sentence(detail: Any, path: Key, root: type[Any]) -> str:
     """One pydantic error as a sentence."""
     key = ".".join(str(part) for part in path) or "the job"
     found: Any = detail.get("input")
@@ -88,10 +88,10 @@ def _sentence(detail: Any, path: Key, root: type[BaseModel]) -> str:
     if instead := FROM_OTHER_TOOLS.get(f"{last}: {found}".lower()):
         return f"{key} is {quoted(found)}; {instead}"
     match detail["type"]:
-        case "extra_forbidden" | "invalid_key":
+        case "extra_forbidden" | "unexpected_keyword_argument" | "invalid_key":
             return f"unknown key {quoted(key)}{_nearest_key(root, path)}"
         case "missing":
-            hint = _MODEL_HINT if key == "model" and not _keys_at(root, path) else ""
+            hint = _MODEL_HINT if key == "model" and root is Job else ""
             return f"the key {quoted(key)} is missing{hint}"
         case "value_error":
             sentence = str(context.get("error", detail["msg"]))
@@ -136,24 +136,33 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _keys_at(root: type[BaseModel], path: Key) -> list[str]:
+def _keys_at(root: type[Any], path: Key) -> list[str]:
     """The valid keys of the mapping at a path; none where no mapping stands there."""
-    model: type[BaseModel] | None = root
+    keys = _keys_of(root)
     for name in (part for part in path if isinstance(part, str)):
-        field = model.model_fields.get(name) if model else None
-        model = next(_models_in(field.annotation), None) if field else None
-    return list(model.model_fields) if model else []
+        below = (_keys_of(kind) for kind in _types_in(keys.get(name)))
+        keys = next((found for found in below if found), dict[str, Any]())
+    return list(keys)
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The mappings that a field's type allows, also inside a union or a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
+def _keys_of(kind: Any) -> dict[str, Any]:
+    """The keys of a mapping and what each may hold; none of what is no mapping."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        return {field.name: hints[field.name] for field in fields(kind)}
+    return {}
+
+
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """A field's type, and those inside it: of a union or a list."""
+    yield annotation
     for part in get_args(annotation):
-        yield from _models_in(part)
+        yield from _types_in(part)
 
 
-def _nearest_key(root: type[BaseModel], path: Key) -> str:
+def _nearest_key(root: type[Any], path: Key) -> str:
     name = str(path[-1])
     if name in FROM_OTHER_TOOLS:
         return f"; {FROM_OTHER_TOOLS[name]}"
@@ -173,3 +182,34 @@ def _nearest_value(found: Any, expected: str) -> str:
     choices = expected.replace(" or ", ", ").split(", ")
     near = difflib.get_close_matches(str(found), choices, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+_BATCH = "write train.global_batch_size (train.micro_batch_size is what one GPU takes at once)"
+
+#: A key, or a key and its value -> the end of the sentence that refuses it. docs/howto/migrate.md has the same as a
+#: table.
+FROM_OTHER_TOOLS: dict[str, str] = {
+    "bf16": "write train.precision: mixed (or bf16)",
+    "fp16": "write train.precision: fp16",
+    **dict.fromkeys(("per_device_train_batch_size", "train_batch_size", "batch_size"), _BATCH),
+    **dict.fromkeys(("max_seq_length", "max_seq_len", "sequence_len"), "write data.max_length"),
+    **dict.fromkeys(("dataset", "datasets", "dataset_name"), "write data.path"),
+    **dict.fromkeys(("num_epochs", "epochs"), "write train.num_train_epochs"),
+    **dict.fromkeys(("base_model", "model_name_or_path"), "write model"),
+    **dict.fromkeys(("optimizer: adamw_torch", "optimizer: adamw_torch_fused"), "write adamw"),
+    **dict.fromkeys(("zero3", "layout: zero3"), "ZeRO-3 is fsdp here"),
+    "gradient_accumulation_steps": "it follows from train.global_batch_size and train.micro_batch_size",
+    "train_micro_batch_size_per_gpu": "write train.micro_batch_size",
+    "gradient_clipping": "write train.max_grad_norm",
+    "gradient_checkpointing: true": "write full",
+    "gradient_checkpointing: false": "write none",
+    "gradient_checkpointing: unsloth": "write offloaded",
+    "activation_offloading": "write train.gradient_checkpointing: offloaded, or selective_offloaded",
+    "lr": "write train.learning_rate",
+    "optim": "write train.optimizer",
+    "r": "write lora.r",
+    "lora_r": "write lora.r",
+    "lora_target_modules": "write lora.target_modules",
+    "assistant_only_loss": "write data.train_on: assistant",
+    "load_in_4bit": "write method: qlora",
+}

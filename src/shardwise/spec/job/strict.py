@@ -30,10 +30,13 @@ def changed_keys(keys: BaseModel) -> set[str]:
 
 #: Of what nothing executes, such as the most of plan.json: a later version may have added keys.
 OPEN = ConfigDict(extra="ignore", strict=True)
+#: Of what is executed: a key that is not known is a mistake.
+EXACT = ConfigDict(extra="forbid", strict=True)
 
 
 @cache
-def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+def adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    """What makes such a dataclass of JSON."""
     return TypeAdapter(cls)
 
 
@@ -41,6 +44,6 @@ def from_plain(cls: type[T], data: Any) -> T:
     """A dataclass, with those inside it, from what `dataclasses.asdict` and JSON made of it; unknown keys are ignored.
     Raises TypeError: the data is not such a dataclass."""
     try:
-        return _adapter(cls).validate_json(json.dumps(data))
+        return adapter(cls).validate_json(json.dumps(data))
     except ValidationError as error:
         raise TypeError(str(error)) from None

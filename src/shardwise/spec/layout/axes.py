@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from shardwise.spec.job.strict import Whole
+
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"]
 
 #: From the outermost axis (neighbours are far apart) to the innermost (neighbours share a node): the axes that talk
@@ -70,17 +72,17 @@ class Layout:
         prefetch: units that are gathered ahead of the one at work; 1 is FSDP2's own.
     """
 
-    dp_replicate: int = 1
-    dp_shard: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
+    dp_replicate: Whole = 1
+    dp_shard: Whole = 1
+    tp: Whole = 1
+    pp: Whole = 1
+    cp: Whole = 1
+    ep: Whole = 1
     zero_stage: Literal[1, 2, 3] = 3
     reshard_after_forward: bool = True
     schedule: Schedule = "1f1b"
     min_num_params: int = 0
-    prefetch: int = 1
+    prefetch: Whole = 1
 
     def __post_init__(self) -> None:
         for axis in (*AXES, "ep"):

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
+from shardwise.spec.job.strict import Whole
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
 from shardwise.units import MIB
@@ -75,8 +76,8 @@ class Execution:
     """
 
     layout: Layout
-    micro_batch_size: int
-    gradient_accumulation_steps: int
+    micro_batch_size: Whole
+    gradient_accumulation_steps: Whole
     gradient_checkpointing: Checkpointing = "none"
     offload: Offload = "none"
     precision: Precision = "mixed"

@@ -6,19 +6,19 @@ added, never renamed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from shardwise.spec.data_facts import DataFacts
-from shardwise.spec.job.strict import OPEN, from_plain
+from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.disk import Disk
-from shardwise.spec.plan.found import FoundBatch
-from shardwise.spec.plan.offers import Offers
-from shardwise.spec.plan.solved import Solved
+from shardwise.spec.plan.found import FoundBatch, Solved
+from shardwise.spec.plan.offers import Offers, format_dollars
+from shardwise.units import format_count, format_seconds
 
 VERSION = 1
 
@@ -115,6 +115,8 @@ class Candidate:
         not_trained: what of it this version plans but does not train, as sentences; empty where it trains all of it.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = EXACT
+
     execution: Execution
     fits: bool
     memory: MemoryForecast
@@ -134,10 +136,18 @@ class Candidate:
         del forecast["execution"]
         return {**self.execution.to_json(), **forecast}
 
+    @property
+    def rejection(self) -> Rejection:
+        """Why it is not taken, which its reasons say."""
+        layout = self.execution.layout
+        return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(self.reasons))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
     """A way of spreading the work that was not taken, and the sentence that says why."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     strategy: str
     layout: Layout
@@ -160,11 +170,13 @@ class Plan:
         data_notes: what is to be said of them, as sentences.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
+
     job: dict[str, Any]
     hardware: dict[str, Any]
     model: dict[str, Any]
     candidates: tuple[Candidate, ...]
-    chosen: int | None
+    chosen: Annotated[int, Field(ge=0)] | None
     rejected: tuple[Rejection, ...] = field(default=())
     advice: tuple[str, ...] = ()
     solved: Solved | None = None
@@ -191,11 +203,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
-        solved = {} if self.solved is None else {"solved": asdict(self.solved)}
+        parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
         offers = {} if self.offers is None else self.offers.to_json()
-        found = {} if self.found_batch is None else {"found_batch": asdict(self.found_batch)}
-        disk = {} if self.disk is None else {"disk": asdict(self.disk)}
-        data = {} if self.data is None else {"data": asdict(self.data)}
         notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}
         return {
             "version": VERSION,
@@ -206,17 +215,32 @@ class Plan:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "rejected": [asdict(rejection) for rejection in self.rejected],
             "advice": list(self.advice),
-            **solved,
+            **{name: asdict(part) for name, part in parts.items() if part is not None},
             **offers,
-            **found,
-            **disk,
-            **data,
             **notes,
         }
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Plan:
-        """The inverse of `to_json`; what a stranger may have written goes through `plan_file.py`."""
-        candidates = [{**candidate, "execution": candidate} for candidate in data["candidates"]]
-        plan = from_plain(cls, {**data, "candidates": candidates})
-        return replace(plan, **{key: data[key] for key in ("job", "hardware", "model")}, offers=Offers.from_json(data))
+
+def named(strategy: str, layout: Layout) -> str:
+    """A strategy with the degrees of its layout."""
+    return f"{strategy} ({layout.written})" if layout.world_size > 1 else strategy
+
+
+def verdict(plan: Plan) -> str:
+    """Whether it fits, with what, and how fast."""
+    if plan.best is None:
+        return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
+    execution, time = plan.best.execution, plan.best.time
+    offload = "" if execution.offload == "none" else f" with offload {execution.offload}"
+    speed = f"{format_seconds(time.step_seconds)} a step, {format_count(time.tokens_per_second)} tokens/s"
+    return (
+        f"{'forecast only' if plan.best.not_trained else 'fits'}: {named(execution.layout.strategy, execution.layout)}"
+        f"{offload}, {speed}, GPUs busy {100 * time.gpu_utilization:.0f} % of the time"
+    )
+
+
+def cost_text(cost: Cost) -> str:
+    """The price of the run, else of an hour, else a dash."""
+    if cost.usd is not None:
+        return format_dollars(cost.usd)
+    return f"{format_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise.spec.job.keys import Goal
-from shardwise.spec.job.strict import from_plain
 from shardwise.units import format_gib, format_seconds
 
 Range = tuple[float, float]
@@ -164,16 +163,3 @@ class Offers:
             "hardware_options": [asdict(option) for option in self.options],
             "prices": None if self.price_date is None else {"date": self.price_date, "source": self.price_source},
         }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Offers | None:
-        """Of a whole plan.json; None where its hardware was given."""
-        if "hardware_options" not in data:
-            return None
-        prices: dict[str, str] = data["prices"] or {}
-        return cls(
-            goal=data["job"]["goal"],
-            price_date=prices.get("date"),
-            price_source=prices.get("source"),
-            options=tuple(from_plain(Offer, option) for option in data["hardware_options"]),
-        )

@@ -253,7 +253,6 @@ def _send(tensor: torch.Tensor) -> None:
         dist.send(tensor, rank + 1)
 
 
-#: What is measured of messages; gloo's ways to gather and to reduce are not halves of its all-reduce.
 def _talks(device: torch.device) -> dict[str, Callable[[torch.Tensor], Any]]:
     """What is measured of messages; gloo's ways to gather and to reduce are not halves of its all-reduce."""
     ranks = dist.get_world_size()

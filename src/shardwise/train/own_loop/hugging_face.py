@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,111 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import Layout
-from shardwise.train.own_loop.honoured import refuse, refuse_named
 from shardwise.train.own_loop.parallelized import Parallelized, lacking, parallelize
+
+# ruff: noqa: SIM905
+#: Training arguments that mean what they mean there. The last four lines do nothing there either, as long as another
+#: one, which is refused, is off; and scripts alone read `do_*`.
+ARGUMENTS = frozenset(
+    """output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type
+    lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon
+    gradient_accumulation_steps max_grad_norm tf32 activation_checkpointing gradient_checkpointing use_cache
+    logging_dir logging_strategy logging_steps logging_first_step log_on_each_node logging_nan_inf_filter log_level
+    log_level_replica disable_tqdm report_to run_name project trackio_space_id trackio_bucket_id
+    trackio_static_space_id save_strategy full_determinism seed data_seed use_cpu dataloader_drop_last
+    dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns train_sampling_strategy
+    length_column_name skip_memory_metrics local_rank
+    do_train do_eval do_predict per_device_eval_batch_size eval_steps eval_delay eval_accumulation_steps
+    eval_do_concat_batches prediction_loss_only save_steps save_total_limit save_only_model hub_model_id hub_strategy
+    hub_private_repo hub_revision""".split()
+)
+
+
+def _reentrant_alone(value: Any) -> bool:
+    return not value or set(value) == {"use_reentrant"}
+
+
+def _steps_by_element(optim: Any) -> bool:
+    return not any(part in getattr(optim, "value", optim) for part in ("lomo", "8bit"))
+
+
+#: Those of which some values are: which, and what to do instead of the others.
+VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "save_strategy": (lambda value: value == "no", "write save_strategy='no' and call save_model"),
+    "optim": (_steps_by_element, "these follow modules; use adamw_torch, or `shardwise train` with adamw_8bit"),
+    "train_sampling_strategy": (lambda value: value != "batch_rebalance", "write random or group_by_length"),
+    "accelerator_config": (lambda value: value == type(value)(), "the loader gives every rank the whole batch"),
+    "label_names": (lambda value: list(value) == ["labels"], "the label is named labels"),
+    "activation_checkpointing_kwargs": (_reentrant_alone, "leave it out"),
+    "gradient_checkpointing_kwargs": (_reentrant_alone, "leave it out"),
+}
+
+#: What to do instead of others.
+INSTEAD = {
+    "eval_strategy": "write eval_strategy='no', and call parallelized.evaluate",
+    "bf16": "write precision='mixed', or load the model in bfloat16",
+    "fp16": "write precision='mixed'",
+    "fsdp": "write layout='fsdp'",
+    "resume_from_checkpoint": "use `shardwise train`, which resumes",
+    "push_to_hub": "upload the folder that save_model wrote",
+    "optimizers": "they were made before the model is spread: give optimizer_cls_and_kwargs, or override "
+    "create_optimizer and create_scheduler in a subclass",
+    "model_init": "give the model",
+    **dict.fromkeys(("deepspeed", "parallelism_config"), "write a layout in its place"),
+    **dict.fromkeys(("eval_dataset", "compute_metrics"), "call parallelized.evaluate"),
+    **dict.fromkeys(
+        ("compute_loss_func", "compute_loss"), "the loss is the mean over trained tokens; use transformers.Trainer"
+    ),
+}
+
+#: Arguments of the constructor beside `model`, `args` and our own.
+GIVEN = ("data_collator", "train_dataset", "processing_class", "callbacks", "optimizer_cls_and_kwargs")
+
+#: Methods that are called here as there, so that a subclass may have its own.
+METHODS = frozenset(
+    """train create_accelerator_and_postprocess get_train_dataloader num_examples _get_dataloader _get_train_sampler
+    _set_signature_columns_if_needed _remove_unused_columns _get_collator_with_removed_columns
+    create_optimizer_and_scheduler create_optimizer create_scheduler get_optimizer_cls_and_kwargs
+    get_decay_parameter_names _get_learning_rate _inner_training_loop _prepare_for_training _run_epoch
+    _finalize_training training_step _maybe_log_save_evaluate get_batch_samples set_initial_training_values
+    get_total_train_batch_size _clip_grad_norm _get_grad_norm save_model log store_flos floating_point_ops
+    add_callback pop_callback remove_callback is_local_process_zero is_world_process_zero get_learning_rates
+    get_num_trainable_parameters get_optimizer_group log_metrics metrics_format save_metrics save_state""".split()
+)
+
+
+def refuse(args: Any, given: Mapping[str, Any], *, kind: type, ours: type) -> None:
+    """Raises UnsupportedError: names all training arguments, arguments of the constructor (`given`) and methods of the
+    trainer's class `kind`, which may be a subclass of `ours`, that would have no effect."""
+    usual = inspect.signature(transformers.Trainer.__init__).parameters
+    others = given.keys() & usual.keys() - {*GIVEN}
+    names = [*_arguments(args), *(name for name in given if name in others and given[name] != usual[name].default)]
+    refuse_named(names, (name for one in kind.__mro__[: kind.__mro__.index(ours)] for name in vars(one)))
+
+
+def refuse_named(names: list[str], methods: Any = ()) -> None:
+    """Raises UnsupportedError: there are such names, or such methods are not called."""
+    own = {name for name in methods if hasattr(transformers.Trainer, name) and not name.startswith("__")}
+    reasons: list[str] = []
+    for name in dict.fromkeys([*names, *sorted(own - METHODS)]):
+        instead = VALUES[name][1] if name in VALUES else INSTEAD.get(name)
+        reasons.append(f"{name} ({instead})" if instead else name)
+    if reasons:
+        raise UnsupportedError(
+            f"shardwise.Trainer does not honour {', '.join(reasons)}: nothing would come of it; leave it out. What is "
+            "honoured is listed in docs/howto/loop.md"
+        )
+
+
+def _arguments(args: Any) -> Iterator[str]:
+    """Names of fields that have another value than by default, and no effect."""
+    for field in dataclasses.fields(args):
+        name, value = field.name, getattr(args, field.name)
+        usual = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        stated = (value or None) != (usual or None) or name == "save_strategy"
+        if stated and not (VALUES[name][0](value) if name in VALUES else name in ARGUMENTS):
+            yield name
 
 
 class Trainer(transformers.Trainer):

@@ -36,7 +36,7 @@ from shardwise.train.optim import norm_of
 from shardwise.train.own_loop.given import Given
 from shardwise.train.own_loop.gradients import plain
 from shardwise.train.own_loop.handed import Handed
-from shardwise.train.own_loop.rows import global_batch
+from shardwise.train.own_loop.shares import global_batch
 from shardwise.train.saving.export import Result
 from shardwise.train.saving.final import save_folder
 from shardwise.train.step import GradientAccumulator

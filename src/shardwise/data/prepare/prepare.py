@@ -14,7 +14,7 @@ from shardwise.catalog.noted_data import note_data
 from shardwise.catalog.processors import free_disk
 from shardwise.data.prepare.cache import FileState, cache_key, new_entry, one_at_a_time, source_states, tokenizer_hashes
 from shardwise.data.prepare.ingest import Preparation, ingest
-from shardwise.data.prepare.progress import say
+from shardwise.data.prepare.told import say
 from shardwise.data.read.hub import fetch_hub_rows, tokenizer_folder
 from shardwise.data.read.sources import Source, find_sources
 from shardwise.data.store import read_manifest

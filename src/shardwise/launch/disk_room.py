@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from shardwise.errors import InputError, Problem
 from shardwise.spec.plan.disk import Disk
@@ -56,9 +55,5 @@ def _still_written(run: RunDirectory, disk: Disk, time: TimeForecast) -> int:
     saved, steps = run.checkpoints(), round(time.total_seconds / time.step_seconds)
     if not disk.checkpoints_bytes or max((step for step, _ in saved), default=0) >= steps:
         return disk.final_bytes
-    held = sum(_bytes_in(folder) for _, folder in saved)
+    held = sum(file.stat().st_size for _, folder in saved for file in folder.iterdir() if file.is_file())
     return max(disk.total_bytes - held, disk.checkpoint_bytes, disk.final_bytes)
-
-
-def _bytes_in(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())

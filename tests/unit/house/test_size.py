@@ -1,0 +1,100 @@
+"""The package stays as small and as plain as it is: ceilings, which a change lowers, or raises with its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.unit.house.tree import ROOT
+
+SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
+
+#: Lines of each package at most, and of all of the package and of the tests.
+CEILINGS = {
+    "": 300,
+    "api": 2900,
+    "catalog": 3200,
+    "cli": 1800,
+    "data": 4600,
+    "interop": 1000,
+    "launch": 3000,
+    "methods": 400,
+    "models": 2600,
+    "parallel": 2600,
+    "plan": 7700,
+    "programs": 300,
+    "report": 2300,
+    "spec": 4700,
+    "train": 7700,
+    "web": 1000,
+}
+ALL, ALL_TESTS = 45300, 31400
+
+#: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
+COLUMNS, LONG, LONG_OF_TESTS = 100, 2020, 330
+
+#: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
+#: `parallel` runs, and `programs` start what is called so.
+SHARED, NAMED_AFTER_OTHERS = 2, ("plan/costs", "programs")
+
+
+@cache
+def modules(folder: Path) -> dict[Path, tuple[list[str], ast.Module]]:
+    """The lines and the tree of every module below a folder."""
+    texts = {path.relative_to(folder): path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
+    return {path: (text.splitlines(), ast.parse(text)) for path, text in texts.items()}
+
+
+def lines_of(folder: Path) -> Counter[str]:
+    """Lines of each package; files beside packages count as one."""
+    found = Counter[str]()
+    for path, (lines, _) in modules(folder).items():
+        found[path.parts[0] if len(path.parts) > 1 else ""] += len(lines)
+    return found
+
+
+def test_no_package_is_larger_than_its_ceiling() -> None:
+    found = lines_of(SOURCE)
+    assert {name: lines for name, lines in found.items() if lines > CEILINGS.get(name, 0)} == {}
+    assert found.total() <= ALL
+    assert lines_of(TESTS).total() <= ALL_TESTS
+
+
+def said(lines: list[str], tree: ast.Module) -> Iterator[str]:
+    """The lines that are a comment or belong to a docstring."""
+    yield from (line for line in lines if line.lstrip().startswith("#"))
+    nodes: list[ast.Module | ast.ClassDef | ast.FunctionDef] = [tree]
+    while nodes:
+        body = nodes.pop().body
+        nodes += [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        match body[:1]:
+            case [ast.Expr(value=ast.Constant(value=str())) as docstring]:
+                yield from lines[docstring.lineno - 1 : docstring.end_lineno]
+            case _:
+                pass
+
+
+def num_long(folder: Path) -> int:
+    return sum(len(line) > COLUMNS for lines, tree in modules(folder).values() for line in said(lines, tree))
+
+
+def test_no_more_comments_and_docstrings_are_too_long() -> None:
+    assert num_long(SOURCE) <= LONG
+    assert num_long(TESTS) <= LONG_OF_TESTS
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    classes = (node for _, tree in modules(SOURCE).values() for node in tree.body if isinstance(node, ast.ClassDef))
+    found = Counter(node.name for node in classes if not node.name.startswith("_"))
+    assert [name for name, count in found.items() if count > 1] == []
+
+
+def test_few_modules_share_a_file_name() -> None:
+    found = defaultdict[str, list[str]](list)
+    for path in map(Path.as_posix, modules(SOURCE)):
+        if not (path.endswith("__.py") or path.startswith(NAMED_AFTER_OTHERS)):
+            found[Path(path).name].append(path)
+    assert {name: paths for name, paths in found.items() if len(paths) > SHARED} == {}
