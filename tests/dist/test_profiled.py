@@ -30,6 +30,6 @@ def test_what_is_measured_is_what_profiles_forecast(family, layout, tmp_path) ->
     "changes", [{"precision": "mixed"}, {"recompute": "full"}, {"recompute": "selective"}, {"method": "lora"}]
 )
 def test_so_are_other_executions(changes, tmp_path) -> None:
-    (found,) = compared("apertus", "single", tmp_path, **changes)
+    (found,) = compared("granite_swa", "single", tmp_path, **changes)
     assert found[0]
     assert abs(found[1]) <= 0.05

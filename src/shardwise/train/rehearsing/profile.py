@@ -142,7 +142,8 @@ def _measured(
             drops=not job.train.disable_dropout,
         )
         anatomy = find_anatomy(part.model)
-        kept = [anatomy.blocks[index] for index in _keep_one_of_each(anatomy, stand_in)]
+        places = _keep_one_of_each(anatomy, stand_in)
+        kept = [anatomy.blocks[index] for index in places] if stand_in is not None else [*anatomy.blocks]
         if sharded:
             for parameter in filter(torch.is_floating_point, part.model.parameters()):
                 parameter.data = parameter.data.to(TYPES[execution.precision].compute)
@@ -158,7 +159,10 @@ def _measured(
         hold_rotations(spread.modules)
         stream = shape.hidden_size * compute.itemsize
         run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
+        run.alone = stand_in is not None
         taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
+    for one in taken if stand_in is None else ():
+        one["blocks"] = [one["blocks"][place] for place in places]
     return _fitted(taken, execution, lengths=lengths, sharded=sharded)
 
 
@@ -226,7 +230,8 @@ def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
 
 
 class _Run:
-    """Forwards and backwards of the blocks that were kept. `stream`: bytes of a token's residual stream."""
+    """Forwards and backwards of some blocks. `stream`: bytes of a token's residual stream; `alone`: others stand in the
+    place of blocks around them."""
 
     def __init__(
         self,
@@ -241,6 +246,7 @@ class _Run:
         self._root, self._ledger, self._fakes, self._stream = root, ledger, fakes, stream
         self._spans = [_Span() for _ in blocks]
         self._head = 0
+        self.alone = True
         for index, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(self._enter, index), with_kwargs=True, prepend=True)
             block.register_forward_hook(partial(self._leave, index), prepend=True)
@@ -302,9 +308,11 @@ class _Run:
         first = min(self._spans, key=lambda span: span.begin).begin - start
         last = max(self._spans, key=lambda span: span.begin).end - start
         blocks = [_numbers(span, start, alive, grown) for span in self._spans]
-        # Until it returns, the backbone's own code holds the embedding, beside the stream that the block is given.
-        final = alive[self._head - start] - alive[last] + stream
-        return {"shared": alive[first] - 2 * stream, "final": final, "blocks": blocks}
+        # Until it returns, the backbone's own code holds the embedding, beside the stream that the block is given,
+        # unless that is the embedding itself, as of a first block.
+        held = stream if self.alone else 0
+        final = alive[self._head - start] - alive[last] + held
+        return {"shared": alive[first] - stream - held, "final": final, "blocks": blocks}
 
 
 def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
