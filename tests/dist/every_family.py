@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing import get_context
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import peft
 import torch
@@ -287,7 +287,7 @@ class Ranks:
         while len(answers) < len(self._pipes):
             left = [near for near, _ in self._pipes if near not in answers]
             ready = wait(left, timeout=max(0, end - time.monotonic()))
-            for pipe in ready:
+            for pipe in cast(list[Connection], ready):
                 try:
                     answers[pipe] = pickle.loads(pipe.recv_bytes())
                 except EOFError:
