@@ -222,7 +222,9 @@ def _plain(built: Any) -> Any:
     """The model that `from_pretrained` gives, without dropout; with PEFT's adapters, which start as ours do."""
     model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32)
     if built.job.adapters is not None:
-        model = peft.get_peft_model(model, built.model.result.adapters.peft_config["default"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the name of the model
+            model = peft.get_peft_model(model, built.model.result.adapters.peft_config["default"])
         ours = dict(built.model.parameters)
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
