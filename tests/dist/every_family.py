@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing import get_context
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import peft
 import torch
@@ -222,7 +222,9 @@ def _plain(built: Any) -> Any:
     """The model that `from_pretrained` gives, without dropout; with PEFT's adapters, which start as ours do."""
     model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32)
     if built.job.adapters is not None:
-        model = peft.get_peft_model(model, built.model.result.adapters.peft_config["default"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the name of the model
+            model = peft.get_peft_model(model, built.model.result.adapters.peft_config["default"])
         ours = dict(built.model.parameters)
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
@@ -287,7 +289,7 @@ class Ranks:
         while len(answers) < len(self._pipes):
             left = [near for near, _ in self._pipes if near not in answers]
             ready = wait(left, timeout=max(0, end - time.monotonic()))
-            for pipe in ready:
+            for pipe in cast(list[Connection], ready):
                 try:
                     answers[pipe] = pickle.loads(pipe.recv_bytes())
                 except EOFError:

@@ -19,6 +19,8 @@ from tests.dist.worlds import installed, run_world
 SPANS = (range(1), range(1, 3), range(3, 4))
 #: What a backbone does to embeddings, where it would do nothing by default.
 SCALED: dict[str, dict[str, Any]] = {"granite": {"embedding_multiplier": 3.0}}
+#: Mixtures whose configurations want more than this toy says; `test_mixtures.py` trains them in stages.
+ELSEWHERE = ("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss")
 WHOLE = StagePlace(index=0, count=1, blocks=range(4))
 
 
@@ -75,7 +77,12 @@ def compare_families(families: tuple[str, ...], changes: dict[str, Any]) -> dict
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_family_computes_the_same_in_stages(tied) -> None:
-    found = run_world(1, compare_families, installed(PLANNED_STAGES), {"tie_word_embeddings": tied})[0]
+    found = run_world(
+        1,
+        compare_families,
+        installed([family for family in PLANNED_STAGES if family not in ELSEWHERE]),
+        {"tie_word_embeddings": tied},
+    )[0]
     for family, (loss, gradient, name) in found.items():
         assert loss <= 1e-6, family
         assert gradient <= 1e-5, f"{family}: {name}"

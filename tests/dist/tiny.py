@@ -95,7 +95,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "zamba": {**_SHARED, "mamba_dt_rank": 4, "n_mamba_heads": 2},
     "zamba2": {**_SHARED, "mamba_ngroups": 1, "hybrid_layer_ids": [1, 3]},
     "whisper": {"decoder_attention_heads": 4, "encoder_attention_heads": 4},
-    "xmod": {"default_language": "en_XX", "is_decoder": True},
+    "xmod": {"default_language": "en_XX"},
 }
 
 

@@ -50,6 +50,8 @@ class _Generic:
     def shape(self, storage: str) -> ModelShape:
         """All of it."""
         _refuse_seeing_ahead(self._seen)
+        if "keep_window_size" in self._stated:
+            raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")
         width, head = self._ends()
         blocks = [self._tree.parts(block) for block in self._anatomy.blocks]
         final, outer = self._outside(self._hidden(blocks))
