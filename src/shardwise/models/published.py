@@ -19,7 +19,7 @@ from shardwise.errors import ModelError
 Shape = tuple[int, ...]
 
 
-class Files(Protocol):
+class StoredFiles(Protocol):
     """Tensors as they stand in files."""
 
     def stored_shape(self, key: str) -> Shape:
@@ -42,11 +42,11 @@ class Packed(NamedTuple):
     scales: str
     way: MXFP4 | FP8
 
-    def shape(self, files: Files) -> Shape:
+    def shape(self, files: StoredFiles) -> Shape:
         """Of the widened weight."""
         return self.way.shape(self, files)
 
-    def read(self, files: Files, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+    def read(self, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
         """The part that begins at `offsets` and is `lengths` long in each dim."""
         return self.way.read(self, files, offsets=offsets, lengths=lengths)
 
@@ -70,7 +70,7 @@ class MXFP4:
     """Blocks [experts, rows, groups, 16] of two elements a byte, each with a power of two as its scale [experts, rows,
     groups]: a weight [experts, 32 groups, rows], as gpt-oss keeps experts."""
 
-    def shape(self, packed: Packed, files: Files) -> Shape:
+    def shape(self, packed: Packed, files: StoredFiles) -> Shape:
         """Raises ModelError: blocks and scales do not go together."""
         experts, *rest = found = files.stored_shape(packed.elements)
         if len(found) != 4 or files.stored_shape(packed.scales) != found[:3]:
@@ -82,7 +82,7 @@ class MXFP4:
         rows, groups, pairs = rest
         return experts, 2 * groups * pairs, rows
 
-    def read(self, packed: Packed, files: Files, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+    def read(self, packed: Packed, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
         """In bfloat16, which holds each of the products."""
         wide = 2 * files.stored_shape(packed.elements)[-1]
         (expert, column, row), (experts, columns, rows) = offsets, lengths
@@ -108,14 +108,14 @@ class FP8:
 
     block: tuple[int, int]
 
-    def shape(self, packed: Packed, files: Files) -> Shape:
+    def shape(self, packed: Packed, files: StoredFiles) -> Shape:
         """Raises ModelError: there are not as many scales as blocks."""
         *rest, columns = files.stored_shape(packed.elements)
         shape = (*rest, columns * self._elements_a_byte(packed, files))
         self._blocks(packed, files, shape)
         return shape
 
-    def read(self, packed: Packed, files: Files, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+    def read(self, packed: Packed, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
         """In float32, as the products of elements and scales are."""
         rows, columns = self._blocks(packed, files, self.shape(packed, files))
         (row, column), (count, width) = offsets[-2:], lengths[-2:]
@@ -134,7 +134,7 @@ class FP8:
             made[..., first : (row // rows + index + 1) * rows - row, :] *= scales[..., index : index + 1, :]
         return made
 
-    def _blocks(self, packed: Packed, files: Files, shape: Shape) -> tuple[int, int]:
+    def _blocks(self, packed: Packed, files: StoredFiles, shape: Shape) -> tuple[int, int]:
         """Rows and columns of a block: as stated; of scales that are others, evenly."""
         stored = (1, 1, *files.stored_shape(packed.scales))[-2:]
         found = tuple(map(_block, shape[-2:], stored, self.block))
@@ -147,7 +147,7 @@ class FP8:
         return found  # pyright: ignore[reportReturnType]
 
     @staticmethod
-    def _elements_a_byte(packed: Packed, files: Files) -> int:
+    def _elements_a_byte(packed: Packed, files: StoredFiles) -> int:
         return 2 if files.stored_type(packed.elements) in _PAIRS else 1
 
 
@@ -158,7 +158,7 @@ def _block(size: int, scales: int, stated: int) -> int | None:
     return size // scales if scales and size % scales == 0 else None
 
 
-def _scales(packed: Packed, files: Files) -> torch.Tensor:
+def _scales(packed: Packed, files: StoredFiles) -> torch.Tensor:
     """All of them in float32 [..., rows of blocks, columns of blocks]; bytes are powers of two."""
     shape = files.stored_shape(packed.scales)
     stored = files.stored_part(packed.scales, tuple(slice(0, size) for size in shape))

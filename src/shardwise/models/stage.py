@@ -36,7 +36,7 @@ class StagePlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class StageEnds:
     """What runs outside the blocks beside embedding and head: names of modules that hold weights.
 
     Attributes:
@@ -97,7 +97,7 @@ class Sent(NamedTuple):
     last_hidden_state: torch.Tensor
 
 
-def keep_stage(anatomy: Anatomy, place: StagePlace, ends: Ends) -> None:
+def keep_stage(anatomy: Anatomy, place: StagePlace, ends: StageEnds) -> None:
     """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the
     embedding."""
     blocks, backbone = anatomy.blocks, anatomy.backbone
@@ -146,11 +146,11 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module | None) -> None:
             setattr(holder, name, new)
 
 
-def planned_ends(anatomy: Anatomy) -> Ends:
+def planned_ends(anatomy: Anatomy) -> StageEnds:
     """The final norm alone, as transformers plans the pipeline of a model. Raises as `outer_modules`."""
     norm = getattr(anatomy.backbone, outer_modules(anatomy)[1])
     names = (name for name, module in anatomy.model.named_modules() if module is norm)
-    return Ends(behind=(next(names),), joins=False)
+    return StageEnds(behind=(next(names),), joins=False)
 
 
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_fo
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.routing import Balance, mark_real, mixtures, refuse_to_deal, route
-from shardwise.models.stage import Ends, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
+from shardwise.models.stage import StageEnds, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
 from shardwise.models.wrapper import Beside, find_inside, leave_others, pattern_of, text_config
 from shardwise.parallel.apply import Spread, Stage, parallelize
@@ -310,7 +310,7 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
     return {"before": [anatomy.embedding] if place.is_first else [], "behind": behind}
 
 
-def _ends(anatomy: Anatomy, shape: ModelShape) -> Ends:
+def _ends(anatomy: Anatomy, shape: ModelShape) -> StageEnds:
     """What runs outside the blocks: as transformers plans a family of the catalogue, or as a forward is seen to go."""
     if shape.built is None and shape.family in PLANNED_STAGES:
         return planned_ends(anatomy)

@@ -15,26 +15,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 300,
-    "api": 2900,
+    "api": 3000,
     "catalog": 3200,
     "cli": 1800,
     "data": 4600,
     "interop": 1000,
     "launch": 3000,
     "methods": 400,
-    "models": 2600,
-    "parallel": 2600,
-    "plan": 7700,
+    "models": 4300,
+    "parallel": 2800,
+    "plan": 7900,
     "programs": 300,
     "report": 2300,
-    "spec": 4700,
-    "train": 7700,
+    "spec": 4900,
+    "train": 8400,
     "web": 1000,
 }
-ALL, ALL_TESTS = 45300, 31400
+ALL, ALL_TESTS = 48500, 33600
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 2020, 330
+COLUMNS, LONG, LONG_OF_TESTS = 100, 2170, 370
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

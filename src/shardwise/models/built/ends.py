@@ -11,10 +11,10 @@ from torch import nn
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
 from shardwise.models.built.traced import POSITIONS, Seen
-from shardwise.models.stage import Ends
+from shardwise.models.stage import StageEnds
 
 
-def read_ends(anatomy: Anatomy, seen: Seen) -> Ends:
+def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than one tensor like the
     embeddings and what each rank can make of positions; says what."""
     blocks, modules = seen.blocks, dict(anatomy.model.named_modules())
@@ -41,7 +41,7 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> Ends:
         if ran is None or ran not in (0, len(blocks)):
             raise UnsupportedError(f"{name or 'a weight'} stands outside its blocks, and at neither of their ends")
         (behind if ran else before).append(name)
-    return Ends(before=tuple(before), behind=tuple(behind), returned=seen.returned)
+    return StageEnds(before=tuple(before), behind=tuple(behind), returned=seen.returned)
 
 
 def holders(blocks: nn.ModuleList) -> Counter[int]:

@@ -19,7 +19,7 @@ from shardwise.models.built.ends import holders, read_ends
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.sliced import deals_alike
 from shardwise.models.built.traced import Seen
-from shardwise.models.built.tree import Parts, Tree
+from shardwise.models.built.tree import CountedParameters, Tree
 from shardwise.models.built.watch import DOCUMENTS
 from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
@@ -116,16 +116,16 @@ class _Generic:
                 self._tree.skip(parameter)
         return embedding.shape[1], bias is not None
 
-    def _outside(self, hidden: int) -> tuple[nn.Module | None, Parts]:
+    def _outside(self, hidden: int) -> tuple[nn.Module | None, CountedParameters]:
         """The final norm, and what else lies outside; by names below the backbone."""
         final = final_norm(self._anatomy, width=hidden)
         for parameter in final.parameters() if final is not None else ():
             self._tree.skip(parameter)
         inside = self._tree.parts(self._anatomy.backbone)
         beside = self._tree.parts(self._anatomy.model)
-        return final, Parts(matrices=inside.matrices + beside.matrices, norms=inside.norms + beside.norms)
+        return final, CountedParameters(matrices=inside.matrices + beside.matrices, norms=inside.norms + beside.norms)
 
-    def _hidden(self, blocks: list[Parts]) -> int:
+    def _hidden(self, blocks: list[CountedParameters]) -> int:
         found = self._number("hidden_size", "d_model", "n_embd", "dim")
         return found or max(norm.size for block in blocks for norm in block.norms)
 
@@ -177,7 +177,7 @@ class _Generic:
             found.append("documents")
         return tuple(found)
 
-    def _behind(self, outer: Parts) -> tuple[str, ...]:
+    def _behind(self, outer: CountedParameters) -> tuple[str, ...]:
         """Names of the parts outside that run behind the blocks."""
         ran = {} if self._seen is None else self._seen.ran_outside
         behind = {name for name, blocks in ran.items() if blocks}

@@ -37,7 +37,7 @@ from shardwise.models.built.sliced import slices_alike
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.models.built.wrapped import known_shape, leave_language_model
-from shardwise.models.stage import Ends
+from shardwise.models.stage import StageEnds
 from shardwise.models.wrapper import auto_class, text_config
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split, Wrapper
 
@@ -179,7 +179,7 @@ class _Reading:
         return True
 
 
-def seen_ends(config: Any) -> Ends:
+def seen_ends(config: Any) -> StageEnds:
     """What runs outside the blocks of the model that transformers builds of a configuration. Raises UnsupportedError:
     the model is not cut in stages; says why."""
     with watchable(), warnings.catch_warnings():

@@ -25,7 +25,7 @@ Part = Matrix | Norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class CountedParameters:
     """Parameters of a module, by name inside it; those that were counted before are left out."""
 
     matrices: tuple[Matrix, ...]
@@ -49,7 +49,7 @@ class Tree:
         """Leaves a parameter out of all that is read from now on."""
         self._counted.add(id(parameter))
 
-    def parts(self, module: nn.Module, *, within: str = "") -> Parts:
+    def parts(self, module: nn.Module, *, within: str = "") -> CountedParameters:
         """What is below a module, whose name is `within` where names are to begin with it."""
         matrices: list[Matrix] = []
         norms: list[Norm] = []
@@ -58,7 +58,7 @@ class Tree:
             self._counted |= {id(parameter) for parameter in own.values()}
             for part in self._of_module(name, one, own):
                 (matrices if isinstance(part, Matrix) else norms).append(part)  # pyright: ignore
-        return Parts(matrices=tuple(matrices), norms=tuple(norms))
+        return CountedParameters(matrices=tuple(matrices), norms=tuple(norms))
 
     def _of_module(self, name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Iterator[Part]:
         weight, bias = own.get("weight"), own.get("bias")
