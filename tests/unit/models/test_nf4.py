@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,7 @@ def test_a_slice_never_cuts_a_block() -> None:
 class Model(nn.Module):
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
+        self.config = SimpleNamespace()
         self.head = nn.Linear(64, 9)
         for name, part in parts.items():
             setattr(self, name, part)

@@ -1,4 +1,4 @@
-"""A Llama with one thing that is odd: each is refused by what was found."""
+"""A Llama with one thing that is odd: its parameters are counted, and it is not taken for a Llama."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from shardwise.errors import ModelError
-from shardwise.models.anatomy import Anatomy, find_anatomy
+from shardwise.errors import ModelError, UnsupportedError
+from shardwise.models.anatomy import find_anatomy
 from shardwise.models.built import shape as module
 from tests.unit.catalog.small import small_config
 
@@ -69,7 +69,6 @@ ODD: list[tuple[Callable[[Any], object], str]] = [
     ),
     (behind("", other_logits), "its logits are not made by its head of what its backbone returns"),
     (look_up_first, "its embedding was seen to run 2 times in a forward; once is expected"),
-    (put("lm_head", linear(98)), r"its head is \(98, 64\) and its embedding \(97, 64\); one shape is known"),
     (put("model.norm", nn.LayerNorm(64, device="meta")), r"its norms are of 2 kinds \(layer, rms\); one is known"),
     (put(NORM, nn.RMSNorm(64, device="meta")), rf"its norm {NORM} \(RMSNorm\) .*, as no known norm does"),
     (
@@ -91,27 +90,35 @@ ODD: list[tuple[Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), ODD, ids=[message[:40] for _, message in ODD])
-def test_what_is_odd_is_refused_by_name(change, message, monkeypatch) -> None:
+def test_no_rules_forecast_what_is_odd(change, message, monkeypatch) -> None:
+    build, recognised, changed = module._built, module._Reading._recognised, list[Any]()
+
+    def odd(config: Any) -> Any:
+        model = build(config)[0].model
+        change(model)
+        changed.append(model)
+        return find_anatomy(model), None
+
+    def must_refuse(*asked: Any) -> Any:
+        with pytest.raises(UnsupportedError, match=message) as error:
+            recognised(*asked)
+        raise error.value
+
+    monkeypatch.setattr(module, "_built", odd)
+    monkeypatch.setattr(module._Reading, "_recognised", must_refuse)
+    shape = module.built_shape(small_config("llama"), file="config.json")
+    assert shape.counted
+    assert shape.num_parameters == sum(parameter.numel() for parameter in changed[0].parameters())
+
+
+def test_a_head_of_another_shape_than_the_embedding_is_refused(monkeypatch) -> None:
     build = module._built
 
-    def changed(config: Any) -> Anatomy:
-        model = build(config).model
-        change(model)
-        return find_anatomy(model)
+    def odd(config: Any) -> Any:
+        model = build(config)[0].model
+        put("lm_head", linear(98))(model)
+        return find_anatomy(model), None
 
-    monkeypatch.setattr(module, "_built", changed)
-    with pytest.raises(ModelError, match=message):
-        module.built_shape(small_config("llama"), file="config.json")
-
-
-def test_positions_that_are_not_said_are_not_guessed(monkeypatch) -> None:
-    read = module._config
-
-    def without(data: dict[str, Any]) -> Any:
-        config = read(data)
-        vars(config)["max_position_embeddings"] = None
-        return config
-
-    monkeypatch.setattr(module, "_config", without)
-    with pytest.raises(ModelError, match=r"does not say how many positions it has \(max_position_embeddings\)"):
+    monkeypatch.setattr(module, "_built", odd)
+    with pytest.raises(ModelError, match=r"its head is \(98, 64\) and its embedding \(97, 64\)"):
         module.built_shape(small_config("llama"), file="config.json")
