@@ -181,7 +181,11 @@ def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_jo
     else:
         quantised = BitsAndBytesConfig.from_dict(json.loads((final / "quantization_config.json").read_text()))
         base = AutoModelForCausalLM.from_pretrained(models[model], quantization_config=quantised)
-    assert loss_of(PeftModel.from_pretrained(base, str(final)).eval(), final) == pytest.approx(loss, rel=1e-5)
+    adapted = PeftModel.from_pretrained(base, str(final)).eval()
+    for module in adapted.modules():
+        # Without gradients bitsandbytes multiplies in bfloat16 on some CPUs.
+        vars(module)["support_avx512bf16_for_cpu"] = False
+    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "1f1b(2), recompute"])

@@ -257,8 +257,8 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
     assert "say which precision" in refused(changed=base().half())
     assert "not a causal language model" in refused(changed=torch.nn.Linear(2, 2))
     assert "precision fp16 scales the loss, which a loop of one's own does not" in refused("single", precision="fp16")
-    unstaged = AutoModelForCausalLM.from_pretrained(toy_model(tmp_path, family="gpt2", tied=True))
-    assert "gpt2" in refused(Layout(pp=2), changed=unstaged)
+    capped = AutoModelForCausalLM.from_pretrained(toy_model(tmp_path, family="gemma2", tied=True))
+    assert "gemma2" in refused(Layout(cp=2), changed=capped)
 
 
 def test_a_name_that_the_package_lacks_is_an_ordinary_error() -> None:

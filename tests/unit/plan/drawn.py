@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -82,6 +83,13 @@ def stored() -> Iterator[tuple[Drawn, int, bool, float]]:
         yield Drawn._make([*question, int(document)]), int(peak), bool(int(fits)), float(seconds)
 
 
+def write(rows: Iterable[tuple[Drawn, int, bool, float]]) -> None:
+    """Stores executions with their answers."""
+    with STORED.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
+        lines.writerows((*drawn, peak, int(fits), f"{seconds:.6g}") for drawn, peak, fits, seconds in rows)
+
+
 def draw() -> Iterator[tuple[Drawn, Answer]]:
     """As many as are stored."""
     return islice(_answered(Random(SEED)), COUNT)
@@ -153,3 +161,7 @@ def _draw(random: Random) -> Drawn:
 
 def _json(keys: dict[str, Any]) -> str:
     return json.dumps(keys, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    write((drawn, said.peak, said.fits, said.seconds) for drawn, said in draw())
