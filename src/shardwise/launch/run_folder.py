@@ -113,9 +113,7 @@ def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
         return asked
     chosen = restricted_to(asked, plan.best.execution)
     saved = saved_type(job, storage=plan.model["storage_dtype"], precision=plan.best.execution.precision)
-    train = {**chosen["train"], "save_dtype": saved}
-    if job.method == "qlora":
-        train["quantize_experts"] = job.quantises_experts
+    train = {**chosen["train"], "save_dtype": saved, "quantize_experts": job.quantises_experts}
     return {**chosen, "train": train, "hardware": job.hardware or plan.hardware.get("name")}
 
 

@@ -33,7 +33,7 @@ def test_a_plan_says_that_its_shape_was_read_off_a_build(tmp_path: Path) -> None
 
 
 def test_what_is_not_understood_is_refused_at_its_place(tmp_path: Path) -> None:
-    overrides = asked(tmp_path, "mamba")
-    with pytest.raises(ModelError, match=r"model_type 'mamba' has no row .* no softmax attention") as caught:
+    overrides = asked(tmp_path, "bert")
+    with pytest.raises(ModelError, match=r"model_type 'bert' has no row .* it is an encoder") as caught:
         plan(overrides=overrides)
     assert "model" in str(caught.value.problems[0].where)

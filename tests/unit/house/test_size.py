@@ -31,7 +31,7 @@ CEILINGS = {
     "train": 8400,
     "web": 1000,
 }
-ALL, ALL_TESTS = 48500, 33600
+ALL, ALL_TESTS = 48500, 33700
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 2170, 370

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from transformers import masking_utils
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
@@ -15,6 +16,14 @@ from tests.unit.catalog.small import small_config, their_config
 from tests.unit.plan.asking import execution, job, work
 
 LENGTH = 32
+
+
+@pytest.fixture(autouse=True)
+def _packed_as_before(monkeypatch) -> None:
+    """What a profile tells transformers of packed rows holds for its process, which here has other tests."""
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
+
+
 DENSE = [kind for kind, family in FAMILIES.items() if family.experts is None]
 #: Of them those that look unlike each other go first.
 DENSE.sort(key=("gpt2", "gemma2", "qwen3").__contains__, reverse=True)

@@ -106,7 +106,7 @@ def read_trials(
     request = read_request(job, overrides=overrides)
     model = find_model(request.job.model, offline=True)
     if reasons := refused_everywhere(request.job, model):
-        raise UnsupportedError([Problem(where=request.where("model"), message=reason) for reason in reasons])
+        raise UnsupportedError([Problem(where=request.where(reason.row.key), message=reason) for reason in reasons])
     cluster = training_cluster(request, place=None)
     trials, unable = find_trials(
         layouts,

@@ -106,7 +106,7 @@ def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
     return None if reason is None else reason.row.what
 
 
-def refused_everywhere(job: Job, model: ModelShape) -> list[str]:
+def refused_everywhere(job: Job, model: ModelShape) -> list[Reason]:
     """Why a model is trained under no layout; empty where some layout may train it."""
     return list(reasons([*rows.of_qlora(job, model), *rows.of_rows(job, model)]))
 
