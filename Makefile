@@ -8,6 +8,7 @@
 #   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu; of `make accuracy-gpu` the latter two
 #                of `make bench`: --against trainer, --processes 2, --methods lora, --steps 1 --toy (start and end alone)
 #   WORKERS      how many tests run at a time: as many as there are cores, by default; 0 for one after the other
+#   SELECT       the marks of the tests that `make test` runs
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -16,6 +17,7 @@ PIP_ARGS ?=
 PUBLISHED ?=
 VENV ?= .venv
 WORKERS ?= auto
+SELECT ?= not slow
 
 BIN := $(VENV)/bin
 PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal --durations 12
@@ -43,10 +45,10 @@ demo: $(TRAIN_READY) ## train a small model from nothing, then a LoRA adapter on
 	$(BIN)/python examples/demo/run.py
 
 test: $(DEV_READY) ## the suite, without what is marked slow
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+	$(BIN)/python -m pytest -m "$(SELECT)" --ignore tests/nodes $(PARALLEL)
 
 test-pairwise: $(DEV_READY) ## the suite and, of each table that is marked slow, one cell, as CI runs them
-	$(BIN)/python -m pytest -m "not slow or pairwise" --ignore tests/nodes $(PARALLEL)
+	$(MAKE) test SELECT="not slow or pairwise"
 
 test-nodes: $(DEV_READY) ## runs on several machines, which are network namespaces, and on Slurm where it is installed (root; 25 minutes)
 	$(BIN)/python -m pytest -s tests/nodes

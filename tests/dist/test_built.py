@@ -36,7 +36,7 @@ BUILT: dict[str, tuple[Split, ...]] = {
     "jais2": BOTH,
     "ministral3": BOTH,
     "nanochat": (),
-    "persimmon": (),
+    "persimmon": ("stages",),
 }
 LAYOUTS: dict[str, Layout] = {
     "ddp": Layout(dp_replicate=2),

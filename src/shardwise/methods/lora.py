@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -70,7 +71,10 @@ def add_adapters(
         config.exclude_modules = [*NEVER_ADAPTED.get(kind.model_type, ()), *_without_sums(model)] or None
     vars(model)["name_or_path"] = base_model  # PEFT takes this name over the configuration's
     adapted = _wrapped(model, config)
-    adapted.peft_config["default"].exclude_modules = exclude  # now: PEFT warns of a pattern that meets no module
+    if exclude is not None:  # now: PEFT warns of a pattern that meets no module
+        kept = adapted.peft_config["default"]
+        left = "|".join(map(re.escape, kept.exclude_modules or ()))
+        kept.exclude_modules = f"{exclude}|(.*\\.)?({left})" if left else exclude
     return adapted
 
 

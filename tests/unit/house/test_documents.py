@@ -33,7 +33,7 @@ def test_no_document_names_a_make_target_that_does_not_exist():
 def test_continuous_integration_runs_the_readme_commands():
     script = text_of(".ci/run")
     assert "set -euo pipefail" in script
-    for command in ("make check", "make test-pairwise", "make demo", "make docs"):
+    for command in ("make check", "make test", "make demo", "make docs"):
         assert re.search(rf"^step {command}$", script, flags=re.MULTILINE)
 
 
