@@ -42,7 +42,6 @@ PROFILED: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {**HALF, **LINEAR},
     "bamba": {**HALF, "mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 16},
     "recurrent_gemma": {**HALF, "lru_width": 256, "attention_window_size": 64},
-    "openai-gpt": {"n_embd": 256, "n_layer": 4, "n_head": 8, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0},
 }
 WAYS = ("single", "ddp", "fsdp", "1f1b")
 

@@ -24,12 +24,12 @@ def asked(folder: Path, kind: str) -> list[str]:
 @pytest.mark.slow
 def test_a_plan_says_that_its_shape_was_read_off_a_build(tmp_path: Path) -> None:
     made = plan(overrides=asked(tmp_path, "persimmon"))
-    assert made.model["built"] == ("documents",)
+    assert made.model["built"] == ("stages", "documents")
     assert made.best.reasons[-1] == (
         "the catalogue has no row for persimmon: its shape was read off the model that transformers builds"
     )
     refused = {rejection.strategy: rejection.reason for rejection in made.rejected}
-    assert "its build was not seen to work when it is cut in pipeline stages" in refused["pp"]
+    assert "its build was not seen to work when it is sliced by tensor parallel (tp)" in refused["tp"]
 
 
 def test_what_is_not_understood_is_refused_at_its_place(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ class _Run:
         given.register_hook(done)
 
     def _leave(self, index: int, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        span, made = self._spans[index], output[0] if isinstance(output, tuple) else output
+        span, made = self._spans[index], output[0] if isinstance(output, tuple | list) else output
         self._ledger.left, self._ledger.at_work = span, None
 
         def begin(_: torch.Tensor) -> None:
