@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,18 +16,19 @@ from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 
 
-def reference_losses(job: Job, root: Path) -> list[float]:
-    """Loss per trained token of each step, one row after the other, AdamW and clipping from torch."""
+def reference_losses(job: Job, root: Path, *, loader: Any = AutoModelForCausalLM, steps: int = 20) -> list[float]:
+    """Loss per trained token of each step, one row after the other, AdamW and clipping from torch. `loader`: the class
+    of transformers that loads the model; `steps`: of the schedule."""
     run = prepare_cell(job, root)
-    return run_world(1, _losses, job, run)[0]
+    return run_world(1, _losses, job, run, loader, steps)[0]
 
 
-def _losses(job: Job, run: object) -> list[float]:
+def _losses(job: Job, run: object, loader: Any, steps: int) -> list[float]:
     built = composed(run, execution())  # type: ignore[arg-type]
     data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))  # type: ignore[attr-defined]
-    model = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32).train()
+    model = loader.from_pretrained(job.model, dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=0.0)
-    schedule = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, 20)
+    schedule = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, steps)
     losses: list[float] = []
     for batch in built.batches.from_(0):
         samples = [data.sample(sample) for sample in batch.sample_ids]

@@ -12,9 +12,8 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForImageTextToText, get_cosine_schedule_with_warmup
+from transformers import AutoModelForImageTextToText
 
-from shardwise.data.store import PreparedData
 from shardwise.models.built.shape import shape_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_json
@@ -22,7 +21,6 @@ from shardwise.train.chatting import Chat
 from shardwise.train.merging import merge
 from tests.dist.cells import (
     OPTIMIZERS,
-    composed,
     digest,
     execution,
     must_equal,
@@ -32,6 +30,7 @@ from tests.dist.cells import (
     train_and_save,
     train_rank,
 )
+from tests.dist.reference import reference_losses
 from tests.dist.test_final import finish, loss_of
 from tests.dist.worlds import run_world
 
@@ -72,31 +71,8 @@ def test_every_layout_trains_it_as_one_process_does(toy, method, layout, single,
 @pytest.mark.parametrize("toy", TOYS)
 def test_one_process_trains_it_as_transformers_does(toy, make_job, single, tmp_path) -> None:
     job = make_job(toy, train={"max_steps": 6})
-    (expected,) = run_world(1, _plain_losses, job, prepare_cell(job, tmp_path))
+    expected = reference_losses(job, tmp_path, loader=AutoModelForImageTextToText, steps=6)
     assert relative(expected, single(job).series("loss")) <= 2e-5
-
-
-def _plain_losses(job: Any, run: RunDirectory) -> list[float]:
-    """Of the whole model in transformers, towers and all, row by row."""
-    built = composed(run, execution())
-    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
-    model: Any = AutoModelForImageTextToText.from_pretrained(job.model, dtype=torch.float32).eval()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.train.learning_rate, weight_decay=0.0)
-    schedule, losses = get_cosine_schedule_with_warmup(optimizer, job.train.warmup_steps, 6), list[float]()
-    for batch in built.batches.from_(0):
-        samples = [data.sample(sample) for sample in batch.sample_ids]
-        trained, total = sum(int((labels != -100).sum()) for _, _, labels in samples), 0.0
-        for ids, _, labels in samples:
-            logits = model(input_ids=torch.tensor(ids.tolist()).unsqueeze(0)).logits[0]
-            loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels.tolist()), reduction="sum") / trained
-            loss.backward()
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(total)
-    return losses
 
 
 @pytest.mark.parametrize("layout", ["fsdp", "pp"])

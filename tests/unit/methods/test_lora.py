@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -29,6 +30,19 @@ def test_all_linear_means_every_matrix_of_every_block_and_not_the_head() -> None
     assert all(parameter.requires_grad == (name in adapters) for name, parameter in parameters.items())
     assert not any("lm_head" in name or "embed" in name for name in adapters)
     assert len([name for name in adapted(target_modules=["q_proj", "v_proj"]) if is_adapter(name)]) == 3 * 2 * 2
+
+
+def test_an_adapter_says_which_layers_all_linear_passes_over() -> None:
+    """Routers that give several results, beside what a model is without: to PEFT they are linear layers as others."""
+    config = {**SMALL, "num_local_experts": 2, "num_experts_per_tok": 1}
+    for exclude in (None, "tower.*"):
+        model = build_on_meta(transformers.PhimoeConfig(**config), attn_implementation="sdpa")
+        made = add_adapters(model, LoraSpec(r=4), base_model="base", exclude=exclude).peft_config["default"]
+        assert not any("router" in name for name, _ in model.named_parameters() if is_adapter(name))
+        said = made.exclude_modules
+        for name, left in (("model.layers.0.mlp.router", True), ("tower.a", exclude is not None), ("q_proj", False)):
+            found = name in said if isinstance(said, list) else re.fullmatch(said, name) is not None
+            assert found == left, (exclude, name)
 
 
 def initial(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
