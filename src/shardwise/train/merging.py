@@ -29,6 +29,7 @@ from shardwise.train.saving.atomic import commit, removed_on_error
 from shardwise.train.saving.card import model_card, remove_traces
 from shardwise.train.saving.export import QUANTISATION
 from shardwise.train.saving.final import write_manifest
+from shardwise.train.saving.rotary import keep_older_rotary_names
 from shardwise.units import format_bytes
 
 #: Rows that are compared, and tokens of each.
@@ -135,6 +136,7 @@ def _save(model: Any, run: RunDirectory, folder: Path) -> None:
     model.config.tie_word_embeddings = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     model.generation_config = type(model.generation_config)()  # the base's own is copied: it may be one that none saves
     model.save_pretrained(folder)
+    keep_older_rotary_names(folder, model.config)
     (folder / "generation_config.json").unlink(missing_ok=True)  # without one, config.json says where to stop
     for path in run.final.iterdir():
         if not path.name.startswith(("adapter", "config", QUANTISATION, MANIFEST, CARD)):

@@ -1,0 +1,60 @@
+"""A saved config.json holds its rotary settings under the older names too, and is read as before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from shardwise.train.saving.rotary import keep_older_rotary_names
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "base alone": ("llama", {"rope_theta": 500000.0}, {"rope_theta": 500000.0}),
+    "scaled": (
+        "llama",
+        {"rope_theta": 5e5, "rope_scaling": LLAMA3, "max_position_embeddings": 131072},
+        {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+    ),
+    "part of a head": (
+        "stablelm",
+        {"rope_theta": 20000.0, "partial_rotary_factor": 0.25},
+        {"rope_theta": 20000.0, "partial_rotary_factor": 0.25},
+    ),
+    "two kinds of layers": (
+        "gemma3_text",
+        {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+        {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+    "no rotary embedding": ("gpt2", {}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_older_names_stand_beside_the_new_ones(case: str, tmp_path: Path) -> None:
+    family, settings, expected = CASES[case]
+    config: Any = AutoConfig.for_model(family, **json.loads(json.dumps(settings)))
+    config.save_pretrained(tmp_path)
+    before = json.loads((tmp_path / "config.json").read_text())
+    keep_older_rotary_names(tmp_path, config)
+    after = json.loads((tmp_path / "config.json").read_text())
+    assert {key: value for key, value in after.items() if key not in before} == expected
+    read: Any = AutoConfig.from_pretrained(tmp_path)
+    assert {**read.to_dict(), "_name_or_path": ""} == config.to_dict()
+
+
+def test_a_text_model_inside_another_keeps_them_too(tmp_path: Path) -> None:
+    config: Any = AutoConfig.for_model("mistral3")
+    config.save_pretrained(tmp_path)
+    keep_older_rotary_names(tmp_path, config)
+    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    assert text["rope_theta"] == text["rope_parameters"]["rope_theta"]
