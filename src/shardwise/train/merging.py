@@ -29,7 +29,7 @@ from shardwise.train.saving.atomic import commit, removed_on_error
 from shardwise.train.saving.card import model_card, remove_traces
 from shardwise.train.saving.export import QUANTISATION
 from shardwise.train.saving.final import write_manifest
-from shardwise.train.saving.rotary import keep_older_rotary_names
+from shardwise.train.saving.older_names import keep_older_names
 from shardwise.units import format_bytes
 
 #: Rows that are compared, and tokens of each.
@@ -76,7 +76,7 @@ def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_
     shutil.rmtree(folder, ignore_errors=True)  # of a merge that was killed
     try:
         with removed_on_error(folder):
-            _save(_cast(model, saved), run, folder)
+            _save(_cast(model, saved), run, folder, base)
             del model
             written = _logits(_load(folder, loaded), rows)
             _agree(_apart(rounded, written), rounded, dtype=loaded, of="what was to be written")
@@ -131,12 +131,12 @@ def _cast(model: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def _save(model: Any, run: RunDirectory, folder: Path) -> None:
+def _save(model: Any, run: RunDirectory, folder: Path, base: Path) -> None:
     """Model, tokenizer and chat template. Tied weights of which one was trained are two from now on."""
     model.config.tie_word_embeddings = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     model.generation_config = type(model.generation_config)()  # the base's own is copied: it may be one that none saves
     model.save_pretrained(folder)
-    keep_older_rotary_names(folder, model.config)
+    keep_older_names(folder, model.config, base)
     (folder / "generation_config.json").unlink(missing_ok=True)  # without one, config.json says where to stop
     for path in run.final.iterdir():
         if not path.name.startswith(("adapter", "config", QUANTISATION, MANIFEST, CARD)):

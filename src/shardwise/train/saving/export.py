@@ -26,7 +26,7 @@ from shardwise.spec.run import read_json, write_json
 from shardwise.train.guards.checks import gather
 from shardwise.train.precision import type_name
 from shardwise.train.saving.card import remove_traces
-from shardwise.train.saving.rotary import keep_older_rotary_names
+from shardwise.train.saving.older_names import keep_older_names
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile
 
 #: Bytes of one weight file at most, as in Transformers.
@@ -205,7 +205,7 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
             write_json(folder / QUANTISATION, {**quantised, EXPERTS: result.quantised_experts})
     config.save_pretrained(str(folder))
     if result.adapters is None:
-        keep_older_rotary_names(folder, config)
+        keep_older_names(folder, config, result.source)
     settings: Any = getattr(result.model, "generation_config", None)
     if result.source is not None:
         others = sorted(path for pattern in OTHER_FILES for path in result.source.glob(pattern))
