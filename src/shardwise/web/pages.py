@@ -39,8 +39,9 @@ EXPORTED = {
     "static": "static/",
     "learn": "learn.html",
 }
-#: Of the report's own pages, and of these; the last are of exported pages alone.
+#: Of the report's own pages, of these, and of those in a folder alone.
 SHARED, OWN = ("page.css", "page.js", "uplot.css", "uplot.min.js"), ("web.css", "web.js", "icon.svg")
+OF_FOLDER = ("local.js", "worker.js", "sw.js")
 HARDWARE = (
     *("any", "1x RTX-4090", "2x RTX-4090", "4x RTX-6000-Ada", "4x L40S", "8x A100-80GB", "8x H100-SXM"),
     *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),
@@ -222,4 +223,6 @@ def static_file(name: str) -> str | None:
     """A style sheet, a script or the icon; None: there is none of this name."""
     if name in SHARED:
         return api.page_file(name)
-    return (files("shardwise.web") / "static" / name).read_text(encoding="utf-8") if name in OWN else None
+    return (
+        (files("shardwise.web") / "static" / name).read_text(encoding="utf-8") if name in (*OWN, *OF_FOLDER) else None
+    )
