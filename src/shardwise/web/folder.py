@@ -1,4 +1,4 @@
-"""The planner as a folder of files: pages, Pyodide, and an archive of the packages that a worker of the page runs"""
+"""The planner as a folder of files: pages, Pyodide, and the packages that a worker of the page runs"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardwise.web.pages import EXPORTED, OF_FOLDER, OWN, SHARED, Pages, static_
 #: Python for browsers, as npm has it, and what of its package starts it.
 PYODIDE = "pyodide@314.0.7"
 _OF_PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-#: What is built for this Python, as PyPI has it, and what is taken as it is installed here, of which Python runs all.
+#: What is built for this Python, as PyPI has it, and what is taken as it is installed here.
 WHEELS = ("pydantic==2.14.4", "pydantic_core==2.50.5")
 _BUILT_FOR = {
     "platform": "pyemscripten_2026_0_wasm32",
@@ -41,8 +41,8 @@ LONGEST = 300  # seconds for npm or pip
 
 
 def export(folder: Path, *, told: Callable[[str], None]) -> None:
-    """Makes the folder, or makes it anew. Raises InputError: there is something else in it, it cannot be written, or
-    Pyodide or a wheel cannot be fetched."""
+    """Makes the folder, or makes it anew. Raises InputError: there is something else in it, it
+    cannot be written, or Pyodide or a wheel cannot be fetched."""
     if folder.exists() and not (folder.is_dir() and ((folder / ARCHIVE).is_file() or not any(folder.iterdir()))):
         raise InputError(f"{folder} exists and is no folder that `shardwise serve --export` made; name another")
     with tempfile.TemporaryDirectory(prefix="shardwise-export-") as temporary:

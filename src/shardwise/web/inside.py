@@ -1,4 +1,4 @@
-"""What the worker of a browser calls: pages of a folder of files, answered where there is no server"""
+"""What the worker of a browser calls: pages of a folder, answered where there is no server"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def _pages() -> Pages:
 
 
 def answer(page: str, query: str, body: bytes | None = None) -> tuple[int, str, str]:
-    """Status, kind and text of what a file's address answers; `query`: behind its question mark, `body`: a dropped
-    file's."""
+    """Status, kind and text of what a file's address answers; `query`: behind its question mark,
+    `body`: a dropped file's."""
     found = _answer(page, query, body)
     # Names of models may hold halves of characters, which no page can.
     return found.status, found.kind, found.text.encode("utf-8", errors="replace").decode()

@@ -25,8 +25,8 @@ def catalogue() -> dict[str, str]:
 
 
 class Models:
-    """Where models are found: `folder` is the served one, None where there is no server and so no folder and no hub.
-    Dropped files end with the server or the page."""
+    """Where models are found: `folder` is the served one, None where there is no server and so no
+    folder and no hub. Dropped files end with the server or the page."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder.resolve()

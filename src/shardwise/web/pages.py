@@ -1,4 +1,4 @@
-"""The pages that need no server: the question with its answer, its plan.json, a dropped config.json, the toy model."""
+"""The pages that need no server: the question with its answer, and the toy model"""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_what_needs_the_hub_or_torch_is_refused_in_words() -> None:
     assert "is no model of the catalogue; drop the model&#39;s config.json" in asked("index.html", model="./model")
     status, kind, said = answer("config", "", json.dumps({**CONFIG, "model_type": "unheard"}).encode())
     assert (status, kind) == (400, "text/plain")
-    assert "'unheard' has no row in the catalogue" in said
+    assert "model_type 'unheard' is not known" in said
     status, _, said = answer("config", "", json.dumps(CONFIG).encode())
     assert status == 200
     assert "tinyllama" not in asked("plan.json", **USUAL | json.loads(said))

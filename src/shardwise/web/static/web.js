@@ -112,7 +112,10 @@
     const next = new DOMParser().parseFromString(await (await get(address)).text(), "text/html");
     document.title = next.title;
     document.querySelector("main").replaceWith(document.importNode(next.querySelector("main"), true));
-    for (const link of document.querySelectorAll(".top a")) link.toggleAttribute("aria-current", pathOf(link.href) === shown);
+    for (const link of document.querySelectorAll("a[data-page]")) {
+      if (pathOf(link.href) === shown) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
     begin();
     changed();
     document.querySelector("main").focus();
@@ -129,7 +132,7 @@
   });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-swap]");
-    const page = window.shardwiseGet && event.target.closest(".top a[href]");
+    const page = window.shardwiseGet && event.target.closest("a[data-page]");
     if ((link && form() || page) && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
       event.preventDefault();
       history.pushState(null, "", (link || page).href);
