@@ -1,11 +1,15 @@
-"""Adds CONTRIBUTING.md and ARCHITECTURE.md to the site, and refuses pages that load anything from outside.
+"""Adds CONTRIBUTING.md, ARCHITECTURE.md and the planner to the site, and refuses pages that load anything from outside.
 
 mkdocs calls these functions while it builds the site (`hooks` in mkdocs.yml).
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from shardwise.errors import InputError
+from shardwise.web.folder import export
 
 ROOT = Path(__file__).parent.parent
 #: Page of the site -> file of the repository.
@@ -56,3 +63,20 @@ def linked_within_site(text: str) -> str:
         return f"[{words}]({target.removeprefix('docs/')})" if target.startswith("docs/") else words
 
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", replaced, text)
+
+
+def on_post_build(*, config: MkDocsConfig, **_: Any) -> None:
+    """Puts the planner in the place of its page, which stays where the planner cannot be made or NO_PLANNER is set."""
+    if os.environ.get("NO_PLANNER"):
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        made = Path(temporary) / "planner"
+        try:
+            export(made, told=lambda _: None)
+        except InputError as error:
+            logging.getLogger("mkdocs.hooks").info("the planner is left out of the site: %s", error)
+            return
+        for page in made.glob("*.html"):
+            back = '<a href="../index.html">Documentation</a>\n<span id="state"'
+            page.write_text(page.read_text(encoding="utf-8").replace('<span id="state"', back), encoding="utf-8")
+        shutil.copytree(made, Path(config.site_dir) / "planner", dirs_exist_ok=True)

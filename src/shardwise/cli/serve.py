@@ -9,6 +9,7 @@ import typer
 
 from shardwise.errors import InputError
 
+_OF_EXPORT = "Make a folder of files in which a browser plans without a server, and end; needs npm and a network."
 _OF_TOKENS = "At least 16 letters; without one, another address gets one that is made up."
 
 
@@ -21,11 +22,17 @@ def serve(
         str, typer.Option(help="Address to listen on. Other than this machine's own: a token is asked for.")
     ] = "127.0.0.1",
     token: Annotated[str | None, typer.Option(envvar="SHARDWISE_TOKEN", help=_OF_TOKENS)] = None,
+    export: Annotated[Path | None, typer.Option(metavar="FOLDER", help=_OF_EXPORT)] = None,
 ) -> None:
     """Serve the planner as a page on this machine: plans as you type, runs as they go, a toy model to learn from.
 
     Nothing there starts, stops or changes a run. Stop it with Ctrl-C.
     """
+    if export is not None:
+        from shardwise.web import folder as exported
+
+        exported.export(export, told=typer.echo)
+        return
     try:
         from shardwise.web.server import listen
     except ModuleNotFoundError as error:

@@ -4,7 +4,9 @@ where the hub may be asked."""
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
+import weakref
 from functools import cache
 from pathlib import Path
 
@@ -23,20 +25,22 @@ def catalogue() -> dict[str, str]:
 
 
 class Models:
-    """Where models are found: `folder` is the served one, and dropped files end with the server."""
+    """Where models are found: `folder` is the served one, None where there is no server and so no
+    folder and no hub. Dropped files end with the server or the page."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
-        self._kept = tempfile.TemporaryDirectory(prefix="shardwise-serve-")
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = None if folder is None else folder.resolve()
+        self._kept = Path(tempfile.mkdtemp(prefix="shardwise-serve-"))
+        weakref.finalize(self, shutil.rmtree, self._kept, ignore_errors=True)
 
     def keep(self, raw: bytes) -> str:
         """Keeps a config.json by its content; returns its name in the address. Raises ModelError: it is none."""
         api.read_config(raw)
         digest = hashlib.sha256(raw).hexdigest()[:16]
-        place = Path(self._kept.name) / digest / "config.json"
+        place = self._kept / digest / "config.json"
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(raw)
-        files = sorted(Path(self._kept.name).glob("*/config.json"), key=lambda path: path.stat().st_mtime)
+        files = sorted(self._kept.glob("*/config.json"), key=lambda path: path.stat().st_mtime)
         for old in files[:-MOST_KEPT]:
             old.unlink()
             old.parent.rmdir()
@@ -48,7 +52,10 @@ class Models:
             return self._dropped(text)
         if text.lower() in catalogue() and not Path(text).exists():
             return text
-        if (place := self._below(text)) is not None:
+        if self._folder is None:
+            hub_says = "this page asks no hub" if hub else f"{text[:80]!r} is no model of the catalogue"
+            raise ModelError(f"{hub_says}; drop the model's config.json, which stays in this browser")
+        if (place := self._below(text, self._folder)) is not None:
             return place
         if hub and api.is_hub_id(text) and not Path(text).exists():
             return text
@@ -59,18 +66,19 @@ class Models:
 
     def _dropped(self, text: str) -> str:
         digest = text.removeprefix(DROPPED)
-        place = Path(self._kept.name) / digest / "config.json"
+        place = self._kept / digest / "config.json"
         if not (len(digest) == 16 and digest.isalnum() and place.is_file()):
             raise ModelError("the config.json that was dropped is no longer here; drop it again")
         return str(place)
 
-    def _below(self, text: str) -> str | None:
+    @staticmethod
+    def _below(text: str, folder: Path) -> str | None:
         """A folder with a config.json, or such a file, that lies in the served folder whatever links say."""
         if not text or "\0" in text or Path(text).is_absolute():
             return None
-        place = (self._folder / text).resolve()
+        place = (folder / text).resolve()
         file = place / "config.json" if place.is_dir() else place
-        inside = place.is_relative_to(self._folder) and file.resolve().is_relative_to(self._folder)
+        inside = place.is_relative_to(folder) and file.resolve().is_relative_to(folder)
         if not inside or file.suffix != ".json" or not file.is_file():
             return None
         # As it was written where that names the same place, so that answers are those of the command line there.

@@ -1,7 +1,8 @@
 "use strict";
 // Every page is whole without this script. With it, parts of a page are exchanged for those of its next address.
 (() => {
-  const form = document.querySelector("form[data-live]");
+  const form = () => document.querySelector("form[data-live]");
+  const get = window.shardwiseGet || fetch;  // in a folder of files, of the planner in a worker
   const changed = () => document.dispatchEvent(new Event("shardwise:changed"));
   let flying = false, last = null;
 
@@ -31,18 +32,18 @@
       movable(part).forEach((one, index) => { [one.scrollLeft, one.scrollTop] = moved[index] || [0, 0]; });
       if (reached >= 0) (document.getElementById(active) || reachable(part)[reached] || part).focus({ preventScroll: true });
     }
-    for (const field of form ? form.elements : []) {
+    for (const field of form() ? form().elements : []) {
       const wrong = document.getElementById("wrong-" + field.name);
       if (wrong) field.setAttribute("aria-invalid", wrong.textContent.trim() ? "true" : "false");
     }
     changed();
     slide();
   };
-  // Said where the server is gone, until it comes back.
-  const silent = (id) => {
+  // Said where the server is gone, until it comes back, and where the planner of a folder failed.
+  const silent = (id, why) => {
     const part = document.getElementById(id);
     if (!part) return;
-    (part.querySelector(".last, .live:not(:has(.last))") || part).textContent = "shardwise serve does not answer: what is shown is what it said last.";
+    (part.querySelector(".last, .live:not(:has(.last))") || part).textContent = window.shardwiseGet ? "The planner failed: " + why.message : "shardwise serve does not answer: what is shown is what it said last.";
     delete part.dataset.was;
   };
   const keepSlider = (part, fresh, id) => {
@@ -53,7 +54,7 @@
   };
   const sync = (next) => {
     const theirs = next.getElementById("question");
-    for (const field of form && theirs ? form.elements : []) {
+    for (const field of form() && theirs ? form().elements : []) {
       const other = field.name && theirs.elements.namedItem(field.name);
       if (!other || field.type === "file") continue;
       if (field.type === "checkbox") field.checked = other.checked;
@@ -75,23 +76,23 @@
       const asked = last;
       last = null;
       try {
-        const answer = await fetch(asked.address);
+        const answer = await get(asked.address);
         const next = new DOMParser().parseFromString(await answer.text(), "text/html");
         if (last && (asked.fill || last.fill)) continue;
         if (asked.fill) sync(next);
         exchange(next);
         if (busy) delete busy.dataset.gone;
-      } catch {
+      } catch (why) {
         if (busy) busy.dataset.gone = "true";
-        silent("verdict");
+        silent("verdict", why);
       }
     }
     if (busy) busy.removeAttribute("aria-busy");
     flying = false;
   };
   const address = () => {
-    const filled = [...new FormData(form)].filter(([, text]) => typeof text === "string" && text !== "");
-    return form.getAttribute("action") + "?" + new URLSearchParams(filled);
+    const filled = [...new FormData(form())].filter(([, text]) => typeof text === "string" && text !== "");
+    return form().getAttribute("action") + "?" + new URLSearchParams(filled);
   };
 
   // While a field changes its address is replaced; once it has changed, there is one more to go back to.
@@ -103,18 +104,40 @@
     if (typed) waiting = setTimeout(now, 150);
     else now();
   };
-  if (form) {
-    form.addEventListener("input", (event) => { if (event.target.type !== "file") later(event.target.type === "text"); });
-    form.addEventListener("change", (event) => { if (event.target.type !== "file") pushed = true; });
-    form.addEventListener("submit", (event) => { event.preventDefault(); later(false); });
-    addEventListener("popstate", () => { pushed = true; clearTimeout(waiting); ask(location.href, { fill: true }); });
-  }
+  // In a folder of files another page takes the place of this one, and the planner goes on.
+  const pathOf = (address) => new URL(address, location.href).pathname;
+  let shown = location.pathname;
+  const visit = async (address) => {
+    shown = pathOf(address);
+    const next = new DOMParser().parseFromString(await (await get(address)).text(), "text/html");
+    document.title = next.title;
+    document.querySelector("main").replaceWith(document.importNode(next.querySelector("main"), true));
+    for (const link of document.querySelectorAll("a[data-page]")) {
+      if (pathOf(link.href) === shown) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    begin();
+    changed();
+    document.querySelector("main").focus();
+  };
+  const isAsked = (event) => event.target.form && event.target.form === form() && event.target.type !== "file";
+  document.addEventListener("input", (event) => { slid(event.target); if (isAsked(event)) later(event.target.type === "text"); });
+  document.addEventListener("change", (event) => { if (isAsked(event)) pushed = true; });
+  document.addEventListener("submit", (event) => { if (event.target === form()) { event.preventDefault(); later(false); } });
+  addEventListener("popstate", () => {
+    pushed = true;
+    clearTimeout(waiting);
+    if (pathOf(location.href) !== shown) visit(location.href);
+    else if (form()) ask(location.href, { fill: true });
+  });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-swap]");
-    if (link && form && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    const page = window.shardwiseGet && event.target.closest("a[data-page]");
+    if ((link && form() || page) && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
       event.preventDefault();
-      history.pushState(null, "", link.href);
-      ask(link.href, { fill: true });
+      history.pushState(null, "", (link || page).href);
+      if (link) ask(link.href, { fill: true });
+      else visit(page.href);
     }
     const button = event.target.closest("[data-copies]");
     if (button) copy(button, document.getElementById(button.dataset.copies));
@@ -136,10 +159,10 @@
   };
 
   // Sliders on a scale of ratios, from 0 to 100.
-  const sliders = [...document.querySelectorAll("input[data-slides]")];
+  const sliders = () => document.querySelectorAll("input[data-slides]");
   const rounded = (value) => { const step = Math.max(1, 10 ** Math.floor(Math.log10(value) - 1)); return Math.round(value / step) * step; };
   const slide = () => {
-    for (const slider of sliders) {
+    for (const slider of sliders()) {
       const field = document.getElementById(slider.dataset.slides), value = +(field.value || field.placeholder);
       const { low, high } = slider.dataset;
       if (slider !== document.activeElement && value > 0) slider.value = 100 * Math.log(value / low) / Math.log(high / low);
@@ -148,41 +171,47 @@
     const method = document.getElementById("method"), rank = document.getElementById("rank");
     if (method && rank) for (const one of rank.closest(".field").querySelectorAll("input")) one.disabled = method.value === "full";
   };
-  for (const slider of sliders) {
-    slider.disabled = false;
-    slider.step = "any";
-    slider.addEventListener("input", () => {
-      const low = +slider.dataset.low, high = +slider.dataset.high, share = slider.value / 100;
-      const value = low * (high / low) ** share;
-      document.getElementById(slider.dataset.slides).value = slider.dataset.slides === "rows" ? rounded(value) : halves(value);
-      slider.setAttribute("aria-valuetext", document.getElementById(slider.dataset.slides).value);
-    });
-  }
+  const begin = () => {
+    for (const slider of sliders()) { slider.disabled = false; slider.step = "any"; }
+    slide();
+  };
+  const slid = (slider) => {
+    if (!slider.matches("input[data-slides]")) return;
+    const low = +slider.dataset.low, high = +slider.dataset.high, share = slider.value / 100;
+    const value = low * (high / low) ** share;
+    document.getElementById(slider.dataset.slides).value = slider.dataset.slides === "rows" ? rounded(value) : halves(value);
+    slider.setAttribute("aria-valuetext", document.getElementById(slider.dataset.slides).value);
+  };
   // Powers of two, and what lies half-way between them.
   const halves = (value) => {
     const below = 2 ** Math.floor(Math.log2(value) + 1e-9);
     const near = [below, below * 1.5, below * 2].reduce((best, one) => Math.abs(one - value) < Math.abs(best - value) ? one : best);
     return Math.max(1, Math.round(near));
   };
-  slide();
+  begin();
 
   // A config.json is sent as it is, and named in the address by its content.
-  const file = document.querySelector("input[data-drop]");
-  if (file) {
-    const place = file.closest(".field"), wrong = place.querySelector(".wrong");
-    const send = async (config) => {
-      if (!config) return;
-      if (config.size > 1024 * 1024) { wrong.textContent = config.name + " is larger than a model's config.json, which is a page"; return; }
-      const answer = await fetch(file.dataset.drop, { method: "POST", body: config });
-      if (!answer.ok) { wrong.textContent = await answer.text(); return; }
-      document.getElementById("model").value = (await answer.json()).model;
-      pushed = true;
-      later(false);
-      pushed = true;
-    };
-    file.addEventListener("change", () => { send(file.files[0]); file.value = ""; });
-    for (const name of ["dragover", "drop"]) place.addEventListener(name, (event) => { event.preventDefault(); if (name === "drop") send(event.dataTransfer.files[0]); });
-  }
+  const send = async (file, config) => {
+    const wrong = file.closest(".field").querySelector(".wrong");
+    if (!config) return;
+    if (config.size > 1024 * 1024) { wrong.textContent = config.name + " is larger than a model's config.json, which is a page"; return; }
+    const answer = await get(file.dataset.drop, { method: "POST", body: config });
+    if (!answer.ok) { wrong.textContent = await answer.text(); return; }
+    document.getElementById("model").value = (await answer.json()).model;
+    pushed = true;
+    later(false);
+    pushed = true;
+  };
+  document.addEventListener("change", (event) => {
+    const file = event.target;
+    if (file.matches("input[data-drop]")) { send(file, file.files[0]); file.value = ""; }
+  });
+  for (const name of ["dragover", "drop"]) document.addEventListener(name, (event) => {
+    const place = event.target.closest(".field"), file = place && place.querySelector("input[data-drop]");
+    if (!file) return;
+    event.preventDefault();
+    if (name === "drop") send(file, event.dataTransfer.files[0]);
+  });
 
   // Runs that go on: their page again, where something has changed; later where it takes long, as of runs of many steps.
   let tag = "";
@@ -196,9 +225,10 @@
         tag = answer.headers.get("ETag") || "";
         exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
       }
-    } catch { tag = ""; silent("live"); }
+    } catch (why) { tag = ""; silent("live", why); }
     setTimeout(poll, Math.max(+live.dataset.poll, 5 * (performance.now() - began)));
   };
   if (document.querySelector("[data-poll]")) setTimeout(poll, 1000);
+  if (window.shardwiseGet && location.search) ask(location.href, { fill: true });
   document.documentElement.classList.add("scripted");
 })();

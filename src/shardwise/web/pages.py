@@ -1,0 +1,228 @@
+"""The pages that need no server: the question with its answer, and the toy model"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, get_args
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from shardwise import api
+from shardwise.errors import InputError
+from shardwise.spec.job.keys import Goal, Method
+from shardwise.spec.layout.axes import STRATEGIES
+from shardwise.spec.plan.forecast import Plan, verdict
+from shardwise.spec.plan.timeline import KIND_WORDS
+from shardwise.units import format_count, format_seconds
+from shardwise.web.answers import Answer, Answers
+from shardwise.web.models import Models
+from shardwise.web.question import FIELDS, WebQuestion
+
+#: Where pages are: of the server, and of a folder of files.
+SERVED = {
+    "plan": "/",
+    "plan_json": "/plan.json",
+    "config": "/config",
+    "static": "/static/",
+    "runs": "/runs",
+    "learn": "/learn",
+}
+EXPORTED = {
+    "plan": "index.html",
+    "plan_json": "plan.json",
+    "config": "config",
+    "static": "static/",
+    "learn": "learn.html",
+}
+#: Of the report's own pages, of these, and of those in a folder alone.
+SHARED, OWN = ("page.css", "page.js", "uplot.css", "uplot.min.js"), ("web.css", "web.js", "icon.svg")
+OF_FOLDER = ("local.js", "worker.js", "sw.js")
+HARDWARE = (
+    *("any", "1x RTX-4090", "2x RTX-4090", "4x RTX-6000-Ada", "4x L40S", "8x A100-80GB", "8x H100-SXM"),
+    *("2 x 8x H100-SXM", "16 x 8x H100-SXM", "8x H200", "8x B200", "cpu:4"),
+)
+#: What can be solved for, in words.
+SOLVES = {
+    "": "nothing: as it is asked",
+    "max_length": "the longest sequences",
+    "micro_batch_size": "the largest micro-batch",
+    "lora.r": "the largest LoRA rank",
+    "gpus": "the fewest GPUs",
+}
+MOST_COMPARED = 4
+#: Strategies in the order in which one meets them, and how the toy's layers, rows and tensors are called.
+ORDER = ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2")
+LETTERS, ROWS = ("a", "b", "c"), range(3)
+HELD = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer states"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What an address answers."""
+
+    text: str
+    kind: str = "text/html"
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("shardwise.web")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(count=format_count)  # pyright: ignore[reportUnknownMemberType]
+    return environment
+
+
+def render(
+    template: str,
+    *,
+    at: dict[str, str] = SERVED,
+    status: int = 200,
+    headers: dict[str, str] | None = None,
+    **context: Any,
+) -> Shown:
+    """A page; `at`: where the others are."""
+    text = _environment().get_template(template).render(at=at, **context)
+    return Shown(text=text, status=status, headers=headers or {})
+
+
+def as_json(data: Any, *, status: int = 200, **headers: str) -> Shown:
+    """JSON, as small as it can be."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Shown(text=text, kind="application/json", status=status, headers=headers)
+
+
+class Pages:
+    """Answers questions, and shows the toy; `at`: where pages are."""
+
+    def __init__(self, models: Models, *, at: dict[str, str] = SERVED) -> None:
+        self._models, self._at = models, at
+        self._answers = Answers(models)
+
+    def ask(self, query: Mapping[str, str]) -> Shown:
+        """The question and its answer."""
+        try:
+            question = WebQuestion.of(query)
+            answer = self._answers.answer(question)
+        except InputError as error:
+            question = WebQuestion(texts={field.name: "" for field in FIELDS})
+            answer = Answer(general=tuple(problem.message for problem in error.problems))
+        shown, made = query.get("copy", "job.yaml"), answer.plan
+        found: dict[str, Any] = {"verdict": "", "why": "", "part": "", "copied": None}
+        if made is not None:
+            found = {
+                "verdict": _sentence(verdict(made)),
+                "why": f"{api.main_reason(made)}.",
+                "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
+                "copied": copied(shown, question, made, model=answer.model),
+            }
+        return render(
+            "ask.html",
+            at=self._at,
+            status=400 if made is None else 200,
+            question=question,
+            fields={field.name: field for field in FIELDS},
+            models=[known.name for known in api.known_models()],
+            gpus=[(gpu.name, gpu.memory_bytes) for gpu in api.known_gpus()],
+            methods=get_args(Method),
+            goals=get_args(Goal),
+            layouts=("auto", *STRATEGIES),
+            solves=SOLVES,
+            hardware=HARDWARE,
+            answer=answer,
+            copies=("job.yaml", "command", *api.export_targets()),
+            shown=shown,
+            **found,
+        )
+
+    def plan_json(self, query: Mapping[str, str]) -> Shown:
+        """plan.json, as `shardwise plan --json` prints it."""
+        answer = self._answers.answer(WebQuestion.of(query))
+        if answer.plan is None:
+            return as_json({"errors": answer.by_field, "general": answer.general}, status=400)
+        headers = {"content-disposition": 'attachment; filename="plan.json"'}
+        return as_json(api.plan_as_file(answer.plan, model=answer.model), **headers)
+
+    def keep(self, raw: bytes) -> Shown:
+        """Keeps a dropped config.json, and says under which name."""
+        try:
+            return as_json({"model": self._models.keep(raw)})
+        except InputError as error:
+            return Shown(text=str(error), kind="text/plain", status=400)
+
+    def learn(self, query: Mapping[str, str]) -> Shown:
+        """The toy model, at one moment of its step."""
+        return render("learn.html", at=self._at, **_learn_page(query))
+
+
+def _learn_page(query: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows at the place that the address names; what it does not have is taken as the beginning."""
+    strategies = {one.name: one for one in api.STRATEGIES}
+    under = query.get("under", "")
+    under = under if under in strategies else ORDER[0]
+    found, at = api.frames(under), query.get("at", "1")
+    is_number = at.isascii() and at.isdigit() and len(at) <= 4
+    place = max(1, min(int(at), len(found))) if is_number else 1
+    frame = found[place - 1]
+    return {
+        "strategies": [strategies[name] for name in ORDER],
+        "strategy": strategies[under],
+        "under": under,
+        "place": place,
+        "count": len(found),
+        "frame": frame,
+        "when": f"{format_seconds(frame.start)} to {format_seconds(frame.end)} of the step",
+        "letters": LETTERS,
+        "rows": ROWS,
+        "held": HELD,
+        "words": KIND_WORDS,
+        "in_words": _in_words,
+        "chart": Markup(api.toy_chart(under, share=frame.share)),  # noqa: S704 - rendered with every value escaped
+    }
+
+
+def _in_words(held: frozenset[tuple[int, int]]) -> str:
+    """Pieces in letters: `a b c` are whole layers, `a0` is the first row of a."""
+    found: list[str] = []
+    for layer, letter in enumerate(LETTERS):
+        rows = [row for row in ROWS if (layer, row) in held]
+        found += [letter] if len(rows) == len(ROWS) else [f"{letter}{row}" for row in rows]
+    return " ".join(found) or "nothing"
+
+
+def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict[str, str]:
+    """A plan as what is to be copied: the texts of files by name, and what else there is to say, as sentences."""
+    if shown == "command":
+        return {"command": question.command(model)}
+    if shown == "job.yaml":
+        return {"job.yaml": api.job_yaml(question.keys(model, solved=plan.solved))}
+    if shown not in api.export_targets():
+        return {"": f"There is nothing to copy as {shown[:40]!r}."}
+    try:
+        made = api.export_plan(plan, to=shown, path="plan.json")
+    except InputError as error:
+        return {"": str(error)}
+    said = "\n".join([*(_sentence(one) for one in made.said), "Next:", *(f"  {line}" for line in made.run)])
+    return {**made.files, "": said}
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
+
+
+def static_file(name: str) -> str | None:
+    """A style sheet, a script or the icon; None: there is none of this name."""
+    if name in SHARED:
+        return api.page_file(name)
+    return (
+        (files("shardwise.web") / "static" / name).read_text(encoding="utf-8") if name in (*OWN, *OF_FOLDER) else None
+    )
