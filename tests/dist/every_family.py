@@ -86,7 +86,7 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
         return {**found, "refused": _sentence(error, folder)}
     except Exception as error:  # noqa: BLE001 - a fault of ours is a line of the table too
         return {**found, "refused": "failed: " + _last(error)}
-    found["planned"] = shape.num_parameters
+    found["planned"] = shape.num_parameters + shape.frozen_beside
     shardwise.train.model.shape_of = lambda name, **_: _shape(name)  # built once, and not for each way
     cells = _Cells(root=root, folder=folder, rows=rows)
     found["cells"] = {f"{m}/{way}": said_of for m, way, said_of in cells.all(ways)}

@@ -71,12 +71,24 @@ EXTRAS: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
         }
     },
+    "dbrx": {
+        "attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2},  # without which the class of attention reads none
+        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+    },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "dots3_note_text": {"per_layer_config": {}},
+    "dots3_note_text": {
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 4,
+        "swa_q_lora_rank": 16,
+        "swa_kv_lora_rank": 16,
+        "swa_head_dim": 32,
+        "swa_qk_nope_head_dim": 16,
+        "swa_v_head_dim": 16,
+    },
     "granitemoehybrid": {**_MIXED, "position_embedding_type": "rope"},
     "hunyuan_v1_dense": {"head_dim": 16},
-    "hunyuan_v1_moe": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
     "lfm2": {"full_attn_idxs": [1, 3], "layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "ministral": {"head_dim": 16},
@@ -91,7 +103,6 @@ EXTRAS: dict[str, dict[str, Any]] = {
     },
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "mamba2": {"num_heads": 8},
-    "xlstm": {"mode": "train_with_padding", "return_last_states": False},
     "zamba": {**_SHARED, "mamba_dt_rank": 4, "n_mamba_heads": 2},
     "zamba2": {**_SHARED, "mamba_ngroups": 1, "hybrid_layer_ids": [1, 3]},
     "whisper": {"decoder_attention_heads": 4, "encoder_attention_heads": 4},

@@ -184,5 +184,5 @@ TOWER = {
 def correct_routers(model: torch.nn.Module) -> None:
     """Gives biases that correct what routers choose, and begin as zero, values that do."""
     for name, bias in [*model.named_buffers(), *model.named_parameters()]:
-        if name.endswith("bias") and not bias.requires_grad:
+        if name.endswith("bias") and bias.is_floating_point() and not bias.requires_grad:
             torch.nn.init.normal_(bias, std=0.1)

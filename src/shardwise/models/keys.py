@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from torch import nn
 
-from shardwise.errors import ModelError
+from shardwise.errors import ModelError, UnsupportedError
 
 Shape = tuple[int, ...]
 
@@ -122,10 +122,11 @@ class Keys:
     ) -> None:
         """Finds the names of `stored`, all keys of the folder, for a model before it is spread; `shape_of` a key. A key
         that `known` has, the names of the whole model (by itself those of `model`), keeps it where no other name fits.
-        Renamings that none needed are not undone in `saved`, as in transformers."""
+        Renamings that none needed are not undone in `saved`, as in transformers. Raises UnsupportedError: a weight is
+        made of keys in another way."""
         from transformers.core_model_loading import dot_natural_key
 
-        renamings, stackings = _transforms(model)
+        renamings, stackings, others = _transforms(model)
         self.names: dict[str, str] = {}
         parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         joined: set[str] = set()
@@ -134,6 +135,8 @@ class Keys:
             name, stacking, part = _stacked(_renamed(key, renamings), stackings)
             if name not in whole and key in whole:
                 name, stacking = key, None
+            if name not in whole:
+                _refuse_made(name, others)
             self.names[key] = name
             if stacking is not None:
                 parts[name][part].append(key)
@@ -183,15 +186,27 @@ def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
     return name, None, 0
 
 
-def _transforms(model: nn.Module) -> tuple[list[Any], list[Any]]:
-    """What `from_pretrained` applies to each key of a folder, in its order: renamings, and what stacks experts."""
+def _refuse_made(name: str, others: Iterable[Any]) -> None:
+    made, other, _ = _stacked(name, others)
+    if other is not None:
+        how = ", ".join(type(operation).__name__ for operation in other.operations)
+        raise UnsupportedError(
+            f"of {name} transformers makes {made} as it loads, by {how}, which this version does not do; load the model "
+            "with transformers, and save it by save_pretrained(folder, save_original_format=False)"
+        )
+
+
+def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
+    """What `from_pretrained` applies to each key of a folder, in its order: renamings, what stacks or joins weights, and
+    what else makes one weight of others."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 
     transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
     renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
     converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
-    return renamings, [one for one in converters if _stacks(one.operations) or _joins(one.operations)]
+    known = [one for one in converters if _stacks(one.operations) or _joins(one.operations)]
+    return renamings, known, [one for one in converters if one not in known]
 
 
 def _stacks(operations: Iterable[Any]) -> bool:

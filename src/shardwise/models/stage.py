@@ -167,14 +167,14 @@ def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
 
 
 def final_norm(anatomy: Anatomy, *, width: int) -> nn.Module | None:
-    """The norm behind the blocks: of transformers' pipeline plan, or the last child of the module that holds the list
-    of blocks which has vectors of the stream's width alone."""
+    """The norm behind the blocks: of transformers' pipeline plan (OLMo's has no weights), or the last child of the
+    module that holds the list of blocks which has vectors of the stream's width alone."""
     try:
-        behind = [getattr(anatomy.backbone, outer_modules(anatomy)[1], None)]
+        planned = getattr(anatomy.backbone, outer_modules(anatomy)[1])
+        return planned if {tuple(p.shape) for p in planned.parameters()} <= {(width,)} else None
     except UnsupportedError:
         around = next(m for m in anatomy.backbone.modules() if anatomy.blocks in set(m.children()))
         children = list(around.children())
         behind = children[children.index(anatomy.blocks) + 1 :]
-    shapes = [(module, {tuple(p.shape) for p in module.parameters()}) for module in behind if module is not None]
-    normed = [module for module, found in shapes if found == {(width,)}]
+    normed = [module for module in behind if {tuple(p.shape) for p in module.parameters()} == {(width,)}]
     return normed[-1] if normed else None

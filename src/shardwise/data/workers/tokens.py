@@ -120,9 +120,9 @@ class Tokenizer:
 
     @property
     def padding_id(self) -> int:
-        """The padding token, or the last of a text; padding never counts."""
-        padding: int | None = self._tokenizer.pad_token_id
-        return self.eos_id if padding is None else padding
+        """The last token of a text; padding never counts. A padding token of its own has often a row of zeros in the
+        embedding, of which Gemma 3n's blocks have no gradient."""
+        return self.eos_id
 
     @property
     def template(self) -> str | dict[str, str] | None:

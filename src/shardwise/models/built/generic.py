@@ -42,7 +42,7 @@ def generic_shape(
 
 class _Generic:
     def __init__(self, anatomy: Anatomy, config: Any, data: dict[str, Any], seen: Seen | None) -> None:
-        self._anatomy, self._data, self._seen = anatomy, data, seen
+        self._anatomy, self._data, self._seen, self._config = anatomy, data, seen, config
         self._stated: dict[str, Any] = config.to_dict()
         self._names = {id(module): name for name, module in anatomy.model.named_modules()}
         self._tree = Tree(self._stated, _plan_of(config))
@@ -130,9 +130,10 @@ class _Generic:
         return found or max(norm.size for block in blocks for norm in block.norms)
 
     def _number(self, *keys: str) -> int | None:
-        """A whole number that the configuration states, by the first name that it has; of a list the largest."""
+        """A whole number that the configuration states, by the first name that it has or that its class knows it by; of
+        a list the largest."""
         for key in keys:
-            value: Any = self._stated.get(key)
+            value: Any = getattr(self._config, key, None)
             of_layers = cast(list[Any], value) if isinstance(value, list | tuple) else [value]
             wholes = [one for one in of_layers if type(one) is int and one > 0]
             if wholes:

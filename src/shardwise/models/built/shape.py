@@ -46,6 +46,8 @@ from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split, Wrapper
 _BESIDE_TEXT = ("vision_config", "audio_config")
 _ENCODERS = ("bert-generation", "xlnet")
 _BEHIND_ENCODERS = ("trocr", "whisper", "prophetnet")
+#: How the names of families end that draft tokens for another model.
+_DRAFTS = "_assistant"
 
 
 def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
@@ -94,7 +96,8 @@ class _Reading:
             return shape
         names = replace(shape.names, root=self._anatomy.backbone_name)
         plain = shape.plain_head and is_plain(self._anatomy, width=shape.embedding_width)
-        return replace(shape, names=names, plain_head=plain, wrapper=self._wrapper)
+        eager = shape.eager_attention or not getattr(self._anatomy.model, "_supports_sdpa", False)
+        return replace(shape, names=names, plain_head=plain, eager_attention=eager, wrapper=self._wrapper)
 
     def _read(self, storage: str) -> ModelShape:
         if self._seen is not None:
@@ -201,6 +204,8 @@ def config_from(data: dict[str, Any]) -> Any:
         config = kind.from_dict(kind._decode_special_floats(deepcopy(data)))
     except Exception as error:  # noqa: BLE001 - a stranger's configuration meets a library's own checks
         raise UnsupportedError(f"transformers cannot read it: {said(error)}") from None
+    if config.model_type.endswith(_DRAFTS):
+        raise UnsupportedError("it drafts tokens for another model, whose hidden states, keys and values it reads")
     _refuse_other_kinds(text_config(config))
     return config
 

@@ -64,8 +64,8 @@ class Tree:
         weight, bias = own.get("weight"), own.get("bias")
         if is_linear(module) and weight is not None and own.keys() <= {"weight", "bias"}:
             yield self._linear(name, module, weight, bias)
-        elif "shared" not in name and (count := self._experts(module, own)) > 0:
-            yield from self._stacks(name, module, own, count=count)
+        elif "shared" not in name and self._are_experts(module, own):
+            yield from self._stacks(name, module, own)
         elif weight is not None and weight.ndim == 1 and own.keys() <= {"weight", "bias"} and _alike(weight, bias):
             yield Norm(name=name, size=weight.numel(), width=weight.numel(), bias=bias is not None)
         elif weight is not None and weight.ndim > 1 and bias is not None and bias.shape == weight.shape[:1]:
@@ -89,18 +89,16 @@ class Tree:
             adaptable=adaptable,
         )
 
-    def _experts(self, module: nn.Module, own: dict[str, nn.Parameter]) -> int:
-        """How many experts are stacked in the parameters of a module; 0: they are no stacks."""
-        stacks = [parameter for parameter in own.values() if parameter.ndim == 3]
-        if not stacks or isinstance(module, nn.modules.conv._ConvNd):
-            return 0
-        count = stacks[0].shape[0]
+    def _are_experts(self, module: nn.Module, own: dict[str, nn.Parameter]) -> bool:
+        """Whether experts are stacked in the parameters of a module; some may lack a matrix (LongCat-Flash)."""
+        if not any(parameter.ndim == 3 for parameter in own.values()) or isinstance(module, nn.modules.conv._ConvNd):
+            return False
         said = {value for key, value in vars(module).items() if "expert" in key and isinstance(value, int)}
         stated = {value for key, value in self._stated.items() if "expert" in key and type(value) is int}
-        return count if count in said | stated and all(p.shape[0] == count for p in own.values()) else 0
+        return {parameter.shape[0] for parameter in own.values()} <= said | stated
 
-    def _stacks(self, name: str, module: nn.Module, own: dict[str, nn.Parameter], *, count: int) -> Iterator[Part]:
-        turned, active = bool(getattr(module, "is_transposed", False)), self._active(module, count)
+    def _stacks(self, name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Iterator[Part]:
+        turned = bool(getattr(module, "is_transposed", False))
         # What is not told the routes runs every token through every expert, as Llama 4's experts do.
         runs_all = len(signature(module.forward).parameters) == 1
         turned = turned or runs_all
@@ -115,12 +113,12 @@ class Tree:
                 rows,
                 columns,
                 bias=any(other.startswith(key) and _is_bias(other, own) for other in own),
-                count=count,
+                count=parameter.shape[0],
                 reads="expert_product" if "down" in key or "output" in name else "expert_input",
                 transposed=turned,
                 stacked=True,
                 adaptable=False,
-                active=active,
+                active=self._active(module, parameter.shape[0]),
                 runs_all=runs_all,
             )
 

@@ -37,7 +37,7 @@ NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gpt_neo", "gptj", "mpt")
 
 #: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
 #: apart.
-MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "mpt", "opt")
+MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "gpt_oss", "mpt", "opt")
 
 
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
