@@ -216,29 +216,29 @@ class _Judged(_Loss):
             of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
         losses, sums = _losses_under(chunks, vocabulary), hidden.new_zeros(judge.num_sums, dtype=torch.float32)
         is_one, again = len(chunks.labels) <= chunks.size, False
-        logits, given = None, None
+        made: list[torch.Tensor] = []
         for number, (here, labels) in enumerate(chunks):
-            logits = None  # of the chunk before
+            made.clear()  # the logits of the chunk before
             given = hidden[here].to(compute)
-            logits = head.logits(given)
+            made = [given, logits := head.logits(given)]
             again = learns and head.trains and not is_one
             found = losses(logits, labels, learns=learns and not again)
             at = slice(number * chunks.size, (number + 1) * chunks.size)
             sums.index_add_(0, rows[at], found, alpha=-1)
             if of_hidden is not None and not head.trains:
                 of_hidden[here] = head.backward(given, logits)
+            del logits
         loss, slopes = judge(sums, learns=learns)
         weights = -slopes[rows].to(compute).unsqueeze(1)
         if learns and head.trains:
             for number, (here, labels) in enumerate(chunks):
                 at = slice(number * chunks.size, (number + 1) * chunks.size)
                 if again:
-                    logits = None
+                    made.clear()
                     given = hidden[here].to(compute)
-                    logits = head.logits(given)
-                    losses(logits, labels, learns=True)
-                assert logits is not None and given is not None
-                gradient = head.backward(given, logits.mul_(weights[at]))
+                    made = [given, head.logits(given)]
+                    losses(made[1], labels, learns=True)
+                gradient = head.backward(made[0], made[1].mul_(weights[at]))
                 if of_hidden is not None:
                     of_hidden[here] = gradient
         elif of_hidden is not None and chunks.positions is None:

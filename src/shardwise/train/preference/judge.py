@@ -16,6 +16,10 @@ from shardwise.train.preference.losses import Pairs
 CHOSEN, REJECTED, RIGHT, CHOSEN_LOG, REJECTED_LOG, DIVERGENCE, NUM_CHOSEN, NUM_REJECTED = range(8)
 NUM_FIGURES = 8
 
+#: Of two rewards that are nearer than this share of the log-probabilities that they are differences of, none is the
+#: higher one: which it is would depend on how the work is spread.
+ROUNDING = 2.0**-18
+
 
 def named(figures: list[float], *, pairs: bool) -> dict[str, float]:
     """The means of a global batch; without a row of a kind nothing of it."""
@@ -104,7 +108,8 @@ class Judge:
             chosen, rejected = pairs.chosen_ratio, pairs.rejected_ratio
         else:
             chosen, rejected = log_chosen, log_rejected = losses.means(pairs)
-        right = (chosen > rejected).float()
+        near = ROUNDING * (log_chosen.abs() + log_rejected.abs())
+        right = (chosen - rejected > near).float()
         ones, none = torch.ones_like(chosen), torch.zeros_like(chosen)
         beta = self.spec.beta
         self._note(beta * chosen, beta * rejected, right, log_chosen, log_rejected, none, ones, ones)
@@ -130,7 +135,7 @@ class Listen:
     num_sums: int
     group: dist.ProcessGroup | None = None
 
-    def __call__(self, sums: Tensor, *, learns: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, sums: Tensor, *, learns: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The log-probabilities."""
         return whole_rows(sums, group=self.group), torch.zeros_like(sums)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -67,8 +68,8 @@ def know_reference(
     other = _reference_model(rows, stated, step=step, run=run)
     if other.shape.vocab_size < model.shape.vocab_size:
         raise UnsupportedError(
-            f"preference.reference: {stated} has {other.shape.vocab_size} tokens and the model {model.shape.vocab_size}; "
-            "name a model with the same tokenizer"
+            f"preference.reference: {stated} has {other.shape.vocab_size} tokens and the model "
+            f"{model.shape.vocab_size}; name a model with the same tokenizer"
         )
     its = GradientAccumulator(
         spread=other.spread,
@@ -106,6 +107,34 @@ def _know_parts(
         precision = rows.execution.precision
         path = file_of(part.data.folder, model=content, fingerprint=rows.fingerprint, precision=precision)
         _know(part, wanted, hear, path=path, step=step, journal=journal, keep=keep)
+        if preferences.spec.loss_type == ["kto"]:
+            every = [np.arange(len(part.data))] if part is preferences.evaluation else [*rows.batches.ids_from(0)]
+            _know_mismatched(preferences, part, every, step, path=path if keep else None, journal=journal)
+
+
+def _know_mismatched(
+    preferences: Preferences,
+    part: Part,
+    batches: Sequence[npt.NDArray[np.int64]],
+    step: GradientAccumulator,
+    *,
+    path: Path | None,
+    journal: Journal,
+) -> None:
+    """Of each batch of a run, whose order is one of the file's keys."""
+    order = hashlib.sha256(b"".join(ids.tobytes() + b"/" for ids in batches)).hexdigest()[:16]
+    file = None if path is None else path.with_name(f"{path.stem}-{order}.bin")
+    sums = np.full((len(batches), 1), np.nan, np.float32)
+    if file is not None:
+        sums = read_logs(file, shape=(len(batches), 1), world=step.world).copy()
+    part.known_mismatched = {}
+    for number, ids in enumerate(batches):
+        if np.isnan(sums[number, 0]):
+            sums[number, 0] = preferences.mismatched(part, ids, step.outputs, adapters_off=True).item()
+            journal.progress.touch()
+        part.known_mismatched[ids.tobytes()] = float(sums[number, 0])
+    if file is not None and step.world.is_first:
+        journal.note(lambda: write_logs(file, sums))
 
 
 def _know(

@@ -26,10 +26,12 @@ Outputs = Callable[..., list[torch.Tensor | None]]
 @dataclass(kw_only=True, eq=False)
 class Part:
     """The rows to train on, or to evaluate on. `known`: log-probabilities [samples, sides] under the reference, where
-    they were computed before; `divergence`: KL of all of them, where they are one batch."""
+    they were computed before; `known_mismatched`: sums of mismatched answers, by the bytes of a batch's samples;
+    `text_weight`, `divergence`: of all of them, where they are one batch."""
 
     batcher: Batcher
     known: Logs | None = None
+    known_mismatched: dict[bytes, float] | None = None
     text_weight: float | None = None
     divergence: torch.Tensor | None = None
 
@@ -160,10 +162,22 @@ class Preferences:
         return len(ids) / max(1, part.data.chosen_tokens(ids, prompts=self.prompts))
 
     def _divergence(self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs) -> torch.Tensor:
-        """The mean log-ratio of answers behind the prompts of others, at least 0: each row of a batch has the answer of
-        the row before it, the first that of the last."""
+        """The mean log-ratio of answers behind the prompts of others, at least 0."""
         if self.spec.loss_type != ["kto"]:
             return torch.zeros((), device=self.world.device)
+        policy = self.mismatched(part, ids, outputs)
+        if part.known_mismatched is None:
+            reference: Any = self.mismatched(part, ids, outputs, adapters_off=True)
+        else:
+            reference = part.known_mismatched[ids.tobytes()]
+        self._divergent = ((policy - reference) / len(ids)).clamp(min=0)
+        return self._divergent.float()
+
+    def mismatched(
+        self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
+    ) -> torch.Tensor:
+        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch behind the prompts of
+        others: each row has the answer of the row before it, the first that of the last."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
         per_forward = batcher.samples_per_forward
         every, total = np.arange(len(ids)), torch.zeros((), dtype=torch.float64, device=self.world.device)
@@ -171,14 +185,12 @@ class Preferences:
             some = every[start : start + per_forward]
             micros = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
             listeners = [self.listener(micro) for micro in micros]
-            policy, reference = outputs(micros, listeners), outputs(micros, listeners, adapters_off=True)
-            for micro, one, other in zip(micros, policy, reference, strict=True):
-                if one is not None and other is not None and counts_once(self.world):
-                    there = torch.tensor([s != FILLER for s in micro.sample_ids], device=one.device)
-                    total += torch.where(there, one - other, 0).double().sum()
+            for micro, logs in zip(micros, outputs(micros, listeners, adapters_off=adapters_off), strict=True):
+                if logs is not None and counts_once(self.world):
+                    there = torch.tensor([sample != FILLER for sample in micro.sample_ids], device=logs.device)
+                    total += torch.where(there, logs, 0).double().sum()
         dist.all_reduce(total)
-        self._divergent = (total / len(ids)).clamp(min=0)
-        return self._divergent.float()
+        return total
 
 
 def _taken(known: Logs, micro: MicroBatch) -> torch.Tensor:
