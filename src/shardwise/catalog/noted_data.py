@@ -67,7 +67,8 @@ def _reckoned(facts: DataFacts, counts: Mapping[int, int], job: Job) -> DataFact
         sources=facts.train.sources,
         num_rows=rows,
         num_samples=ceil(tokens / most) if data.packing else rows,
-        num_tokens=tokens,
+        num_tokens=tokens * job.sides,
+        sides=job.sides,
         longest=most if data.packing else max((length for length, _ in kept), default=0),
     )
     return replace(
@@ -92,6 +93,8 @@ def _file(job: Job) -> Path:
     template = [Path(job.data.chat_template)] if job.data.chat_template else []
     keys = {key: value for key, value in job.data.model_dump(mode="json").items() if key not in (*_LATER, *_NO_PART)}
     state = {"data": keys, "files": _states([*files, *template, *_tokenizer(job.model)]), "model": job.model}
+    if job.objective != "sft":
+        state["rows"] = "labelled" if job.sides == 1 else "pairs"
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
     return cache_root() / "noted" / f"{digest}.json"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shardwise.data.micro_batches import Batcher, GlobalBatch
+from shardwise.data.micro_batches import Batcher, GlobalBatch, Ids
 from shardwise.data.order import epoch_order, samples_per_epoch
 
 
@@ -15,6 +15,7 @@ class Batches:
     """The global batches of a training run.
 
     Attributes:
+        batcher: what splits them.
         steps_per_epoch: the last step of an epoch may hold fewer samples; no batch mixes two epochs.
     """
 
@@ -28,7 +29,7 @@ class Batches:
         num_epochs: float,
         max_steps: int | None,
     ) -> None:
-        self._batcher, data = batcher, batcher.data
+        self.batcher, data = batcher, batcher.data
         self._global_batch_size = global_batch_size
         self._seed = seed
         self._shuffle = shuffle
@@ -40,9 +41,9 @@ class Batches:
         # 0.1 * 30 is 3.0000000000000004: a step must not come of rounding
         self.total_steps = max_steps or max(1, math.ceil(round(num_epochs * self.steps_per_epoch, 6)))
 
-    def from_(self, step: int) -> Iterator[GlobalBatch]:
-        """The batches after `step` optimizer steps; nothing is replayed to get there."""
-        data = self._batcher.data
+    def ids_from(self, step: int) -> Iterator[Ids]:
+        """The samples of each batch after `step` steps."""
+        data = self.batcher.data
         epoch, order = -1, np.empty(0, np.int64)
         for done in range(step, self.total_steps):
             if done // self.steps_per_epoch != epoch:
@@ -51,12 +52,13 @@ class Batches:
                     data.sample_sources, weights=data.weights, seed=self._seed, epoch=epoch, shuffle=self._shuffle
                 )
             start = done % self.steps_per_epoch * self._global_batch_size
-            yield self._batcher.split(
-                order[start : start + self._global_batch_size],
-                num_micro_batches=self._num_micro_batches,
-                step=done + 1,
-                epoch=(done + 1) / self.steps_per_epoch,
-            )
+            yield order[start : start + self._global_batch_size]
+
+    def from_(self, step: int) -> Iterator[GlobalBatch]:
+        """The batches after `step` optimizer steps; nothing is replayed to get there."""
+        for done, ids in enumerate(self.ids_from(step), start=step + 1):
+            micros = self._num_micro_batches
+            yield self.batcher.split(ids, num_micro_batches=micros, step=done, epoch=done / self.steps_per_epoch)
 
 
 class EvalBatches:

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.data.micro_batches import FILLER, GlobalBatch, MicroBatch
 from shardwise.data.order import mix
-from shardwise.data.store import IGNORED, PreparedData
+from shardwise.data.store import IGNORED, Ints, PreparedData
 
 STRANGER = -2
 """Stands for a row that is not the sample whose number it bears."""
@@ -45,20 +45,23 @@ def checksum(batch: GlobalBatch) -> int:
 
 def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
     """The samples of this rank's rows without fillers; `STRANGER` for a row that differs from the store's."""
-    rows = ((micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids)))
-    return [sample for sample in (_sample_of(micro, row, data) for micro, row in rows) if sample != FILLER]
+    found = ((micro, at) for micro in batch.micro_batches for at in range(len(micro.sample_ids)))
+    return [sample for sample in (_sample_of(micro, at, data) for micro, at in found) if sample != FILLER]
 
 
-def _sample_of(micro: MicroBatch, row: int, data: PreparedData) -> int:
-    sample, labels = micro.sample_ids[row], micro.labels[row].numpy()
-    length = 0
-    if sample != FILLER:
-        stored = data.sample(sample)
-        length = len(stored[0])
-        rows = (micro.input_ids[row].numpy(), micro.position_ids[row].numpy(), labels)
-        if not all(np.array_equal(mine[:length], theirs) for mine, theirs in zip(rows, stored, strict=True)):
-            return STRANGER
-    return sample if (labels[length:] == IGNORED).all() else STRANGER
+def _sample_of(micro: MicroBatch, at: int, data: PreparedData) -> int:
+    sample, sides = micro.sample_ids[at], micro.sides
+    stored = [None] * sides if sample == FILLER else data.rows(sample)
+    same = (_is_row(micro, at * sides + side, row) for side, row in enumerate(stored))
+    return sample if all(same) else STRANGER
+
+
+def _is_row(micro: MicroBatch, row: int, stored: tuple[Ints, Ints, Ints] | None) -> bool:
+    """Whether a row is what is stored, and padding behind it, or nothing but padding."""
+    rows = (micro.input_ids[row].numpy(), micro.position_ids[row].numpy(), micro.labels[row].numpy())
+    length = 0 if stored is None else len(stored[0])
+    alike = stored is None or all(np.array_equal(a[:length], b) for a, b in zip(rows, stored, strict=True))
+    return alike and bool((rows[2][length:] == IGNORED).all())
 
 
 def digest(samples: Sequence[int]) -> int:

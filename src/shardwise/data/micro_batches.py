@@ -54,10 +54,11 @@ class Documents:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """What one forward pass of one rank sees.
+    """What one forward pass of one rank sees. Of preferences each sample has two rows, chosen and rejected, one after
+    the other.
 
     Attributes:
-        input_ids: int64, shape [micro_batch_size, length].
+        input_ids: int64, shape [micro_batch_size * sides, length].
         position_ids: same shape; they restart at 0 in each document of packed data.
         labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not count.
         real: bool, same shape: what is no padding.
@@ -70,6 +71,11 @@ class MicroBatch:
     real: Tensor
     sample_ids: tuple[int, ...]
     documents: Documents | None = None
+
+    @property
+    def sides(self) -> int:
+        """Rows of a sample."""
+        return len(self.input_ids) // len(self.sample_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +123,7 @@ class Batcher:
             step=step,
             epoch=epoch,
             sample_ids=tuple(ids.tolist()),
-            tokens=int(lengths.sum(dtype=np.int64)),
+            tokens=self.data.tokens_of(ids),
             trained_tokens=int(self.data.trained_counts[ids].sum(dtype=np.int64)),
             micro_batches=tuple(self._micro_batch(everyone) for everyone in slots),
         )
@@ -125,15 +131,14 @@ class Batcher:
     def _micro_batch(self, everyone: Ids) -> MicroBatch:
         """This rank's part of a micro-step; `everyone` has shape [data_world_size, micro_batch_size]."""
         length = self._length(everyone[everyone != FILLER])
-        mine = everyone[self.data_rank]
-        shape = (len(mine), length)
+        mine, sides = everyone[self.data_rank], self.data.sides
+        shape = (len(mine) * sides, length)
         input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
         real = np.zeros(shape, np.bool_)
-        position_ids = np.tile(np.arange(length), (len(mine), 1))
-        for row, sample in enumerate(mine.tolist()):
-            if sample == FILLER:
-                continue
-            ids, positions, targets = self.data.sample(sample)
+        position_ids = np.tile(np.arange(length), (shape[0], 1))
+        there = [(at, sample) for at, sample in enumerate(mine.tolist()) if sample != FILLER]
+        rows = [(at * sides + side, row) for at, one in there for side, row in enumerate(self.data.rows(one))]
+        for row, (ids, positions, targets) in rows:
             stop = len(ids)
             input_ids[row, :stop], position_ids[row, :stop], labels[row, :stop] = ids, positions, targets
             real[row, :stop] = True

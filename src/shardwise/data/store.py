@@ -13,6 +13,10 @@ little-endian without headers; their lengths are in manifest.json:
     lengths.bin        int32  [num_samples]        tokens of a sample
     counts.bin         int32  [num_samples]        labels of a sample that count in the loss
     sample_source.bin  uint16 [num_samples]        which source a sample comes from
+    doc_label.bin      bool   [num_documents]      whether a document is a good answer, where rows say so
+
+A sample of preferences is a pair, two documents that are rows of their own, chosen and rejected: its length is that of
+the longer one.
 """
 
 from __future__ import annotations
@@ -46,13 +50,16 @@ DTYPES: dict[str, str] = {
     "sample_source": "<u2",
 }
 
+#: What is there where rows have it.
+OPTIONAL: dict[str, str] = {"doc_label": "?"}
+
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedData:
     """Samples ready for training, mapped from disk. `files`: names for messages, by the numbers in `doc_file`;
-    `weights`: how often the samples of each source are seen per epoch."""
+    `weights`: how often the samples of each source are seen per epoch; `sides`: rows of a sample."""
 
     folder: Path
     arrays: Mapping[str, npt.NDArray[Any]]
@@ -60,6 +67,7 @@ class PreparedData:
     weights: tuple[float, ...]
     packed: bool
     max_length: int
+    sides: int = 1
 
     @classmethod
     def open(cls, folder: str | Path, *, files: Sequence[str] | None = None) -> PreparedData:
@@ -67,8 +75,10 @@ class PreparedData:
         the folder is missing, damaged or of another version."""
         folder = Path(folder)
         manifest = read_manifest(folder)
-        paths = {name: folder / f"{name}.bin" for name in DTYPES}
-        arrays = {name: np.memmap(path, DTYPES[name], mode="r").view(np.ndarray) for name, path in paths.items()}
+        kinds = {name: kind for name, kind in (DTYPES | OPTIONAL).items() if name in manifest["sizes"]}
+        arrays = {
+            name: np.memmap(folder / f"{name}.bin", kind, mode="r").view(np.ndarray) for name, kind in kinds.items()
+        }
         return cls(
             folder=folder,
             arrays=arrays,
@@ -76,6 +86,7 @@ class PreparedData:
             weights=tuple(manifest["weights"]),
             packed=manifest["packed"],
             max_length=manifest["max_length"],
+            sides=manifest.get("sides", 1),
         )
 
     def __len__(self) -> int:
@@ -101,14 +112,70 @@ class PreparedData:
         start, stop = self.arrays["sample_offsets"][sample : sample + 2]
         return self.arrays["sample_docs"][start:stop]
 
+    def tokens_of(self, samples: Ints) -> int:
+        """Tokens of some samples, of all their sides."""
+        if self.sides == 1:
+            return int(self.lengths[samples].sum(dtype=np.int64))
+        offsets, first = self.arrays["offsets"], self.arrays["sample_offsets"][samples]
+        documents = self.arrays["sample_docs"][first[:, None] + np.arange(self.sides)]
+        return int((offsets[documents + 1] - offsets[documents]).sum())
+
+    def rows(self, index: int) -> list[tuple[Ints, Ints, Ints]]:
+        """The rows of a sample: itself, or the sides of a pair, each as `sample` has it."""
+        if self.sides == 1:
+            return [self.sample(index)]
+        return [self._read([document]) for document in self.documents(index).tolist()]
+
+    def is_good(self, samples: Ints) -> npt.NDArray[np.bool_]:
+        """Of samples of one labelled document each, whether it is a good answer."""
+        documents = self.arrays["sample_docs"][self.arrays["sample_offsets"][samples]]
+        return self.arrays["doc_label"][documents]
+
+    def chosen_tokens(self, samples: Ints, *, prompts: bool) -> int:
+        """Labels that count of the chosen sides of pairs, or with `prompts` all tokens that another stands before."""
+        total, offsets = 0, self.arrays["offsets"]
+        for document in self.arrays["sample_docs"][self.arrays["sample_offsets"][samples]].tolist():
+            start, stop = int(offsets[document]) + 1, int(offsets[document + 1])
+            total += stop - start if prompts else int(np.count_nonzero(self.arrays["trained"][start:stop]))
+        return total
+
+    def mismatched(self, samples: Ints) -> PreparedData:
+        """In memory, as many rows as there are samples: the prompt of each with the answer of the one before it."""
+        rows = [self.sample(int(sample)) for sample in samples]
+        begins = [int(np.argmax(labels != IGNORED)) + 1 for _, _, labels in rows]
+        prompts = [ids[:begin] for (ids, _, _), begin in zip(rows, begins, strict=True)]
+        answers = [ids[begin:] for (ids, _, _), begin in zip(rows, begins, strict=True)]
+        both = [
+            (np.concatenate([prompt, answer])[: self.max_length], len(prompt))
+            for prompt, answer in zip(prompts, [answers[-1], *answers[:-1]], strict=True)
+        ]
+        lengths = np.array([len(ids) for ids, _ in both], np.int64)
+        trained = [np.arange(len(ids)) >= prompt for ids, prompt in both]
+        count = len(both)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            **self.arrays,
+            "tokens": np.concatenate([ids for ids, _ in both]),
+            "trained": np.concatenate(trained),
+            "offsets": np.concatenate([[0], np.cumsum(lengths)]),
+            "sample_offsets": np.arange(count + 1),
+            "sample_docs": np.arange(count),
+            "lengths": lengths.astype(np.int32),
+            "counts": np.array([int(one[1:].sum()) for one in trained], np.int32),
+        }
+        return replace(self, arrays=arrays)
+
     def sample(self, index: int) -> tuple[Ints, Ints, Ints]:
         """One sample as (input_ids, position_ids, labels), int64, shape [length]. Labels are shifted: `labels[t]` is
         the token after t if that is trained, else -100. Positions restart in each document, and no label crosses into
         the next."""
-        length = int(self.lengths[index])
+        return self._read(self.documents(index))
+
+    def _read(self, documents: Sequence[int] | Ints) -> tuple[Ints, Ints, Ints]:
+        offsets = self.arrays["offsets"]
+        length = sum(int(offsets[document + 1] - offsets[document]) for document in documents)
         ids, positions, labels = (np.empty(length, np.int64) for _ in range(3))
         at = 0
-        for document in self.documents(index):
+        for document in documents:
             start, stop = self.arrays["offsets"][document : document + 2]
             here = slice(at, at + int(stop - start))
             ids[here] = self.arrays["tokens"][start:stop]

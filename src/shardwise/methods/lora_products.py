@@ -58,11 +58,14 @@ class _Joined(nn.Module):
     """One of the layers in `joined`: the first computes the results of all."""
 
     joined: Sequence[Any]
+    base_layer: nn.Module
     given: torch.Tensor | None = None
     results: tuple[torch.Tensor, ...] = ()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The adapted product with x [..., columns]."""
+        """The adapted product with x [..., columns]; with adapters off, the frozen one."""
+        if getattr(self, "_disable_adapters", False):
+            return self.base_layer(x)
         if len(self.joined) == 1:
             return _product(self.joined, x)[0]
         first, last = self.joined[0], self.joined[-1]

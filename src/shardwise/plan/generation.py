@@ -33,7 +33,7 @@ def plan_generation(
     types = DtypeBytes(trainable=element, frozen=element, compute=element, compute_name=dtype)
     inventory = take_inventory(job, model)
     weights = int(inventory.over_blocks(lambda unit: unit.stored_bytes(types)) + inventory.root.stored_bytes(types))
-    length, sequences = _length(job, model), job.train.global_batch_size
+    length, sequences = _length(job, model), job.train.global_batch_size * job.sides
 
     def total(length: int, sequences: int) -> int:
         return weights + sequences * cache_elements(model, length) * element

@@ -231,7 +231,7 @@ def _least_flops(job: Job, model: ModelShape) -> float:
     """Of a step, at least: the products of the blocks' matrices with all tokens, forward and backward."""
     matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in model.kinds for m in kind.matrices)
     passes = 3 if job.method == "full" else 2
-    return 2 * passes * matrices * job.train.global_batch_size * job.data.max_length
+    return 2 * passes * matrices * job.train.global_batch_size * job.sides * job.data.max_length
 
 
 def _least_bytes(job: Job, model: ModelShape) -> float:

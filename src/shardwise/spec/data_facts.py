@@ -129,7 +129,7 @@ class SourceFacts(_Open):
 
 @dataclass(frozen=True, kw_only=True)
 class PartFacts(_Open):
-    """The rows to train on, or to evaluate on, as they are used; None is not known."""
+    """The rows to train on, or to evaluate on, as they are used; None is not known. `sides`: rows of a sample."""
 
     sources: tuple[SourceFacts, ...] = ()
     num_rows: int | None = None
@@ -139,6 +139,7 @@ class PartFacts(_Open):
     longest: int | None = None
     num_truncated: int | None = None
     num_dropped: int | None = None
+    sides: int = 1
 
     @property
     def known(self) -> tuple[int | None, Lengths | None]:
@@ -148,7 +149,7 @@ class PartFacts(_Open):
             return None, None
         packed = self.num_rows is not None and self.num_rows > self.num_samples
         document = self.num_tokens / self.num_rows if packed and self.num_rows else None
-        mean = self.num_tokens / self.num_samples
+        mean = self.num_tokens / (self.num_samples * self.sides)
         rows = sum(source.num_rows for source in self.sources)
         share = sum(source.num_rows * source.weight for source in self.sources) / rows if rows else 1
         return max(1, round(self.num_samples * share)), Lengths(longest=self.longest, mean=mean, document=document)
@@ -223,7 +224,8 @@ class DataFacts(_Open):
             weight = "" if source.weight == 1 else f", weight {source.weight:g}"
             yield "" if index else "rows", f"{source.num_rows:,} of {source.path}{written}{weight}"
         if part.num_tokens is not None and part.num_samples is not None:
-            how, trained = "packed sequences" if self.packing else "sequences", part.num_trained_tokens
+            how = "pairs of sequences" if part.sides > 1 else "packed sequences" if self.packing else "sequences"
+            trained = part.num_trained_tokens
             shown = "" if trained is None else f"; trained: {_of(trained, part.num_tokens)}"
             yield "tokens", f"{part.num_tokens:,} in {part.num_samples:,} {how}{shown}"
         if known is not None:

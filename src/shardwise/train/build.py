@@ -19,6 +19,7 @@ from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
 from shardwise.parallel.optimizer.zero1 import Windows
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import read_places
+from shardwise.spec.job.preference import PreferenceSpec
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, revision_of
@@ -30,6 +31,8 @@ from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
+from shardwise.train.preference.known import Rows, know_reference
+from shardwise.train.preference.preferences import Part, Preferences
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.saving.export import learned_ends
 from shardwise.train.saving.identity import identity_of
@@ -145,17 +148,37 @@ def build(
         total_steps=batches.total_steps,
         logging_steps=spec.logging_steps,
     )
+    evaluated = None if prepared["eval"] is None else batcher(open_prepared(prepared["eval"]))
+    preferences = None
+    if job.objective != "sft":
+        parts = Part(batcher=batches.batcher), None if evaluated is None else Part(batcher=evaluated)
+        preferences = Preferences(
+            job=job,
+            spec=job.preference or PreferenceSpec(),
+            world=world,
+            train=parts[0],
+            evaluation=parts[1],
+        )
     casts = execution.keeps_casts
+    step = GradientAccumulator(
+        spread=model.spread,
+        world=world,
+        keeps_casts=casts,
+        scale=scale,
+        balance=model.balance,
+        preferences=preferences,
+    )
+    if preferences is not None and fill is materialise:  # not in a rehearsal, which has no numbers
+        rows = Rows(job=job, execution=execution, fingerprint=prepared["fingerprint"], batches=batches)
+        know_reference(preferences, step, rows, run=run, model=model, journal=journal, keep=trial_rows is None)
     return Build(
         job=job,
         execution=execution,
         world=world,
         model=model,
-        step=GradientAccumulator(
-            spread=model.spread, world=world, keeps_casts=casts, scale=scale, balance=model.balance
-        ),
+        step=step,
         batches=batches,
-        evaluation=None if prepared["eval"] is None else EvalBatches(batcher(open_prepared(prepared["eval"]))),
+        evaluation=None if evaluated is None else EvalBatches(evaluated),
         data=data,
         optimizer=optimizer,
         schedule=build_schedule(optimizer, train=spec, total_steps=batches.total_steps),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -35,16 +35,33 @@ class Whole:
 Vocabulary = Whole | Rows
 
 
+class JudgesRows(Protocol):
+    """What makes a loss of sums of log-probabilities, float32 [num_sums]: the loss, and its slope in each of them."""
+
+    @property
+    def num_sums(self) -> int:
+        """How many sums it reads."""
+        ...
+
+    def __call__(self, sums: torch.Tensor, *, learns: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """(loss, slopes)."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
     """The positions that a loss is summed over. `labels`: int64 [n], a token or `IGNORED`; `positions`: int64 [n],
     indices of hidden states, None where they are taken in order; `size`: of a chunk, the last may be smaller;
-    `compiled`: softmax and its gradient are one kernel of torch's compiler, where all tokens are on one rank."""
+    `compiled`: softmax and its gradient are one kernel of torch's compiler, where all tokens are on one rank; `judge`:
+    what makes the loss of log-probabilities, each added to the sum that `rows`, int64 [n], says; None where the loss is
+    their negative."""
 
     labels: torch.Tensor
     positions: torch.Tensor | None
     size: int
     compiled: bool = False
+    rows: torch.Tensor | None = None
+    judge: JudgesRows | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, torch.Tensor]]:
         for start in range(0, len(self.labels), self.size):
@@ -63,7 +80,8 @@ def linear_loss(
     """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width]. Products are in
     autocast's type where that is on, in the weight's elsewhere; softmax is in float32."""
     head = _Linear(trained=[weight.requires_grad, bias is not None and bias.requires_grad])
-    return cast(Any, _Loss).apply(head, chunks, vocabulary, torch.is_grad_enabled(), hidden, weight, bias)
+    kind = cast(Any, _Loss if chunks.judge is None else _Judged)
+    return kind.apply(head, chunks, vocabulary, torch.is_grad_enabled(), hidden, weight, bias)
 
 
 def any_loss(
@@ -75,7 +93,8 @@ def any_loss(
 ) -> torch.Tensor:
     """The same of any function that makes logits [n, tokens] of hidden states, and trains these parameters."""
     learns = torch.is_grad_enabled()
-    return cast(Any, _Loss).apply(_Any(logits, learns=learns), chunks, Whole(), learns, hidden, *parameters)
+    kind = cast(Any, _Loss if chunks.judge is None else _Judged)
+    return kind.apply(_Any(logits, learns=learns), chunks, Whole(), learns, hidden, *parameters)
 
 
 class _Linear:
@@ -83,6 +102,11 @@ class _Linear:
 
     def __init__(self, *, trained: Sequence[bool]) -> None:
         self._trains_weight, self._trains_bias = trained
+
+    @property
+    def trains(self) -> bool:
+        """Whether any of its weights are trained."""
+        return self._trains_weight or self._trains_bias
 
     def begin(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.dtype:
         device = hidden.device.type
@@ -117,6 +141,11 @@ class _Any:
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], *, learns: bool) -> None:
         self._function, self._learns = function, learns
 
+    @property
+    def trains(self) -> bool:
+        """Whether any of its weights are trained."""
+        return bool(self._parameters)
+
     def begin(self, hidden: torch.Tensor, *parameters: torch.Tensor) -> torch.dtype:
         self._parameters = parameters
         self.gradients: list[torch.Tensor | None] = [None for _ in parameters]
@@ -150,9 +179,7 @@ class _Loss(torch.autograd.Function):
         if learns and hidden.requires_grad:
             empty = torch.empty if chunks.positions is None else torch.zeros
             of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
-        losses = partial(_losses, vocabulary=vocabulary)
-        if chunks.compiled and isinstance(vocabulary, Whole):
-            losses = _compiled(compiled.BACKEND)
+        losses = _losses_under(chunks, vocabulary)
         for here, labels in chunks:
             given = hidden[here].to(compute)
             logits = head.logits(given)
@@ -162,10 +189,7 @@ class _Loss(torch.autograd.Function):
                 if of_hidden is not None:
                     of_hidden[here] = gradient
             del logits
-        ctx.save_for_backward(of_hidden, *head.gradients)
-        # Of hidden states only shape and type are kept; parameters, which may be sharded, are alive anyway.
-        like = hidden.new_empty(()).expand(hidden.shape)
-        ctx.like = [like, *(None if one is None else one.detach() for one in tensors[1:])]
+        _keep(ctx, of_hidden, head, tensors)
         return loss
 
     @staticmethod
@@ -174,6 +198,73 @@ class _Loss(torch.autograd.Function):
             _scaled(made, like, scale) if needed else None
             for made, like, needed in zip(ctx.saved_tensors, ctx.like, ctx.needs_input_grad[4:], strict=True)
         )
+
+
+class _Judged(_Loss):
+    """The loss that a judge makes of log-probabilities. A slope in them is known once all are. The gradient of a hidden
+    state waits for it, as it is; that of a trained head is made with it, of the logits where they are one chunk, else
+    of logits that are made again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, head: _Linear | _Any, chunks: Chunks, vocabulary: Vocabulary, learns: bool, *tensors: Any
+    ) -> torch.Tensor:
+        hidden, judge, rows = tensors[0], cast(JudgesRows, chunks.judge), cast(torch.Tensor, chunks.rows)
+        compute, of_hidden = head.begin(*tensors), None
+        if learns and hidden.requires_grad:
+            empty = torch.empty if chunks.positions is None else torch.zeros
+            of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
+        losses, sums = _losses_under(chunks, vocabulary), hidden.new_zeros(judge.num_sums, dtype=torch.float32)
+        is_one, again = len(chunks.labels) <= chunks.size, False
+        made: list[torch.Tensor] = []
+        for number, (here, labels) in enumerate(chunks):
+            made.clear()  # the logits of the chunk before
+            given = hidden[here].to(compute)
+            made = [given, logits := head.logits(given)]
+            again = learns and head.trains and not is_one
+            found = losses(logits, labels, learns=learns and not again)
+            at = slice(number * chunks.size, (number + 1) * chunks.size)
+            sums.index_add_(0, rows[at], found, alpha=-1)
+            if of_hidden is not None and not head.trains:
+                of_hidden[here] = head.backward(given, logits)
+            del logits
+        loss, slopes = judge(sums, learns=learns)
+        weights = -slopes[rows].to(compute).unsqueeze(1)
+        if learns and head.trains:
+            for number, (here, labels) in enumerate(chunks):
+                at = slice(number * chunks.size, (number + 1) * chunks.size)
+                if again:
+                    made.clear()
+                    given = hidden[here].to(compute)
+                    made = [given, head.logits(given)]
+                    losses(made[1], labels, learns=True)
+                gradient = head.backward(made[0], made[1].mul_(weights[at]))
+                if of_hidden is not None:
+                    of_hidden[here] = gradient
+        elif of_hidden is not None and chunks.positions is None:
+            of_hidden.mul_(weights)
+        elif of_hidden is not None:
+            whole = weights.new_zeros(len(hidden), 1)
+            whole[chunks.positions] = weights
+            of_hidden.mul_(whole)
+        _keep(ctx, of_hidden, head, tensors)
+        return loss
+
+
+def _losses_under(chunks: Chunks, vocabulary: Vocabulary) -> Callable[..., torch.Tensor]:
+    """What makes the losses of a chunk."""
+    if chunks.compiled and isinstance(vocabulary, Whole):
+        return _compiled(compiled.BACKEND)
+    return partial(_losses, vocabulary=vocabulary)
+
+
+def _keep(ctx: Any, of_hidden: torch.Tensor | None, head: _Linear | _Any, tensors: Sequence[Any]) -> None:
+    """Keeps the gradients for backward."""
+    ctx.save_for_backward(of_hidden, *head.gradients)
+    # Of hidden states only shape and type are kept; parameters, which may be sharded, are alive anyway.
+    hidden = tensors[0]
+    like = hidden.new_empty(()).expand(hidden.shape)
+    ctx.like = [like, *(None if one is None else one.detach() for one in tensors[1:])]
 
 
 def _scaled(made: torch.Tensor | None, like: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

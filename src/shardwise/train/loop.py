@@ -50,14 +50,16 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
             build.checkpoints.commit()
         check_sights(build.world, batch, build.data, pulse.sights)
         due = last or _due(batch.step, train_spec.eval_steps)
+        figures = build.step.figures()
         eval_loss, asked = evaluate(build, journal, stop) if due and not pulse.stop else (None, pulse.stop)
+        if eval_loss is not None:
+            figures |= build.step.figures(prefix="eval_")
         if due and asked and build.evaluation is not None:
             journal.warn(f"the evaluation after step {batch.step} was left out: the run was asked to stop")
         loss, norm = update.figures
         kept = None if skipped else norm
-        build.metrics.record(
-            batch, loss=loss, norm=kept, learning_rate=rate, pulse=pulse, eval_loss=eval_loss, loss_scale=scale
-        )
+        shown = {"eval_loss": eval_loss, "loss_scale": scale, "figures": figures}
+        build.metrics.record(batch, loss=loss, norm=kept, learning_rate=rate, pulse=pulse, **shown)
         ends = last or bool(asked)
         saving = _saves(build, batch.step, last=last, asked=bool(asked))
         if saving or ends or _due(batch.step, REPLICA_CHECK_STEPS):
@@ -134,19 +136,20 @@ def _due(step: int, every: int) -> bool:
 
 
 def evaluate(build: Build, journal: Journal, stop: StopFlag) -> tuple[float | None, int]:
-    """Loss per trained token over the evaluation data, the same for any number of ranks, or None; and a signal. A stop
-    request between its batches ends the evaluation without a loss."""
+    """Loss per trained token, pair or row over the evaluation data, the same for any number of ranks, or None; and a
+    signal. A stop request between its batches ends the evaluation without a loss."""
     if build.evaluation is None:
         return None, 0
     build.model.set_training(False)
-    summed, tokens, asked = 0.0, 0, 0
+    summed, units, asked = 0.0, 0, 0
     with build.meter.during(EVALUATION):
+        build.step.begin_evaluation()
         for batch in build.evaluation:
             summed += build.step.evaluate(batch)
-            tokens += batch.trained_tokens
+            units += build.step.units(batch)
             journal.progress.touch()
             asked = stop.agreed(build.world.control)
             if asked:
                 break
     build.model.set_training(True)
-    return (None if asked else summed / tokens), asked
+    return (None if asked else summed / units), asked

@@ -22,27 +22,41 @@ from shardwise.models.anatomy import Anatomy
 from shardwise.parallel.mesh import to_device
 from shardwise.spec.layout.execution import chosen_positions
 from shardwise.spec.support.attention import BY_DOCUMENT
-from shardwise.train.cross_entropy import Chunks, Whole, any_loss, linear_loss
+from shardwise.train.cross_entropy import Chunks, JudgesRows, Whole, any_loss, linear_loss
 from shardwise.train.precision import Dtypes, cast_activations
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
     """What a micro-batch trains. `positions`: int64 [n], indices into the flattened [batch * length], None for all, in
-    order; `tokens`: int64 [n], the token that each of them is to predict, or -100 where it is not trained."""
+    order; `tokens`: int64 [n], the token that each of them is to predict, or -100 where it is not trained; `judge`:
+    what makes a loss of log-probabilities, which are added up by `rows`, int64 [n]."""
 
     positions: torch.Tensor | None
     tokens: torch.Tensor
+    rows: torch.Tensor | None = None
+    judge: JudgesRows | None = None
 
     @classmethod
-    def of(cls, labels: torch.Tensor, *, device: torch.device) -> Targets:
-        """From labels [batch, length] on the CPU, shifted, -100 where nothing is trained; without a GPU
-        synchronisation."""
+    def of(
+        cls,
+        labels: torch.Tensor,
+        *,
+        device: torch.device,
+        rows: torch.Tensor | None = None,
+        judge: JudgesRows | None = None,
+    ) -> Targets:
+        """From labels [batch, length] on the CPU, shifted, -100 where nothing is trained, and `rows` of the same shape;
+        without a GPU synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
+        sums = None if rows is None else rows.flatten()
         if chosen_positions(len(positions), of=len(flat)) == len(flat):
-            return cls(positions=None, tokens=to_device(flat, device))
-        return cls(positions=to_device(positions, device), tokens=to_device(flat[positions], device))
+            sums = None if sums is None else to_device(sums, device)
+            return cls(positions=None, tokens=to_device(flat, device), rows=sums, judge=judge)
+        sums = None if sums is None else to_device(sums[positions], device)
+        tokens = to_device(flat[positions], device)
+        return cls(positions=to_device(positions, device), tokens=tokens, rows=sums, judge=judge)
 
 
 class LossModule(nn.Module):
@@ -106,7 +120,7 @@ class LossModule(nn.Module):
             made = backbone(**inputs, position_ids=position_ids, use_cache=False).last_hidden_state
             if targets is None or self.head_loss is None:
                 return made
-            return self.head_loss(made.flatten(0, 1), targets.positions, targets.tokens)
+            return self.head_loss(made.flatten(0, 1), targets)
 
 
 class HeadLoss(nn.Module):
@@ -129,9 +143,16 @@ class HeadLoss(nn.Module):
         for module in linear if self.takes_slices else ():
             vars(module)["forward"] = partial(_linear_forward, module)
 
-    def forward(self, hidden: torch.Tensor, positions: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
-        """Of hidden states [batch * length, width], `Targets.positions` of them and `Targets.tokens`."""
-        chunks = Chunks(labels=tokens, positions=positions, size=self._chunk, compiled=self._compiled)
+    def forward(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
+        """Of hidden states [batch * length, width]."""
+        chunks = Chunks(
+            labels=targets.tokens,
+            positions=targets.positions,
+            size=self._chunk,
+            compiled=self._compiled,
+            rows=targets.rows,
+            judge=targets.judge,
+        )
         if self.takes_slices:
             return self.head(hidden, chunks)
         trained = [parameter for parameter in self._behind() if parameter.requires_grad]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,21 +16,29 @@ from shardwise.parallel.apply import Spread
 from shardwise.parallel.context import own_parts
 from shardwise.parallel.mesh import World, to_device
 from shardwise.parallel.single_stage import Inputs
+from shardwise.train.cross_entropy import JudgesRows
 from shardwise.train.loss import Targets
 from shardwise.train.loss_scale import LossScale
+from shardwise.train.preference.preferences import Preferences
+from shardwise.train.preference.reference import listening
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAccumulator:
     """Accumulates the gradients of one global batch; each of its trained tokens has the same weight. `keeps_casts`:
     weights that autocast casts are cast once for all micro-batches; `scale` is the loss's in float16; `balance`: the
-    loss of routers, or None."""
+    loss of routers, or None; `preferences`: where the loss is of pairs or labelled rows, each with the same weight."""
 
     spread: Spread
     world: World
     keeps_casts: bool
     scale: LossScale
     balance: Balance | None = None
+    preferences: Preferences | None = None
+
+    def units(self, batch: GlobalBatch) -> int:
+        """What the summed loss of a batch is divided by: its trained tokens, or its pairs or rows of preferences."""
+        return batch.trained_tokens if self.preferences is None else len(batch.sample_ids)
 
     @property
     def enlarged(self) -> float:
@@ -39,15 +47,17 @@ class GradientAccumulator:
         return 1.0 if self.scale.is_fixed else self.scale.value / self.spread.gradient_divisor
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
-        """Runs all micro-batches of this rank; the loss of the global batch per trained token, on every rank: a float64
-        scalar on its device, which the host has not waited for."""
-        inputs = self._inputs(batch.micro_batches)
+        """Runs all micro-batches of this rank; the loss of the global batch per unit, on every rank: a float64 scalar
+        on its device, which the host has not waited for."""
+        inputs, units = self._judged(batch), self.units(batch)
         uneven = None if self.balance is None else self._count_routes(self.balance, inputs)
         # Casts live until the outermost context ends, which is this one, though autocast is on in forwards alone.
+        if uneven is not None and self.preferences is not None:
+            self.preferences.figures.zero_()  # of the forward that counted
         with torch.autocast(self.world.device.type, enabled=False) if self.keeps_casts else nullcontext():
-            mine = self.spread.gradients(inputs, scale=self.enlarged / batch.trained_tokens)
+            mine = self.spread.gradients(inputs, scale=self.enlarged / units)
         dist.all_reduce(mine)
-        loss = mine / batch.trained_tokens
+        loss = mine / units
         return loss if uneven is None else loss + uneven
 
     def _count_routes(self, balance: Balance, inputs: list[Inputs]) -> torch.Tensor:
@@ -63,19 +73,43 @@ class GradientAccumulator:
 
     def evaluate(self, batch: GlobalBatch) -> float:
         """Summed loss of a batch over all ranks, without gradients."""
-        summed = torch.stack(self.spread.losses(self._inputs(batch.micro_batches))).double().sum()
+        summed = torch.stack(self.spread.losses(self._judged(batch, evaluates=True))).double().sum()
         dist.all_reduce(summed)
         return summed.item()
+
+    def begin_evaluation(self) -> None:
+        """Called before the batches of an evaluation."""
+        if self.preferences is not None:
+            self.preferences.begin_evaluation(self.outputs)
+
+    def figures(self, *, prefix: str = "") -> dict[str, float]:
+        """What is recorded beside the loss: of the last step, or of an evaluation. Every rank calls it."""
+        if self.preferences is None:
+            return {}
+        return self.preferences.named(self.preferences.settled().tolist(), prefix=prefix)
+
+    def outputs(
+        self, micros: Sequence[MicroBatch], judges: Sequence[JudgesRows], *, adapters_off: bool = False
+    ) -> list[torch.Tensor | None]:
+        """What the root module makes of micro-batches without gradients, None on ranks whose stage makes none."""
+        with listening(self.spread.modules, adapters_off=adapters_off):
+            return [*self.spread.outputs(self._inputs(micros, judges))]
+
+    def _judged(self, batch: GlobalBatch, *, evaluates: bool = False) -> list[Inputs]:
+        if self.preferences is None:
+            return self._inputs(batch.micro_batches)
+        judges = self.preferences.judges(batch, self.outputs, evaluates=evaluates)
+        return self._inputs(batch.micro_batches, judges)
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
         """The id of the first sample of this rank whose own loss is not finite. Every rank runs a forward for each of
         its samples, because forwards may gather weights."""
         rows = [_row(micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids))]
-        losses = self.spread.losses(self._inputs(rows))
+        losses = self.spread.losses(self._judged(replace(batch, micro_batches=tuple(rows))))
         found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]
         return next((sample for sample in found if sample >= 0), None)
 
-    def _inputs(self, micros: Iterable[MicroBatch]) -> list[Inputs]:
+    def _inputs(self, micros: Sequence[MicroBatch], judges: Sequence[JudgesRows] | None = None) -> list[Inputs]:
         layout, device = self.world.layout, self.world.device
         at = layout.coordinates(self.world.rank).cp
 
@@ -83,21 +117,27 @@ class GradientAccumulator:
             """This rank's parts of whole rows [batch, length], whose labels are shifted already."""
             return own_parts(rows, degree=layout.cp, index=at)
 
+        def targets(micro: MicroBatch, judge: JudgesRows | None) -> Targets:
+            if self.preferences is None:
+                return Targets.of(own(micro.labels), device=device)
+            labels, rows = self.preferences.targets(micro, judge)
+            return Targets.of(own(labels), device=device, rows=own(rows), judge=judge)
+
         return [
             Inputs(
                 input_ids=to_device(own(micro.input_ids), device),
                 position_ids=to_device(own(micro.position_ids), device),
-                targets=Targets.of(own(micro.labels), device=device),
+                targets=targets(micro, judge),
                 real=None if self.balance is None else to_device(own(micro.real), device),
                 documents=micro.documents and replace(micro.documents, ends=to_device(micro.documents.ends, device)),
             )
-            for micro in micros
+            for micro, judge in zip(micros, judges or [None] * len(micros), strict=True)
         ]
 
 
 def _row(micro: MicroBatch, row: int) -> MicroBatch:
-    """A sequence as a micro-batch of its own."""
-    here = slice(row, row + 1)
+    """A sequence, or a pair of them, as a micro-batch of its own."""
+    here = slice(row * micro.sides, (row + 1) * micro.sides)
     tensors = {name: getattr(micro, name)[here] for name in ("input_ids", "position_ids", "labels", "real")}
     documents = micro.documents and Documents.of(micro.position_ids[here])
-    return MicroBatch(**tensors, sample_ids=micro.sample_ids[here], documents=documents)
+    return MicroBatch(**tensors, sample_ids=micro.sample_ids[row : row + 1], documents=documents)

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from shardwise.data import order
 from shardwise.data.order import pack
-from shardwise.data.store import DTYPES, VERSION
+from shardwise.data.store import DTYPES, OPTIONAL, VERSION
 from shardwise.data.workers.pool import Pool
 from shardwise.data.workers.tokens import Tokens
 from shardwise.spec.run import sync_folder, write_json
 
 #: One record per kept row: where it stood, how long it is, how many labels count.
-ROW = np.dtype([("line", "<u4"), ("length", "<i4"), ("trained", "<i4"), ("was_truncated", "?")])
+ROW = np.dtype([("line", "<u4"), ("length", "<i4"), ("trained", "<i4"), ("was_truncated", "?"), ("label", "?")])
 #: A document: its `ROW`, and the file and source that it comes from. Tokens stay on disk.
 DOCUMENT = np.dtype([*ROW.descr, ("file", "<u4"), ("source", "<u2")])
 Documents = npt.NDArray[np.void]
@@ -45,13 +45,15 @@ def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documen
     return documents
 
 
-def evaluation_rows(count: int, *, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which documents are set aside: round(fraction * count) of them, at least one, chosen by the seed."""
+def evaluation_rows(documents: int, *, fraction: float, seed: int, sides: int = 1) -> npt.NDArray[np.bool_]:
+    """Which documents are set aside: round(fraction * rows) of the rows of so many sides, at least one, chosen by the
+    seed."""
+    count = documents // sides
     chosen = np.zeros(count, bool)
     if fraction and count:
         wanted = max(1, round(fraction * count))
         chosen[order.permutation(count, seed, order.EVALUATION)[:wanted]] = True
-    return chosen
+    return chosen.repeat(sides)
 
 
 def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train: Path, evaluation: Path) -> None:
@@ -67,40 +69,55 @@ def copy_tokens(shards: Sequence[Shard], chosen: npt.NDArray[np.bool_], *, train
 
 
 def write_store(
-    folder: Path, documents: Documents, *, files: Sequence[str], weights: Sequence[float], packed: bool, max_length: int
+    folder: Path,
+    documents: Documents,
+    *,
+    files: Sequence[str],
+    weights: Sequence[float],
+    packed: bool,
+    max_length: int,
+    sides: int = 1,
+    labelled: bool = False,
 ) -> dict[str, Any]:
-    """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest."""
+    """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest. `sides`: documents of a
+    sample that is no packed one; `labelled`: each says whether it is a good answer."""
     lengths = documents["length"]
-    sample_offsets, sample_docs = _samples(documents, num_sources=len(weights), capacity=max_length if packed else None)
+    capacity = max_length if packed else None
+    sample_offsets, sample_docs = _samples(documents, num_sources=len(weights), capacity=capacity, sides=sides)
     trained = documents["trained"]
+    of_sample = np.add if sides == 1 else np.maximum  # sides are rows of their own
     arrays = {
         "offsets": np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
         "doc_file": documents["file"],
         "doc_line": documents["line"],
         "sample_offsets": sample_offsets,
         "sample_docs": sample_docs,
-        "lengths": np.add.reduceat(lengths[sample_docs], sample_offsets[:-1]),
+        "lengths": of_sample.reduceat(lengths[sample_docs], sample_offsets[:-1]),
         "counts": np.add.reduceat(trained[sample_docs], sample_offsets[:-1]),
         "sample_source": documents["source"][sample_docs[sample_offsets[:-1]]],
     }
+    if labelled:
+        arrays["doc_label"] = documents["label"]
     for name, values in arrays.items():
         with (folder / f"{name}.bin").open("wb") as file:
-            put(values.astype(DTYPES[name], copy=False), file)
+            put(values.astype((DTYPES | OPTIONAL)[name], copy=False), file)
+    names = {*arrays, "tokens", "trained"}
     manifest = {
         "version": VERSION,
-        "num_rows": len(documents),
+        "num_rows": len(documents) // sides,
         "num_samples": len(arrays["lengths"]),
         "num_tokens": int(arrays["offsets"][-1]),
         "num_trained_tokens": int(trained.sum(dtype=np.int64)),
         "longest": int(arrays["lengths"].max()),
-        "num_truncated": int(np.count_nonzero(documents["was_truncated"])),
+        "num_truncated": int(np.count_nonzero(documents["was_truncated"].reshape(-1, sides).any(1))),
         "files": list(files),
         "weights": list(weights),
         "packed": packed,
         "max_length": max_length,
-        "sizes": {name: (folder / f"{name}.bin").stat().st_size for name in DTYPES},
+        **({"sides": sides} if sides > 1 else {}),
+        "sizes": {name: (folder / f"{name}.bin").stat().st_size for name in (*DTYPES, *OPTIONAL) if name in names},
     }
-    for name in DTYPES:
+    for name in manifest["sizes"]:
         with (folder / f"{name}.bin").open("rb") as file:
             os.fsync(file.fileno())
     write_json(folder / "manifest.json", manifest)
@@ -109,12 +126,13 @@ def write_store(
 
 
 def _samples(
-    documents: Documents, *, num_sources: int, capacity: int | None
+    documents: Documents, *, num_sources: int, capacity: int | None, sides: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(offsets, documents): one document each, or packs. A pack never mixes sources: weights act on packs."""
+    """(offsets, documents): one document each, or its sides, or packs. A pack never mixes sources: weights act on
+    packs."""
     count = len(documents)
     if capacity is None:
-        return np.arange(count + 1), np.arange(count)
+        return np.arange(0, count + 1, sides), np.arange(count)
     counts, members = [np.zeros(1, np.int64)], []
     for source in range(num_sources):
         ids = np.flatnonzero(documents["source"] == source)
@@ -144,7 +162,7 @@ class ShardWriter:
         if rows:
             put(np.concatenate([row.ids for _, row in rows]).astype("<i4", copy=False), tokens)
             put(np.concatenate([row.trained for _, row in rows]), trained)
-        facts = [(line, len(row.ids), row.num_trained, row.was_truncated) for line, row in rows]
+        facts = [(line, len(row.ids), row.num_trained, row.was_truncated, row.label) for line, row in rows]
         put(np.array(facts, ROW), records)
 
     def __enter__(self) -> Self:

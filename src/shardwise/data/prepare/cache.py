@@ -124,6 +124,7 @@ def cache_key(
         "template": template,
         **{name: getattr(data, name) for name in _SHAPING},
         "eval_seed": job.train.seed if data.eval_fraction else None,
+        **({} if job.objective == "sft" else {"rows": "labelled" if job.sides == 1 else "pairs"}),
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 

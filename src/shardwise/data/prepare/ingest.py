@@ -146,7 +146,8 @@ def _survey(asked: Preparation, index: int) -> _File:
     names = renamed({column: column for column in columns}, asked.job.data.columns)
     try:
         wanted = asked.sources[asked.source_of_file[index]].format
-        form = recognise(columns, wanted=wanted, renames=asked.job.data.columns)
+        renames, objective = asked.job.data.columns, asked.job.objective
+        form = recognise(columns, wanted=wanted, renames=renames, objective=objective)
     except RowError as error:
         return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)
@@ -214,7 +215,8 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path, ends: End
     documents = gather(shards, source_of_file=asked.source_of_file)
     by_path = documents["source"] >= len(asked.train)
     seed, fraction = asked.job.train.seed, asked.job.data.eval_fraction
-    chosen = by_path | evaluation_rows(len(documents), fraction=fraction, seed=seed)
+    sides = asked.job.sides
+    chosen = by_path | evaluation_rows(len(documents), fraction=fraction, seed=seed, sides=sides)
     parts = {"train": (~chosen, 0, asked.train)}
     if asked.evaluation:
         parts["eval"] = (chosen, len(asked.train), asked.evaluation)
@@ -237,6 +239,8 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path, ends: End
             weights=[source.weight for source in sources],
             packed=asked.job.data.packing,
             max_length=asked.job.data.max_length,
+            sides=sides,
+            labelled=asked.job.objective == "kto",
         )
     return written
 
@@ -265,7 +269,11 @@ def _template_from(asked: Preparation, files: Sequence[_File], facts: Mapping[st
         return str(asked.job.data.chat_template)
     if facts["has_template"]:
         return "tokenizer"
-    return "none" if forms <= {"text", "prompt_completion"} else "default"
+    return "none" if forms <= {"text", "prompt_completion", *_ANSWERS} else "default"
+
+
+#: Formats whose rows may be text alone.
+_ANSWERS = ("preference", "unpaired_preference")
 
 
 def _lengths(asked: Preparation, chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]) -> list[list[int]]:

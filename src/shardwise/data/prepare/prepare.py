@@ -217,7 +217,10 @@ def _data_json(
 
 
 def _part(folder: Path, counts: dict[str, Any] | None) -> dict[str, Any]:
-    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}} if counts else {}
+    if not counts:
+        return {}
+    sides = {"sides": counts["sides"]} if "sides" in counts else {}
+    return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}, **sides}
 
 
 def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]) -> dict[str, Any]:
@@ -255,8 +258,9 @@ def _announce(summary: dict[str, Any], data_json: dict[str, Any], *, sources: Se
         say("the tokenizer has no chat template; rows are written with the default one, which data.json shows")
     for name, part in (("train", data_json["train"]), ("eval", data_json["eval"])):
         if part is not None:
+            what = "pairs of sequences" if "sides" in part else "sequences"
             say(
-                f"{name}: {part['num_samples']:,} sequences of at most {part['longest']:,} tokens from "
+                f"{name}: {part['num_samples']:,} {what} of at most {part['longest']:,} tokens from "
                 f"{part['num_rows']:,} rows; {part['num_tokens']:,} tokens, {part['num_trained_tokens']:,} trained; "
                 f"{part['num_truncated']:,} rows truncated, {part['num_dropped']:,} dropped"
             )

@@ -15,11 +15,13 @@ from shardwise.data.read.messages import (
     RowError,
     messages_of,
     parsed,
+    shown,
     text_of,
     tools_of,
     unfilled,
 )
 from shardwise.spec.job.data import RowFormat
+from shardwise.spec.job.preference import Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,24 @@ class Text:
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preference:
+    """An answer that is preferred to another, each with the prompt before it."""
+
+    chosen: Conversation | Pair
+    rejected: Conversation | Pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """An answer with its prompt, and whether it is a good one."""
+
+    answer: Conversation | Pair
+    label: bool
+
+
 Example = Conversation | Pair | Text
+AnyExample = Example | Preference | Labelled
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ class Format:
     name: RowFormat
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    read: Callable[[Row], Example]
+    read: Callable[[Row], AnyExample]
 
     @property
     def label(self) -> str:
@@ -79,23 +98,35 @@ class Format:
 
 
 def recognise(
-    columns: Sequence[str], *, wanted: RowFormat = "auto", renames: Mapping[Any, str] | None = None
+    columns: Sequence[str],
+    *,
+    wanted: RowFormat = "auto",
+    renames: Mapping[Any, str] | None = None,
+    objective: Objective = "sft",
 ) -> Format:
-    """The first format of the table whose required columns are there, or the wanted one. Raises RowError: no format
-    matches, or the wanted one does not.
+    """The first format of the objective's table whose required columns are there, or the wanted one. Raises RowError:
+    no format matches, or the wanted one does not.
 
     Args:
         columns: as the file has them.
         renames: `data.columns`.
     """
     names = renamed(dict.fromkeys(columns), renames or {})
-    candidates = FORMATS if wanted == "auto" else tuple(form for form in FORMATS if form.name == wanted)
+    table = formats_of(objective)
+    candidates = table if wanted == "auto" else tuple(form for form in table if form.name == wanted)
+    if not candidates:
+        known = " or ".join(form.name for form in table)
+        raise RowError(
+            f"is to be read as {wanted}, and objective {objective} reads {known}; change format or objective"
+        )
     for form in candidates:
         if set(form.required) <= set(names):
             return form
     expected = "; or ".join(" and ".join(form.required) for form in candidates)
     asked = "" if wanted == "auto" else f" (format: {wanted})"
     found = f"has the columns {', '.join(columns)}; expected {expected}{asked}"
+    if objective == "sft" and {"chosen", "rejected"} <= set(names):
+        raise RowError(f"{found}. Rows of chosen and rejected are learnt from with objective: dpo, orpo or simpo")
     if absent := [theirs for theirs in (renames or {}).values() if theirs not in columns]:
         raise RowError(f"{found}. data.columns names {', '.join(absent)}, which it does not have")
     likely = [name for name in columns if name.lower() not in ("id", "index")] or list(columns)
@@ -112,7 +143,7 @@ def renamed(row: Row, columns: Mapping[Any, str]) -> Row:
     return kept | {ours: row[theirs] for ours, theirs in there.items()}
 
 
-def read_row(form: Format, row: Row, *, columnar: bool = False) -> Example:
+def read_row(form: Format, row: Row, *, columnar: bool = False) -> AnyExample:
     """A row as an example of its file's format; `columnar`: of a file of typed columns, which nulls fill up. Raises
     RowError: a column is missing, or holds something else."""
     seen = next((column for column in seen_columns(row) if row[column] not in (None, "", [], {})), None)
@@ -215,4 +246,69 @@ FORMATS: tuple[Format, ...] = (
     Format("text", ("text",), (), lambda row: Text(text=text_of(row, "text"))),
 )
 
-BY_NAME = {form.name: form for form in FORMATS}
+
+def _read_preference(row: Row) -> Preference:
+    """Each side behind `prompt` or, without one, behind what both sides begin with."""
+    sides = ("chosen", "rejected")
+    if isinstance(row.get("prompt"), list) or all(_is_chat(row[side]) for side in sides):
+        before = messages_of(row, "prompt") if row.get("prompt") is not None else []
+        answers = [messages_of(row, side) for side in sides]
+        if not before:
+            said = [[message.said for message in answer] for answer in answers]
+            shared = _shared(*said)
+            before, answers = answers[0][:shared], [answer[shared:] for answer in answers]
+        chosen, rejected = (_answered(before, answer, row, side) for answer, side in zip(answers, sides, strict=True))
+        return Preference(chosen=chosen, rejected=rejected)
+    if tools_of(row):
+        raise RowError("tools has no meaning for a prompt of plain text; remove it, or write the rows as messages")
+    texts = [text_of(row, side) for side in sides]
+    if row.get("prompt") is not None:
+        prompt = text_of(row, "prompt", may_be_empty=True)
+    else:
+        prompt = texts[0][: _shared(*texts)]
+        prompt = prompt[:-1] if prompt.endswith(" ") else prompt  # a word begins with the blank before it
+        texts = [text[len(prompt) :] for text in texts]
+        if not all(text.strip() for text in texts):
+            raise RowError("chosen and rejected begin alike, and one of them has nothing more; write the prompt apart")
+    chosen, rejected = (Pair(prompt=prompt, completion=text) for text in texts)
+    return Preference(chosen=chosen, rejected=rejected)
+
+
+def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many parts two sequences have in common before they differ."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
+
+
+def _answered(before: list[ChatMessage], answer: list[ChatMessage], row: Row, column: str) -> Conversation:
+    """A prompt of messages and what answers it. Raises RowError: nothing does, or somebody else than the assistant."""
+    if not answer:
+        raise RowError(
+            f"{column} has no message behind the prompt that both sides share; write one, or the prompt apart"
+        )
+    if answer[0].said["role"] != "assistant":
+        who = answer[0].said["role"]
+        raise RowError(f"{answer[0].of} ({who}) begins what is behind the prompt; expected a message of the assistant")
+    return _conversation_of([*before, *answer], row, of_prompt=len(before))
+
+
+def _read_labelled(row: Row) -> Labelled:
+    label = row["label"]
+    if not (isinstance(label, bool) or label in (0, 1)):
+        raise RowError(f"label is {shown(label)}; expected true for a good answer, or false")
+    example = _read_pair(row)
+    if not isinstance(example, Conversation | Pair):
+        raise RowError("expected a prompt and a completion")
+    return Labelled(answer=example, label=bool(label))
+
+
+#: What objectives of pairs read, and what `kto` reads.
+PREFERENCES = (Format("preference", ("chosen", "rejected"), ("prompt", "tools"), _read_preference),)
+LABELLED = (Format("unpaired_preference", ("prompt", "completion", "label"), ("tools",), _read_labelled),)
+
+BY_NAME = {form.name: form for form in (*FORMATS, *PREFERENCES, *LABELLED)}
+
+
+def formats_of(objective: Objective) -> tuple[Format, ...]:
+    """The row formats that an objective reads."""
+    return FORMATS if objective == "sft" else LABELLED if objective == "kto" else PREFERENCES

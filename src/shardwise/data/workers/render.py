@@ -25,7 +25,16 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from shardwise.data.read.formats import Conversation, Example, Pair, Text, conversation
+from shardwise.data.read.formats import (
+    AnyExample,
+    Conversation,
+    Example,
+    Labelled,
+    Pair,
+    Preference,
+    Text,
+    conversation,
+)
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.ready import AS_IT_IS, ONE_END, Marks, marks_of
 from shardwise.data.workers.said import (
@@ -78,6 +87,11 @@ class Rendered:
     notes: tuple[str, ...] = ()
 
 
+NO_CHAT = (
+    "the prompt is text and no list of messages, and is taken as it is, without the chat template; to put it there "
+    "write messages, or data.rendered: false"
+)
+
 #: Shapes of rows that are remembered; rows of more are rendered anew.
 MAX_SHAPES = 1000
 #: A mark beside those of a shape.
@@ -110,6 +124,31 @@ class Renderer:
         named = self.template or DEFAULT_TEMPLATE
         sources = {"default": named} if isinstance(named, str) else named
         return {name: Template(source, self.special_tokens) for name, source in sources.items()}
+
+    def sides(self, example: AnyExample) -> tuple[Rendered, ...]:
+        """The rows of an example, each with what of it is trained: of a preference chosen and rejected, otherwise
+        one. Raises as `render`."""
+        match example:
+            case Preference(chosen=chosen, rejected=rejected):
+                return self._compared(chosen), self._compared(rejected)
+            case Labelled(answer=answer):
+                return (self._compared(answer),)
+            case _:
+                return (self.render(example),)
+
+    def _compared(self, example: Conversation | Pair) -> Rendered:
+        """An answer to be compared with others: all counts that stands behind its prompt, as in TRL; text that is no
+        chat is put into a template where the job says so alone."""
+        if isinstance(example, Pair):
+            if self.template is None or self.rendered is not False:
+                text = example.prompt + example.completion
+                spans = ((len(example.prompt), len(text)),)
+                return self._plain(text, spans, notes=() if self.template is None else (NO_CHAT,))
+            asked, answered = {"role": "user", "content": example.prompt}, {"role": "assistant"}
+            example = conversation([asked, {**answered, "content": example.completion}])
+        rendered = self._chat(example)
+        start = min(first for first, _ in rendered.spans or ((0, 0),))
+        return replace(rendered, spans=((start, len(rendered.text)),))
 
     def render(self, example: Example) -> Rendered:
         """The text and what of it is trained. Raises RowError: the example cannot be rendered, or not with these masks;

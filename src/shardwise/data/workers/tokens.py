@@ -84,11 +84,13 @@ class Tokens:
 
     Attributes:
         trained: bool, shape [length]; token t is a target. The first never counts, nothing predicts it.
+        label: whether it is a good answer, where rows say so.
     """
 
     ids: Ids
     trained: Mask
     was_truncated: bool = False
+    label: bool = True
 
     @property
     def num_trained(self) -> int:

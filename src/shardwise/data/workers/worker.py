@@ -15,13 +15,24 @@ import gc
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
-from shardwise.data.read.formats import BY_NAME, Conversation, Format, read_row, renamed
+from shardwise.data.read.formats import (
+    BY_NAME,
+    AnyExample,
+    Conversation,
+    Format,
+    Labelled,
+    Preference,
+    read_row,
+    renamed,
+)
 from shardwise.data.read.messages import RowError
 from shardwise.data.read.rows import BadRow, DataRow, read_chunk
 from shardwise.data.read.sources import COLUMNAR
@@ -64,6 +75,30 @@ class Tally:
             self.notes[note] = self.notes.get(note, 0) + 1
 
 
+#: Of a pair from which nothing is learnt.
+ALIKE = "chosen and rejected are the same, so that nothing is learnt from them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row as text: one side, or chosen and rejected. `label`: whether it is a good answer, where rows say so."""
+
+    line: int
+    sides: tuple[Rendered, ...]
+    label: bool
+
+
+def _answers(example: AnyExample) -> tuple[Any, ...]:
+    """What a row holds of conversations, or of texts."""
+    match example:
+        case Preference(chosen=chosen, rejected=rejected):
+            return chosen, rejected
+        case Labelled(answer=answer):
+            return (answer,)
+        case _:
+            return (example,)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Worker:
     """A loaded tokenizer and the rules of one preparation."""
@@ -81,8 +116,8 @@ class Worker:
                 shard.append(list(self._keep(batch, tally)))
         return tally
 
-    def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[tuple[int, Rendered]]]:
-        batch: list[tuple[int, Rendered]] = []
+    def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[Row]]:
+        batch: list[Row] = []
         characters = 0
         for row in read_chunk(chunk):
             if tally.num_rows % BATCH_ROWS == 0:
@@ -91,8 +126,8 @@ class Worker:
             rendered = self._render(row, form, tally, columnar=chunk.kind in COLUMNAR)
             if rendered is None:
                 continue
-            batch.append((row.line, rendered))
-            characters += len(rendered.text)
+            batch.append(rendered)
+            characters += sum(len(side.text) for side in rendered.sides)
             if len(batch) == BATCH_ROWS or characters > BATCH_CHARACTERS:
                 yield batch
                 batch, characters = [], 0
@@ -100,32 +135,41 @@ class Worker:
         if batch:
             yield batch
 
-    def _render(self, row: DataRow | BadRow, form: Format, tally: Tally, *, columnar: bool) -> Rendered | None:
+    def _render(self, row: DataRow | BadRow, form: Format, tally: Tally, *, columnar: bool) -> Row | None:
         if isinstance(row, BadRow):
             tally.problem(row.line, row.message)
             return None
         try:
             example = read_row(form, renamed(row.value, self.rules.columns), columnar=columnar)
-            rendered = self.renderer.render(example)
+            sides = self.renderer.sides(example)
         except RowError as error:
             tally.problem(row.line, str(error))
             return None
-        tally.note(rendered.notes)
-        if isinstance(example, Conversation):
-            tally.keys.update(*example.messages)
-        return rendered
+        tally.note([note for side in sides for note in side.notes])
+        for answer in _answers(example):
+            if isinstance(answer, Conversation):
+                tally.keys.update(*answer.messages)
+        label = example.label if isinstance(example, Labelled) else True
+        return Row(line=row.line, sides=sides, label=label)
 
-    def _keep(self, batch: list[tuple[int, Rendered]], tally: Tally) -> Iterator[tuple[int, Tokens]]:
-        encoded = self.tokenizer.encode([rendered for _, rendered in batch])
-        for (line, _), tokens in zip(batch, encoded, strict=True):
-            tally.lengths[len(tokens.ids)] = tally.lengths.get(len(tokens.ids), 0) + 1
-            kept = self._beyond_vocabulary(tokens) or shorten(tokens, self.rules)
-            if isinstance(kept, str):
-                tally.problem(line, kept)
-            elif kept is None:
+    def _keep(self, batch: list[Row], tally: Tally) -> Iterator[tuple[int, Tokens]]:
+        """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or neither."""
+        encoded = iter(self.tokenizer.encode([side for row in batch for side in row.sides]))
+        for row in batch:
+            sides = [next(encoded) for _ in row.sides]
+            longest = max(len(tokens.ids) for tokens in sides)
+            tally.lengths[longest] = tally.lengths.get(longest, 0) + 1
+            kept = [self._beyond_vocabulary(tokens) or shorten(tokens, self.rules) for tokens in sides]
+            names = ("chosen ", "rejected ") if len(sides) > 1 else ("",)
+            wrong = [f"{name}{one}" for name, one in zip(names, kept, strict=True) if isinstance(one, str)]
+            if wrong:
+                tally.problem(row.line, wrong[0])
+            elif any(one is None for one in kept):
                 tally.num_dropped += 1
             else:
-                yield line, kept
+                if len(sides) > 1 and np.array_equal(sides[0].ids, sides[1].ids):
+                    tally.note([ALIKE])
+                yield from ((row.line, replace(one, label=row.label)) for one in kept if isinstance(one, Tokens))
 
     def _beyond_vocabulary(self, tokens: Tokens) -> str | None:
         largest = int(tokens.ids.max(initial=-1))

@@ -15,7 +15,7 @@ def attention_seconds(work: Work, device: Device) -> tuple[float, float]:
     execution = work.execution
     forward, backward = (sum(ways) for ways in zip(*kernel_seconds(work, device), strict=True))
     if execution.attn_implementation == "eager":
-        scores = execution.micro_batch_size * work.job.data.max_length**2 * work.model.num_attention_heads
+        scores = work.rows * work.job.data.max_length**2 * work.model.num_attention_heads
         moved = _EAGER_SCORE_PASSES * scores * FLOAT32_BYTES
         walked = device.bytes_moved(moved / execution.layout.tp / execution.layout.cp)
         forward, backward = forward + walked, backward + ATTENTION_BACKWARD * walked
@@ -27,7 +27,7 @@ def kernel_seconds(work: Work, device: Device) -> tuple[tuple[float, float], tup
     one."""
     execution = work.execution
     ranks = execution.layout.tp * execution.layout.cp
-    plain, masked = (2.0 * execution.micro_batch_size * one / ranks for one in multiplications(work))
+    plain, masked = (2.0 * work.rows * one / ranks for one in multiplications(work))
     kind = execution.attn_implementation
     return device.attention(plain, kind=kind), device.attention(masked, kind=MASKED_ATTENTION)
 

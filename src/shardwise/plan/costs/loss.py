@@ -62,7 +62,7 @@ def in_loss(scene: Scene) -> tuple[float, float]:
 def head_and_loss(work: Work, device: Device) -> RankTime:
     """Head and loss, forward and backward: two or three products and passes over the logits, in turn for each chunk."""
     layout = work.execution.layout
-    tokens = work.execution.micro_batch_size * work.job.data.max_length / layout.cp
+    tokens = work.rows * work.job.data.max_length / layout.cp
     sliced, width = work.head_slice, work.model.embedding_width
     at_once = min(tokens, work.head_tokens)
     chunks = tokens / at_once

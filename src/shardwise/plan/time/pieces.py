@@ -75,7 +75,7 @@ def ran_by(work: Work) -> BlockTime:
     if work.profile is not None:
         return _profiled(work, work.profile)
     layout = execution.layout
-    tokens = execution.micro_batch_size * work.job.data.max_length / layout.cp
+    tokens = work.rows * work.job.data.max_length / layout.cp
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention, attention_back = attention_seconds(work, device)
     moved = device.bytes_moved(tokens * work.of_block.saved_whole) * fused_share(work)

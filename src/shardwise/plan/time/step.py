@@ -115,7 +115,7 @@ def forecast_time(
     four GPUs, a quarter at most."""
     step = step_of(work, pieces)
     job, gpus = work.job, work.execution.layout.world_size
-    tokens = filled * job.train.global_batch_size * job.data.max_length
+    tokens = filled * job.train.global_batch_size * job.sides * job.data.max_length
     flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
     steps = num_steps(job.train, num_rows=num_rows)
     return TimeForecast(

@@ -72,7 +72,12 @@ class Work:
     @property
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
-        return self.execution.micro_batch_size * -(-self.job.data.max_length // self.execution.layout.cp)
+        return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)
+
+    @property
+    def rows(self) -> int:
+        """Sequences of a micro-batch on one rank: a pair has two."""
+        return self.execution.micro_batch_size * self.job.sides
 
     @cached_property
     def sharded(self) -> bool:

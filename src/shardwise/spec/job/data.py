@@ -12,13 +12,23 @@ TrainOn = Literal["auto", "assistant", "completion", "all"]
 OverLong = Literal["error", "drop", "truncate"]
 Rendered = Literal["auto"] | bool
 RowFormat = Literal[
-    "auto", "messages", "conversations", "instruction", "prompt_completion", "question_answer", "query_response", "text"
+    "auto",
+    "messages",
+    "conversations",
+    "instruction",
+    "prompt_completion",
+    "question_answer",
+    "query_response",
+    "text",
+    "preference",
+    "unpaired_preference",
 ]
 
 
 ColumnName = (
     Literal["messages", "tools", "conversations", "system", "instruction", "input", "output"]
     | Literal["prompt", "completion", "question", "answer", "query", "response", "text"]
+    | Literal["chosen", "rejected", "label"]
 )
 
 

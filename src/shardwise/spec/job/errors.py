@@ -170,7 +170,7 @@ def _nearest_key(root: type[Any], path: Key) -> str:
     near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
-    for section in ("train", "data", "lora"):
+    for section in ("train", "data", "lora", "preference"):
         if name in _keys_at(root, (section,)):
             return f"; it belongs under {section}:"
     more = f", ... and {len(siblings) - _MAX_NAMES} more: docs/reference/{'job' if root is Job else 'plan'}.md"
@@ -185,6 +185,8 @@ def _nearest_value(found: Any, expected: str) -> str:
 
 
 _BATCH = "write train.global_batch_size (train.micro_batch_size is what one GPU takes at once)"
+
+_SORTS = "it sorts the pairs of a micro-batch, so that the result would depend on how the work is spread"
 
 #: A key, or a key and its value -> the end of the sentence that refuses it. docs/howto/migrate.md has the same as a
 #: table.
@@ -212,4 +214,7 @@ FROM_OTHER_TOOLS: dict[str, str] = {
     "lora_target_modules": "write lora.target_modules",
     "assistant_only_loss": "write data.train_on: assistant",
     "load_in_4bit": "write method: qlora",
+    "precompute_ref_log_probs": "write preference.reference: precomputed",
+    **dict.fromkeys(("loss_type: aot", "loss_type: aot_unpaired"), _SORTS),
+    **{f"loss_type: {name}": f"write objective: {name}" for name in ("orpo", "simpo")},
 }

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
+from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
@@ -36,6 +37,9 @@ HOW_IT_RUNS = frozenset(
 #: "LoRA Without Regret", 2025).
 USUAL_RATES: dict[Method, float] = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4}
 
+#: The same of preferences: TRL's, and ten times that for adapters.
+PREFERENCE_RATES: dict[Method, float] = {"full": 1e-6, "lora": 1e-5, "qlora": 1e-5}
+
 #: How long a job trains. A run may go on with another length; rates are then those of the new one.
 LENGTH = frozenset({"train.max_steps", "train.num_train_epochs"})
 
@@ -57,8 +61,9 @@ class TrainSpec(Strict):
     """Optimisation in the words of `transformers.TrainingArguments`, and what `auto` leaves to the planner.
 
     Attributes:
-        global_batch_size: sequences per optimizer step over all GPUs.
-        learning_rate: the highest; by default 2e-5 for full fine-tuning, 2e-4 for adapters.
+        global_batch_size: sequences per optimizer step over all GPUs; of objectives of pairs (`dpo`, `orpo`, `simpo`)
+            pairs, two sequences each.
+        learning_rate: the highest; by default 2e-5 for full fine-tuning, 2e-4 for adapters, of preferences 1e-6, 1e-5.
         adam_beta1, adam_beta2, adam_epsilon: AdamW's constants.
         save_steps: checkpoint every so many steps; 0: none on the way. The last step of adapters is saved in any case,
             and that at which a run is stopped.
@@ -66,7 +71,8 @@ class TrainSpec(Strict):
         eval_steps: evaluate every so many steps, and at the end; 0 at the end only, where there is evaluation data.
         logging_steps: steps between plain progress lines; metrics.jsonl has every step.
         full_determinism: deterministic kernels, slower.
-        disable_dropout: the model's own dropout is switched off, whatever its configuration says.
+        disable_dropout: the model's own dropout is switched off, whatever its configuration says; of preferences by
+            default, unless `lora_dropout` is set.
         quantize_experts: with method qlora, experts that a block keeps in one tensor are in 4 bits too; `auto`: they
             are, but in a run that began before this key was there.
         save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one they are trained in.
@@ -181,6 +187,7 @@ class Job(Strict):
 
     Attributes:
         model: hub id, folder, config.json or catalogue name.
+        objective: what is learnt: text as it stands (`sft`), or preferences between answers.
         hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates; left out: this
             machine. For `plan` also a list of those, or `any`.
         layout: `auto`, a strategy name, several of them to choose among, or a product of axes.
@@ -190,6 +197,8 @@ class Job(Strict):
     data: DataSpec = DataSpec()
     method: Method = "full"
     lora: LoraSpec | None = None
+    objective: Objective = "sft"
+    preference: PreferenceSpec | None = None
     train: TrainSpec = TrainSpec()
     hardware: Annotated[str | None, BeforeValidator(_as_alternatives)] = None
     goal: Goal = "fastest"
@@ -203,10 +212,28 @@ class Job(Strict):
 
     @model_validator(mode="after")
     def _usual_rate(self) -> Self:
-        if "learning_rate" not in self.train.model_fields_set:
-            rate = {"learning_rate": USUAL_RATES[self.method]}
-            object.__setattr__(self, "train", self.train.model_copy(update=rate))
+        usual: dict[str, Any] = {"learning_rate": USUAL_RATES[self.method]}
+        if self.objective != "sft":
+            keeps_dropout = self.lora is not None and self.lora.lora_dropout > 0
+            usual = {"learning_rate": PREFERENCE_RATES[self.method], "disable_dropout": not keeps_dropout}
+            preference = (self.preference or PreferenceSpec()).of(self.objective)
+            object.__setattr__(self, "preference", preference)
+        usual = {name: value for name, value in usual.items() if name not in self.train.model_fields_set}
+        if usual:
+            object.__setattr__(self, "train", self.train.model_copy(update=usual))
         return self
+
+    @property
+    def sides(self) -> int:
+        """Sequences of one sample: a pair has two."""
+        return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
+
+    @property
+    def compares_with_itself(self) -> bool:
+        """Whether each step has a forward with adapters off, the reference of what it trains."""
+        preference = self.preference
+        refers = self.objective in WITH_REFERENCE and preference is not None and preference.reference == "auto"
+        return refers and self.method != "full"
 
     @property
     def stated_layout(self) -> Layout | str | None:
@@ -226,6 +253,20 @@ class Job(Strict):
     def _keys_agree(self) -> Self:
         if self.lora is not None and self.method == "full":
             raise ValueError("lora: is set but method is full; write method: lora (or qlora), or remove lora:")
+        if self.preference is not None and self.objective == "sft":
+            raise ValueError("preference: is set but objective is sft; write objective: dpo, or remove preference:")
+        if self.preference is not None and (problem := self.preference.problem(self.objective)) is not None:
+            raise ValueError(f"preference: {problem}")
+        if self.objective != "sft" and self.data.packing:
+            raise ValueError(
+                f"data: packing is true, and the rows of objective {self.objective} are padded, each in a row of its "
+                "own; write packing: false"
+            )
+        if self.objective != "sft" and self.data.train_on != "auto":
+            raise ValueError(
+                f"data: train_on is {self.data.train_on}, and objective {self.objective} compares all that stands "
+                "behind the prompt; remove it"
+            )
         if self.train.quantize_experts is True and self.method != "qlora":
             raise ValueError(
                 f"train: quantize_experts is true but method is {self.method}; write method: qlora, or remove it"
@@ -256,5 +297,8 @@ class Job(Strict):
         return self.method == "qlora" and self.train.quantize_experts is not False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with every default filled in."""
-        return self.model_dump(mode="json")
+        """Plain data with every default filled in; of preferences nothing where there are none."""
+        plain = self.model_dump(mode="json")
+        if self.objective == "sft":
+            del plain["objective"], plain["preference"]
+        return plain

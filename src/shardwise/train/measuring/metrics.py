@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,16 +131,20 @@ class Metrics:
         pulse: Pulse,
         eval_loss: float | None,
         loss_scale: float | None,
+        figures: Mapping[str, float] | None = None,
     ) -> None:
-        """Writes one step; `norm` is None where it was skipped, `loss_scale` where nothing is scaled."""
+        """Writes one step; `norm` is None where it was skipped, `loss_scale` where nothing is scaled; `figures`: what
+        is recorded beside, by name."""
+        beside = {name: value if math.isfinite(value) else None for name, value in (figures or {}).items()}
         rate, busy = batch.tokens / self._seconds, sum(pulse.busy) / len(pulse.busy)
         peak = self.world.size * (self.peak_flops or 0)
-        figures: dict[str, Any] = {
+        written: dict[str, Any] = {
             "step": batch.step,
             "epoch": round(batch.epoch, 6),
             "loss": loss,
             "grad_norm": norm,
             "learning_rate": learning_rate,
+            **beside,
             "tokens": batch.tokens,
             "trained_tokens": batch.trained_tokens,
             "step_seconds": self._seconds,
@@ -153,15 +157,15 @@ class Metrics:
             "phase_peak_bytes": pulse.phase_peak_bytes,
         }
         if loss_scale is not None:
-            figures |= {"loss_scale": loss_scale, "skipped_step": norm is None}
+            written |= {"loss_scale": loss_scale, "skipped_step": norm is None}
         if eval_loss is not None:
-            figures["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None  # JSON has no infinity and no NaN
+            written["eval_loss"] = eval_loss if math.isfinite(eval_loss) else None  # JSON has no infinity and no NaN
         if self.world.is_first:
-            self.journal.note(lambda: append_line(self.run.metrics, figures))
-        numbers = {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and k != "step"}
+            self.journal.note(lambda: append_line(self.run.metrics, written))
+        numbers = {k: float(v) for k, v in written.items() if isinstance(v, int | float) and k != "step"}
         self.trackers.record(numbers, step=batch.step)
         if batch.step % self.logging_steps == 0 or batch.step in (1, self.total_steps):
-            self.journal.say(self._line(figures))
+            self.journal.say(self._line(written))
 
     def _line(self, figures: dict[str, Any]) -> str:
         left = (self.total_steps - figures["step"]) * figures["step_seconds"]

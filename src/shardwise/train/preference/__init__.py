@@ -1,0 +1,1 @@
+"""Learning from preferences: losses, the coefficients of log-probabilities, the reference, and what is recorded."""

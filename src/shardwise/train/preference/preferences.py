@@ -1,0 +1,200 @@
+"""What a step of preferences has beside forwards and backwards: the reference's part, the KL of a batch, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from shardwise.data.micro_batches import FILLER, Batcher, GlobalBatch, MicroBatch
+from shardwise.data.store import IGNORED, PreparedData
+from shardwise.parallel.mesh import World, to_device
+from shardwise.spec.job.keys import Job
+from shardwise.spec.job.preference import PreferenceSpec
+from shardwise.train.preference.judge import NUM_FIGURES, Judge, Listen, named
+from shardwise.train.preference.reference import Logs, counts_once
+
+#: Makes what the root module gives of micro-batches, each with its judge, without gradients; adapters off if asked.
+Outputs = Callable[..., list[torch.Tensor | None]]
+
+
+@dataclass(kw_only=True, eq=False)
+class Part:
+    """The rows to train on, or to evaluate on. `known`: log-probabilities [samples, sides] under the reference, where
+    they were computed before; `known_mismatched`: sums of mismatched answers, by the bytes of a batch's samples;
+    `text_weight`, `divergence`: of all of them, where they are one batch."""
+
+    batcher: Batcher
+    known: Logs | None = None
+    known_mismatched: dict[bytes, float] | None = None
+    text_weight: float | None = None
+    divergence: torch.Tensor | None = None
+
+    @property
+    def data(self) -> PreparedData:
+        """Its samples."""
+        return self.batcher.data
+
+
+@dataclass(kw_only=True, eq=False)
+class Preferences:
+    """Judges of micro-batches, and what they add up. `spec`: the job's `preference`."""
+
+    job: Job
+    spec: PreferenceSpec
+    world: World
+    train: Part
+    evaluation: Part | None
+    figures: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.figures = self._none()
+
+    def _none(self) -> torch.Tensor:
+        return torch.zeros(NUM_FIGURES, dtype=torch.float64, device=self.world.device)
+
+    @property
+    def prompts(self) -> bool:
+        """Whether the prompts of chosen rows are trained as text, too."""
+        return self.job.objective == "orpo"
+
+    def begin_evaluation(self, outputs: Outputs) -> None:
+        """The evaluation is one batch, whatever its forwards are."""
+        self.figures, part = self._none(), self._part(evaluates=True)
+        every = np.arange(len(part.data))
+        part.text_weight = self._text_weight(part, every)
+        part.divergence = self._divergence(part, every, outputs) if self.job.objective == "kto" else None
+
+    def _part(self, *, evaluates: bool) -> Part:
+        return self.evaluation if evaluates and self.evaluation is not None else self.train
+
+    def judges(self, batch: GlobalBatch, outputs: Outputs, *, evaluates: bool = False) -> list[Judge]:
+        """One for each micro-batch of this rank."""
+        part = self._part(evaluates=evaluates)
+        if not evaluates:
+            self.figures = self._none()
+        ids, divergence = np.array(batch.sample_ids, np.int64), part.divergence
+        if self.job.objective == "kto" and divergence is None:
+            divergence = self._divergence(part, ids, outputs)
+        weight = part.text_weight
+        weight = self._text_weight(part, ids) if weight is None else weight
+        references = self._references(part, batch.micro_batches, outputs)
+        return [
+            self._judge(part, micro, reference, divergence=divergence, text_weight=weight)
+            for micro, reference in zip(batch.micro_batches, references, strict=True)
+        ]
+
+    def settled(self) -> torch.Tensor:
+        """The figures of all ranks, of what was judged since the last `judges` of a step or the evaluation's begin."""
+        figures = self.world.counted(self.figures).clone()
+        dist.all_reduce(figures)
+        if self._divergent is not None:
+            figures[5] = self._divergent
+        return figures
+
+    def named(self, figures: Sequence[float], *, prefix: str = "") -> dict[str, float]:
+        """By TRL's names."""
+        return {prefix + name: value for name, value in named(list(figures), pairs=self.job.sides == 2).items()}
+
+    _divergent: torch.Tensor | None = field(default=None, init=False)
+
+    def targets(self, micro: MicroBatch, judge: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Labels and the sum that each position is added to, int64 [rows, length]."""
+        labels = micro.labels
+        rows = torch.arange(len(labels)).unsqueeze(1).expand_as(labels)
+        if judge.num_sums > len(labels):
+            following = torch.full_like(labels, IGNORED)
+            following[:, :-1] = torch.where(micro.real[:, 1:], micro.input_ids[:, 1:], IGNORED)
+            following[1::2] = IGNORED  # of rejected rows
+            is_prompt = (labels == IGNORED) & (following != IGNORED)
+            rows = torch.where(is_prompt, rows + len(labels), rows)
+            labels = torch.where(is_prompt, following, labels)
+        return labels, rows
+
+    def listener(self, micro: MicroBatch) -> Listen:
+        """For log-probabilities of rows alone."""
+        return Listen(num_sums=len(micro.labels), group=self._group)
+
+    @property
+    def _group(self) -> dist.ProcessGroup | None:
+        return self.world.mesh["cp"].get_group() if self.world.layout.cp > 1 else None
+
+    def _judge(self, part: Part, micro: MicroBatch, reference: torch.Tensor, **of_batch: Any) -> Judge:
+        device = self.world.device
+        there = torch.tensor([sample != FILLER for sample in micro.sample_ids])
+        good = None
+        if self.job.objective == "kto":
+            ids = np.array([max(sample, 0) for sample in micro.sample_ids], np.int64)
+            good = to_device(torch.from_numpy(part.data.is_good(ids)), device)
+        tokens = (micro.labels != IGNORED).sum(1).clamp(min=1).float()
+        return Judge(
+            spec=self.spec,
+            objective=self.job.objective,
+            tokens=to_device(tokens, device),
+            counts=to_device(there.float(), device),
+            reference=reference,
+            figures=self.figures,
+            good=good,
+            group=self._group,
+            parts=self.world.layout.cp,
+            **of_batch,
+        )
+
+    def _references(self, part: Part, micros: Sequence[MicroBatch], outputs: Outputs) -> list[torch.Tensor]:
+        """Log-probabilities of each row under the reference, float32 [rows]; 0 where there is none."""
+        device = self.world.device
+        if part.known is not None:
+            return [to_device(_taken(part.known, micro), device) for micro in micros]
+        if self.job.compares_with_itself:
+            heard = outputs(micros, [self.listener(micro) for micro in micros], adapters_off=True)
+            if any(one is not None for one in heard):
+                return [one for one in heard if one is not None]
+        return [torch.zeros(len(micro.labels), device=device) for micro in micros]
+
+    def _text_weight(self, part: Part, ids: npt.NDArray[np.int64]) -> float:
+        if self.job.sides == 1 or not (self.prompts or "sft" in self.spec.loss_type):
+            return 0.0
+        return len(ids) / max(1, part.data.chosen_tokens(ids, prompts=self.prompts))
+
+    def _divergence(self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs) -> torch.Tensor:
+        """The mean log-ratio of answers behind the prompts of others, at least 0."""
+        if self.spec.loss_type != ["kto"]:
+            return torch.zeros((), device=self.world.device)
+        policy = self.mismatched(part, ids, outputs)
+        if part.known_mismatched is None:
+            reference: Any = self.mismatched(part, ids, outputs, adapters_off=True)
+        else:
+            reference = part.known_mismatched[ids.tobytes()]
+        self._divergent = ((policy - reference) / len(ids)).clamp(min=0)
+        return self._divergent.float()
+
+    def mismatched(
+        self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
+    ) -> torch.Tensor:
+        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch behind the prompts of
+        others: each row has the answer of the row before it, the first that of the last."""
+        batcher = replace(part.batcher, data=part.data.mismatched(ids))
+        per_forward = batcher.samples_per_forward
+        every, total = np.arange(len(ids)), torch.zeros((), dtype=torch.float64, device=self.world.device)
+        for start in range(0, len(ids), per_forward):
+            some = every[start : start + per_forward]
+            micros = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
+            listeners = [self.listener(micro) for micro in micros]
+            for micro, logs in zip(micros, outputs(micros, listeners, adapters_off=adapters_off), strict=True):
+                if logs is not None and counts_once(self.world):
+                    there = torch.tensor([sample != FILLER for sample in micro.sample_ids], device=logs.device)
+                    total += torch.where(there, logs, 0).double().sum()
+        dist.all_reduce(total)
+        return total
+
+
+def _taken(known: Logs, micro: MicroBatch) -> torch.Tensor:
+    """Of the rows of a micro-batch, 0 for what fills it up."""
+    ids = np.array(micro.sample_ids)
+    found = np.where((ids == FILLER)[:, None], np.float32(0), known[np.maximum(ids, 0)])
+    return torch.from_numpy(found.reshape(-1))

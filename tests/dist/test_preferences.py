@@ -1,0 +1,220 @@
+"""Learning from preferences: the same on one process and under every layout, and what a plain loop computes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM
+
+from shardwise.data.store import PreparedData
+from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+from tests.dist.cells import (
+    LAYOUTS,
+    PAIRS,
+    Trained,
+    composed,
+    execution,
+    must_equal,
+    prepare_cell,
+    relative,
+    spread,
+    train_cell,
+)
+from tests.dist.worlds import run_world
+
+STEPS = 4
+NAMES = ("rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected")
+
+
+@pytest.fixture(scope="module")
+def preferences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pairs and labelled rows of very different lengths."""
+    folder, draw = tmp_path_factory.mktemp("preferences"), random.Random(1)
+    words = ["red", "green", "blue", "one", "two", "three", "four", "north", "south", "east", "west"]
+
+    def text(most: int) -> str:
+        return " ".join(draw.choices(words, k=draw.randint(1, most)))
+
+    pairs = [{"prompt": text(14), "chosen": f" {text(9)}", "rejected": f" {text(9)}"} for _ in range(29)]
+    labelled = [
+        {"prompt": pair["prompt"], "completion": pair["chosen"], "label": number % 3 > 0}
+        for number, pair in enumerate(pairs)
+    ]
+    files = {"pairs": folder / "pairs.jsonl", "labelled": folder / "labelled.jsonl"}
+    for name, rows in (("pairs", pairs), ("labelled", labelled)):
+        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return files
+
+
+@pytest.fixture(scope="module")
+def ask(make_job: Callable[..., Job], preferences: dict[str, Path]) -> Callable[..., Job]:
+    """Makes jobs that learn from preferences."""
+
+    def make(model: str, *, objective: str = "dpo", preference: Any = None, data: Any = None, **other: Any) -> Job:
+        path = preferences["labelled" if objective == "kto" else "pairs"]
+        given = {"preference": preference} if preference else {}
+        train = {"max_steps": STEPS, "warmup_steps": 0, "learning_rate": 2e-3, **other.pop("train", {})}
+        rows = {"path": str(path), **(data or {})}
+        return make_job(model, objective=objective, data=rows, train=train, **given, **other)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], Trained]:
+    """Trains a job on one process, once."""
+    known: dict[str, Trained] = {}
+
+    def run(job: Job) -> Trained:
+        key = json.dumps(job.to_json())
+        if key not in known:
+            known[key] = train_cell(job, tmp_path_factory.mktemp("alone"), spread(optimizer="sgd"))[0]
+        return known[key]
+
+    return run
+
+
+def must_record_alike(expected: Trained, found: Trained, *, names: tuple[str, ...] = NAMES) -> None:
+    """Rewards are differences of log-probabilities: they are as near as those are."""
+    for one, other in zip(expected.metrics, found.metrics, strict=True):
+        for name in names:
+            assert abs(one[name] - other[name]) <= 1e-5 * max(abs(one["logps/chosen"]), 1), name
+
+
+CELLS: dict[str, Execution] = {
+    "accumulation 4": spread(micros=4, optimizer="sgd"),
+    **{name: spread(layout, micros=2, optimizer="sgd") for name, layout in LAYOUTS.items() if name != "single"},
+    "ddp(3), uneven": spread(Layout(dp_replicate=3), micros=2, optimizer="sgd"),
+    "cp": spread(Layout(cp=2), micros=2, optimizer="sgd"),
+    "cp x fsdp": spread(Layout(cp=2, dp_shard=2), micros=2, optimizer="sgd"),
+    "pp x tp": spread(Layout(pp=2, tp=2), micros=2, optimizer="sgd"),
+    "ddp x pp, recompute": spread(
+        Layout(dp_replicate=2, pp=2), micros=2, gradient_checkpointing="full", optimizer="sgd"
+    ),
+}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(("method", "model"), PAIRS)
+def test_pairs_train_as_on_one_process(method, model, cell, ask, alone, tmp_path) -> None:
+    deep = CELLS[cell].layout.num_stages > 3
+    job = ask(f"deep {model}" if deep else model, method=method, train={"optimizer": "sgd"})
+    expected, ranks = alone(job), train_cell(job, tmp_path, CELLS[cell])
+    must_equal(expected, ranks)
+    must_record_alike(expected, ranks[0])
+
+
+#: Jobs beside DPO's own.
+OTHERS: dict[str, dict[str, Any]] = {
+    "orpo": {"objective": "orpo"},
+    "simpo": {"objective": "simpo", "preference": {"beta": 2.0, "label_smoothing": 0.1}},
+    "kto": {"objective": "kto", "preference": {"desirable_weight": 1.5}},
+    "kto, adapters": {"objective": "kto", "method": "lora"},
+    "kto without KL": {"objective": "kto", "preference": {"loss_type": "apo_zero_unpaired"}},
+    "several losses": {"preference": {"loss_type": ["sigmoid", "sft", "ipo"], "loss_weights": [0.5, 0.3, 0.01]}},
+    "precomputed, adapters": {"method": "lora", "preference": {"reference": "precomputed"}},
+    "no reference": {"preference": {"reference": "none"}},
+}
+SOME: dict[str, Execution] = {
+    "ddp(3), uneven": CELLS["ddp(3), uneven"],
+    "fsdp": spread(Layout(dp_shard=2), micros=2, optimizer="sgd"),
+    "tp": CELLS["tp"],
+    "cp": CELLS["cp"],
+    "pp": spread(Layout(pp=2), micros=4, optimizer="sgd"),
+}
+
+
+@pytest.mark.parametrize("cell", SOME)
+@pytest.mark.parametrize("kind", OTHERS)
+def test_every_objective_trains_as_on_one_process(kind, cell, ask, alone, tmp_path) -> None:
+    job = ask("untied", train={"optimizer": "sgd"}, data={"eval_fraction": 0.2}, **OTHERS[kind])
+    expected, ranks = alone(job), train_cell(job, tmp_path, SOME[cell])
+    must_equal(expected, ranks)
+    names = (*NAMES, "kl") if job.objective == "kto" else (*NAMES, "rewards/accuracies")
+    must_record_alike(expected, ranks[0], names=names)
+    evaluated = (*(f"eval_{name}" for name in names), "eval_loss")
+    last, other = expected.metrics[-1], ranks[0].metrics[-1]
+    for name in evaluated:
+        assert abs(last[name] - other[name]) <= 1e-5 * max(abs(last["eval_logps/chosen"]), 1), name
+
+
+@pytest.mark.parametrize("model", ["granite", "untied"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_logits_in_chunks_give_the_same_gradients(model, method, ask, alone, tmp_path, monkeypatch) -> None:
+    """A chunk of 5 positions, where the loss of a pair is known once the last is done; of a head that scales logits,
+    too."""
+    job = ask(model, method=method, train={"optimizer": "sgd"})
+    expected = alone(job)
+    monkeypatch.setattr(Execution, "head_chunk", lambda *_, **__: 5)
+    must_equal(expected, train_cell(job, tmp_path, spread(micros=2, optimizer="sgd")))
+
+
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo"])
+def test_one_process_computes_what_the_papers_say(objective, ask, tmp_path) -> None:
+    job = ask("untied", objective=objective, train={"optimizer": "sgd", "learning_rate": 0.05})
+    run = prepare_cell(job, tmp_path)
+    losses, norms = run_world(1, _as_in_papers, job, run)[0]
+    found = train_cell(job, tmp_path / "run", spread(optimizer="sgd"))[0]
+    assert relative(losses, found.series("loss")) <= 1e-5
+    assert relative(norms, found.series("grad_norm")) <= 1e-5
+    assert len(set(losses)) == STEPS
+
+
+def _as_in_papers(job: Job, run: Any) -> tuple[list[float], list[float]]:
+    """Pair by pair, with nothing of ours but the prepared rows."""
+    built = composed(run, execution(optimizer="sgd"))
+    data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
+    policy, reference = (AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32) for _ in range(2))
+    optimizer = torch.optim.SGD(policy.parameters(), lr=job.train.learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    losses, norms = [], []
+    rates = [built.schedule.lr_lambdas[0](step) for step in range(STEPS)]
+    for batch, rate in zip(built.batches.from_(0), rates, strict=True):
+        optimizer.param_groups[0]["lr"] = job.train.learning_rate * rate
+        rows = [data.rows(sample) for sample in batch.sample_ids]
+        every = sum(len(chosen[0]) - 1 for chosen, _ in rows)
+        total = 0.0
+        for pair in rows:
+            logs, means, texts = [], [], []
+            for ids, _, labels in pair:
+                where = torch.tensor(labels != -100)
+                tokens = torch.tensor(ids).unsqueeze(0)
+                both = [_log(policy, tokens), _log(reference, tokens).detach()]
+                ours, theirs = (one[where[:-1]].sum() for one in both)
+                logs.append(ours - theirs)
+                means.append(ours / where.sum())
+                texts.append(-both[0].sum())
+            if objective_of(job) == "dpo":
+                loss = -F.logsigmoid(0.1 * (logs[0] - logs[1])) / len(rows)
+            elif objective_of(job) == "simpo":
+                loss = -F.logsigmoid(0.1 * (means[0] - means[1]) - 0.5) / len(rows)
+            else:
+                odds = [torch.log(mean.exp() / (1 - mean.exp())) for mean in means]
+                loss = texts[0] / every - 0.1 * F.logsigmoid(odds[0] - odds[1]) / len(rows)
+            loss.backward()
+            total += loss.item()
+        norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0).item())
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses, norms
+
+
+def objective_of(job: Job) -> str:
+    return job.objective
+
+
+def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """log p of each token but the first."""
+    logits = model(input_ids=tokens).logits[0, :-1].log_softmax(-1)
+    return logits.gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
