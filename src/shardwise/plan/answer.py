@@ -30,6 +30,7 @@ from shardwise.plan.search import (
     model_json,
     search_offloads,
     simplicity_of,
+    weights_on_host,
     work_on,
 )
 from shardwise.spec.cluster import Cluster
@@ -71,9 +72,9 @@ def answer(question: Question) -> Plan:
     fitting = [first_of_all.candidate(one.execution) for one in bests]
     fitting = [one for one in fitting if one.execution.layout.strategy != first.execution.layout.strategy]
     reasons = (*_reasons(question, searches, search, first), *notes)
-    goal, gpu = question.job.goal, part.gpu
+    goal = question.job.goal
     others = [
-        replace(one, reasons=(why_faster(one, first, goal=goal, gpu=gpu) or why_slower(one, first, goal=goal),))
+        replace(one, reasons=(why_faster(one, first, goal=goal, cluster=part) or why_slower(one, first, goal=goal),))
         for one in best_first(fitting)
     ]
     return _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
@@ -119,7 +120,10 @@ def _left_out(search: Search) -> Iterator[Rejection]:
 
 def _reasons(question: Question, searches: Sequence[Search], search: Search, first: Candidate) -> tuple[str, ...]:
     """The reasons of what was chosen, and what was not asked about."""
-    fastest = min((one for each in searches for one in each.found), key=lambda one: one.seconds)
+    # Weights on the host are not advised where they are not needed: what is needed is chosen.
+    on_host = weights_on_host(first.execution)
+    every = [one for each in searches for one in each.found if on_host or not weights_on_host(one.execution)]
+    fastest = min(every, key=lambda one: one.seconds)
     whose = next(each for each in searches if fastest in each.found)
     without = chosen(searches[:1])
     reasons = why(
