@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from shardwise.plan.changes import helpful, what_if
 from shardwise.plan.disk import disk_of
 from shardwise.plan.explain import (
     in_8_bits,
@@ -41,27 +42,35 @@ from shardwise.spec.plan.forecast import Candidate, Plan, Rejection
 
 
 def make_plan(
-    job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
+    job: Job,
+    *,
+    model: ModelShape,
+    cluster: Cluster,
+    num_rows: int | None = None,
+    lengths: Lengths | None = None,
+    asks_what_if: bool = False,
 ) -> Plan:
     """Forecasts the executions that a job leaves open and chooses for its goal. The same job gives the same plan.
 
     `num_rows`: training rows, for the duration of the run; None where they are not known.
     `lengths`: of the prepared data: memory is forecast for the longest sequences, time for the mean
     ones. `candidates` are the chosen one, the best of each other strategy, then of each that does
-    not fit what needs least memory; `rejected` has a sentence for each but the first. Raises
-    UnsupportedError: what cannot be forecast or formed at all.
+    not fit what needs least memory; `rejected` has a sentence for each but the first.
+    `asks_what_if`: the job is planned with some changes too. Raises UnsupportedError: what cannot
+    be forecast or formed at all.
     """
-    return answer(ask(job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths))
+    question = ask(job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths)
+    return answer(question, asks_what_if=asks_what_if)
 
 
-def answer(question: Question) -> Plan:
+def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
     """The plan of a question."""
     part, notes = best_part(question)
     searches = search_offloads(replace(question, cluster=part))
     best, first_of_all = chosen(searches), searches[0]
     short = best and too_short(best[0], work_on(question, part, best[1].execution))
     if short:
-        eager = answer(question.eagerly(short))
+        eager = answer(question.eagerly(short), asks_what_if=asks_what_if)
         if eager.best is not None:
             return eager
     if best is None:
@@ -77,7 +86,11 @@ def answer(question: Question) -> Plan:
         replace(one, reasons=(why_faster(one, first, goal=goal, cluster=part) or why_slower(one, first, goal=goal),))
         for one in best_first(fitting)
     ]
-    return _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
+    made = _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
+    of_part = replace(question, cluster=part)
+    return replace(
+        made, changes=helpful(of_part, first), what_if=what_if(of_part, first) if asks_what_if else made.what_if
+    )
 
 
 def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:

@@ -54,7 +54,7 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
 
 
 def _tie(chosen: Candidate, best: Candidate, *, goal: Goal, cluster: Cluster) -> str | None:
-    """Why a simpler candidate was preferred to one whose figure is better; None where that is by little."""
+    """Why a simpler candidate was preferred to a better one; None where that is by little."""
     share = ratio(best, chosen, goal=goal)
     if share >= 1 - _WORTH_NAMING:
         return None

@@ -23,7 +23,7 @@ from shardwise.plan.search.goals import (
 )
 from shardwise.plan.search.gpu_counts import best_part
 from shardwise.plan.search.layouts import Choice
-from shardwise.plan.search.question import Question, ask, changed, on_hardware, work_on
+from shardwise.plan.search.question import Memo, Question, ask, changed, on_hardware, work_on
 from shardwise.plan.search.search import (
     Admits,
     Search,

@@ -29,9 +29,10 @@ _SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 20, "parameters": 34, "all": 3
 #: With weights on the host DDP stands behind FSDP, whose ranks share one copy of them there.
 _COPIES_ON_HOST = 2
 
-#: What is chosen only where nothing else comes near takes so many times its seconds when it is compared: beyond the tie
-#: it must save a quarter of them. Weights on the host take most of its memory, and no GPU has measured `_UNMEASURED`:
-#: pipelines anywhere, and what exchanges activations inside blocks over PCI Express.
+#: What is chosen only where nothing else comes near takes so many times its seconds when it is
+#: compared: beyond the tie it must save a quarter of them. Weights on the host take most of its
+#: memory, and no GPU has measured pipelines, or over PCI Express what exchanges activations inside
+#: blocks.
 DOUBT = 1.2
 _UNMEASURED, _UNMEASURED_OVER_PCIE = {"pp", "mp"}, {"tp", "cp", "ep"}
 
