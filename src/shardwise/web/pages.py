@@ -116,13 +116,14 @@ class Pages:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
         shown, made = query.get("copy", "job.yaml"), answer.plan
-        found: dict[str, Any] = {"verdict": "", "why": "", "part": "", "copied": None}
+        found: dict[str, Any] = {"verdict": "", "part": "", "copied": None, "unsaid": {}, "remedies": []}
         if made is not None:
             found = {
                 "verdict": _sentence(verdict(made)),
-                "why": f"{api.main_reason(made)}.",
                 "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
                 "copied": copied(shown, question, made, model=answer.model),
+                "unsaid": unsaid(made),
+                "remedies": remedies(question),
             }
         return render(
             "ask.html",
@@ -212,6 +213,26 @@ def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict
         return {"": str(error)}
     said = "\n".join([*(_sentence(one) for one in made.said), "Next:", *(f"  {line}" for line in made.run)])
     return {**made.files, "": said}
+
+
+def unsaid(plan: Plan) -> dict[str, str]:
+    """Exports that a plan cannot be said in, and why."""
+    found: dict[str, str] = {}
+    for name in api.export_targets():
+        try:
+            api.export_plan(plan, to=name, path="plan.json")
+        except InputError as error:
+            found[name] = str(error)
+    return found
+
+
+def remedies(question: WebQuestion) -> list[tuple[str, dict[str, str]]]:
+    """What is tried first where nothing fits: words, and the question that they ask."""
+    return [
+        *([] if question["method"] == "qlora" else [("Try QLoRA", question.query(method="qlora", solve=""))]),
+        ("More of these GPUs", question.query(solve="gpus")),
+        ("Which GPUs?", question.query(hardware="any", solve="")),
+    ]
 
 
 def _sentence(text: str) -> str:
