@@ -17,11 +17,12 @@ from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan, verdict
+from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.plan.timeline import KIND_WORDS
-from shardwise.units import format_count, format_seconds
+from shardwise.units import format_bytes, format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
 from shardwise.web.models import Models
-from shardwise.web.question import FIELDS, WebQuestion
+from shardwise.web.question import FIELDS, FOLDED, WebQuestion
 
 #: Where pages are: of the server, and of a folder of files.
 SERVED = {
@@ -77,7 +78,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(count=format_count)  # pyright: ignore[reportUnknownMemberType]
+    environment.filters.update(count=format_count, bytes=format_bytes, dollars=format_dollars)  # pyright: ignore[reportUnknownMemberType]
     return environment
 
 
@@ -132,7 +133,8 @@ class Pages:
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
-            gpus=[(gpu.name, gpu.memory_bytes) for gpu in api.known_gpus()],
+            gpus=[(gpu.name, gpu.memory_bytes, gpu.usd_per_hour) for gpu in api.known_gpus()],
+            folded=FOLDED,
             methods=get_args(Method),
             goals=get_args(Goal),
             layouts=("auto", *STRATEGIES),
