@@ -44,6 +44,9 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="Multiply forecasts by what runs like them measured on this machine.")
     ] = False,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Plan it too with a larger batch, longer rows, one GPU fewer and others.")
+    ] = False,
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     verbose: Annotated[
@@ -78,6 +81,8 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     overrides = [*given, *(sets or [])]
     draws = bool(timeline or html or output)
     _refuse_together(task=task, dtype=dtype, rehearse=rehearse, solve=solve, calibrated=calibrated, draws=draws)
+    if what_if and (solve or rehearse or task == "generate"):
+        raise InputError("--what-if plans a job as it is; it has no --solve, --rehearse or --task generate")
     if task == "generate":
         _generate(overrides, job=job, dtype=dtype, as_json=as_json)
         return
@@ -86,7 +91,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
         made = api.rehearsed_plan(job, overrides=overrides, on_update=show_rehearsing)
     else:
-        made = api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated)
+        made = api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated, asks_what_if=what_if)
     if output is not None:
         api.write_plan(made, output)
     if html is not None:

@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.cli.console import plain_table
-from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, cost_text, named, verdict
+from shardwise.cli.console import figures_table, plain_table
+from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, cost_text, named, verdict
 from shardwise.spec.plan.offers import Offers
 from shardwise.units import GIB, format_bytes, format_count, format_seconds, printable
 
@@ -54,6 +54,7 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     console.print(fill(verdict(plan), width=console.width), style="bold")
     for reason in why(plan):
         console.print(fill(reason, "  - ", width=console.width))
+    _print_changes(plan, console)
     if plan.candidates:
         console.print()
         table, bar_width = _fitting_table(plan, console)
@@ -65,6 +66,35 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         console.print("\n".join(listed(plan, width=console.width)))
     console.print()
     console.print(fill(what_next(plan), width=console.width))
+
+
+def _print_changes(plan: Plan, console: Console) -> None:
+    """What would help, and the table of what was asked about."""
+    if plan.changes:
+        console.print("\nwhat would help:")
+    for change in plan.changes:
+        console.print(fill(change.sentence, "  + ", width=console.width))
+    if not plan.what_if:
+        return
+    table = figures_table("what if", "layout", "batch", "peak", "step", "run", "cost")
+    for one in plan.what_if:
+        if not one.fits:
+            continue
+        run = "-" if one.total_seconds is None else format_seconds(one.total_seconds)
+        table.add_row(
+            one.name,
+            one.strategy,
+            f"micro {one.micro_batch_size}",
+            format_bytes(one.peak_bytes or 0),
+            format_seconds(one.step_seconds or 0),
+            run,
+            cost_text(Cost(usd=one.usd, usd_per_hour=one.usd_per_hour)),
+        )
+    console.print()
+    console.print(table)
+    for one in plan.what_if:
+        if not one.fits:
+            console.print(fill(one.sentence, "  ", width=console.width))
 
 
 #: What a plan says of rows that were counted; `shardwise data` says the rest.

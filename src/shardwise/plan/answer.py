@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from shardwise.plan.changes import helpful, what_if
 from shardwise.plan.disk import disk_of
 from shardwise.plan.explain import (
     in_8_bits,
@@ -30,6 +31,7 @@ from shardwise.plan.search import (
     model_json,
     search_offloads,
     simplicity_of,
+    weights_on_host,
     work_on,
 )
 from shardwise.spec.cluster import Cluster
@@ -40,27 +42,35 @@ from shardwise.spec.plan.forecast import Candidate, Plan, Rejection
 
 
 def make_plan(
-    job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
+    job: Job,
+    *,
+    model: ModelShape,
+    cluster: Cluster,
+    num_rows: int | None = None,
+    lengths: Lengths | None = None,
+    asks_what_if: bool = False,
 ) -> Plan:
     """Forecasts the executions that a job leaves open and chooses for its goal. The same job gives the same plan.
 
     `num_rows`: training rows, for the duration of the run; None where they are not known.
     `lengths`: of the prepared data: memory is forecast for the longest sequences, time for the mean
     ones. `candidates` are the chosen one, the best of each other strategy, then of each that does
-    not fit what needs least memory; `rejected` has a sentence for each but the first. Raises
-    UnsupportedError: what cannot be forecast or formed at all.
+    not fit what needs least memory; `rejected` has a sentence for each but the first.
+    `asks_what_if`: the job is planned with some changes too. Raises UnsupportedError: what cannot
+    be forecast or formed at all.
     """
-    return answer(ask(job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths))
+    question = ask(job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths)
+    return answer(question, asks_what_if=asks_what_if)
 
 
-def answer(question: Question) -> Plan:
+def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
     """The plan of a question."""
     part, notes = best_part(question)
     searches = search_offloads(replace(question, cluster=part))
     best, first_of_all = chosen(searches), searches[0]
     short = best and too_short(best[0], work_on(question, part, best[1].execution))
     if short:
-        eager = answer(question.eagerly(short))
+        eager = answer(question.eagerly(short), asks_what_if=asks_what_if)
         if eager.best is not None:
             return eager
     if best is None:
@@ -71,12 +81,16 @@ def answer(question: Question) -> Plan:
     fitting = [first_of_all.candidate(one.execution) for one in bests]
     fitting = [one for one in fitting if one.execution.layout.strategy != first.execution.layout.strategy]
     reasons = (*_reasons(question, searches, search, first), *notes)
-    goal, gpu = question.job.goal, part.gpu
+    goal = question.job.goal
     others = [
-        replace(one, reasons=(why_faster(one, first, goal=goal, gpu=gpu) or why_slower(one, first, goal=goal),))
+        replace(one, reasons=(why_faster(one, first, goal=goal, cluster=part) or why_slower(one, first, goal=goal),))
         for one in best_first(fitting)
     ]
-    return _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
+    made = _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
+    of_part = replace(question, cluster=part)
+    return replace(
+        made, changes=helpful(of_part, first), what_if=what_if(of_part, first) if asks_what_if else made.what_if
+    )
 
 
 def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:
@@ -119,7 +133,10 @@ def _left_out(search: Search) -> Iterator[Rejection]:
 
 def _reasons(question: Question, searches: Sequence[Search], search: Search, first: Candidate) -> tuple[str, ...]:
     """The reasons of what was chosen, and what was not asked about."""
-    fastest = min((one for each in searches for one in each.found), key=lambda one: one.seconds)
+    # Weights on the host are not advised where they are not needed: what is needed is chosen.
+    on_host = weights_on_host(first.execution)
+    every = [one for each in searches for one in each.found if on_host or not weights_on_host(one.execution)]
+    fastest = min(every, key=lambda one: one.seconds)
     whose = next(each for each in searches if fastest in each.found)
     without = chosen(searches[:1])
     reasons = why(

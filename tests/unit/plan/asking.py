@@ -53,6 +53,7 @@ def memory(asked, model, layout=None, hardware="1x H100-SXM", **keys):
     return forecast_memory(work(asked, model, execution(layout, **keys), hardware))
 
 
-def plan(model, hardware, text="", num_rows=None):
+def plan(model, hardware, text="", num_rows=None, **keys):
     asked = parse_job(f"model: {model}\n{text}")
-    return make_plan(asked, model=find_model(model, offline=True), cluster=parse_hardware(hardware), num_rows=num_rows)
+    cluster, found = parse_hardware(hardware), find_model(model, offline=True)
+    return make_plan(asked, model=found, cluster=cluster, num_rows=num_rows, **keys)

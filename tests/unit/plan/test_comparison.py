@@ -14,7 +14,9 @@ def reasons(model: str, hardware: str, text: str) -> dict[str, str]:
 
 
 def test_padding_is_named_where_ranks_do_not_divide_the_batch():
-    found = reasons("llama-3.1-8b", "7x A100-80GB", "method: lora\ntrain: {global_batch_size: 8}\n")
+    found = reasons(
+        "llama-3.1-8b", "7x A100-80GB", "method: lora\nlayout: [pp, zero2]\ntrain: {global_batch_size: 8}\n"
+    )
     assert found["zero2"].endswith("its ranks go through 14 sequences a step, padding among them, against 8")
 
 
@@ -32,6 +34,7 @@ def test_work_in_slices_is_called_smaller():
 
 def test_what_takes_as_long_is_not_called_slower():
     text = "method: lora\ndata: {max_length: 8192}\ntrain: {global_batch_size: 1, gradient_checkpointing: selective}\n"
+    text += "layout: [mp, pp]\n"
     assert reasons("deepseek-v2-lite", "5x L4", text)["pp"] == "takes as long, and mp is simpler"
 
 

@@ -11,6 +11,7 @@ from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.noted_data import noted_data
 from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
+from shardwise.plan import run_of
 from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import write_places
@@ -60,6 +61,7 @@ def data(job: Job | str | Path, *, overrides: Sequence[str | Override] = ()) -> 
 class KnownData:
     """What a plan knows of a job's rows without reading any. `num_rows`: as the job states, or as counted."""
 
+    job: Job
     num_rows: int | None
     lengths: Lengths | None
     facts: DataFacts | None
@@ -72,11 +74,19 @@ class KnownData:
         facts = None if noted is None else noted.facts
         samples, lengths = (None, None) if facts is None else facts.train.known
         stated = request.job.data.num_rows
-        return cls(num_rows=stated or samples, lengths=lengths, facts=facts, notes=tuple(_notes(request, facts)))
+        return cls(
+            job=request.job,
+            num_rows=stated or samples,
+            lengths=lengths,
+            facts=facts,
+            notes=tuple(_notes(request, facts)),
+        )
 
     def shown_in(self, made: Plan) -> Plan:
         """A plan that says so."""
-        return replace(made, data=self.facts, data_notes=self.notes)
+        source = "stated" if self.job.data.num_rows else "counted"
+        run = run_of(self.job, made.best, num_rows=self.num_rows, rows_from=source)
+        return replace(made, data=self.facts, data_notes=self.notes, run=run)
 
 
 def _notes(request: Request, facts: DataFacts | None) -> Iterator[str]:

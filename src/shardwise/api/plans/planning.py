@@ -43,6 +43,7 @@ def plan(
     overrides: Sequence[str | Override] = (),
     solve: str | None = None,
     calibrated: bool = False,
+    asks_what_if: bool = False,
 ) -> Plan:
     """Every way of spreading a job over its hardware, ranked for its goal, and why others were rejected.
 
@@ -56,11 +57,14 @@ def plan(
             `gpus`; the plan is then that of the job with this value.
         calibrated: forecasts are multiplied by what runs like them measured here over theirs; otherwise a plan only
             says what these were.
+        asks_what_if: the job is planned with some changes too, which stand in `what_if`.
 
     Raises:
         InputError: the question cannot be answered.
     """
-    made = _planned(read_request(job, overrides=overrides), solve)
+    made = _planned(read_request(job, overrides=overrides), solve, asks_what_if=asks_what_if)
+    if asks_what_if and made.offers is not None:
+        raise HardwareError("--what-if is for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
     if calibrated and made.offers is not None:
         raise HardwareError("--calibrated is for one hardware; name it, or leave it out for this machine")
     return with_runs(made, multiply=calibrated)
@@ -80,14 +84,14 @@ def problems(overrides: Sequence[str | Override]) -> list[Problem]:
     return [*found.values()]
 
 
-def _planned(request: Request, solve: str | None) -> Plan:
+def _planned(request: Request, solve: str | None, *, asks_what_if: bool) -> Plan:
     if solve is not None:
         return _solved(request, solve)
     with request.blaming("hardware"):
         cluster = _hardware(request.job)
     if cluster is None:
         return _on_open_hardware(request)
-    return plan_for(request, cluster=cluster)
+    return plan_for(request, cluster=cluster, asks_what_if=asks_what_if)
 
 
 #: Types of weights that text is generated with, and that a merged model is written in.
@@ -204,7 +208,13 @@ def written_to(path: str | Path, *, what: str = "file") -> Generator[None]:
         raise InputError(f"{path} cannot be written: {error.strerror}; name another {what}") from None
 
 
-def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Lengths | None] = (None, None)) -> Plan:
+def plan_for(
+    request: Request,
+    *,
+    cluster: Cluster,
+    known: tuple[int | None, Lengths | None] = (None, None),
+    asks_what_if: bool = False,
+) -> Plan:
     """The plan of a request on given hardware. `known`: the number of a run's rows and their lengths; where they are
     not, those that were counted before."""
     counted = KnownData.of(request)
@@ -213,7 +223,14 @@ def plan_for(request: Request, *, cluster: Cluster, known: tuple[int | None, Len
     with request.blaming("model"):
         model = profiled(find_model(request.job.model, revision=read), request.job, [cluster])
     with request.placing():
-        made = make_plan(request.job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths)
+        made = make_plan(
+            request.job,
+            model=model,
+            cluster=cluster,
+            num_rows=num_rows,
+            lengths=lengths,
+            asks_what_if=asks_what_if,
+        )
     if made.best is None:
         _refuse_misfit(request, model=model, cluster=cluster)
     return counted.shown_in(made)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from shardwise.catalog.prices import cited, price_of
-from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
+from shardwise.plan.explain.comparison import as_slow, doubted, named, percent, with_offload
 from shardwise.plan.explain.worth import why_compiled, worth_parts
 from shardwise.plan.search import BETTER, Search, bytes_beyond_host, ratio, tie_of, work_on
 from shardwise.plan.time import masked_share
@@ -25,6 +25,8 @@ from shardwise.units import format_gib
 _MUCH_OF_A_BLOCK = 0.2
 #: What an option must gain to be named.
 _MUCH_FASTER = 0.03
+#: And what another layout must.
+_WORTH_NAMING = 0.05
 
 
 def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidate | None) -> tuple[str, ...]:
@@ -35,7 +37,7 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
     sentences = [
         _fit(chosen),
         what_it_does(chosen.execution),
-        _tie(chosen, best, goal=goal, gpu=work.cluster.gpu),
+        _tie(chosen, best, goal=goal, cluster=question.cluster),
         _idle(work, question.cluster),
         _batch(work),
         _recompute(search, work),
@@ -51,14 +53,15 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _tie(chosen: Candidate, best: Candidate, *, goal: Goal, gpu: Gpu) -> str | None:
-    """Why a simpler candidate was preferred to one whose figure is a little better."""
+def _tie(chosen: Candidate, best: Candidate, *, goal: Goal, cluster: Cluster) -> str | None:
+    """Why a simpler candidate was preferred to a better one; None where that is by little."""
     share = ratio(best, chosen, goal=goal)
-    if share >= 1:
+    if share >= 1 - _WORTH_NAMING:
         return None
+    why = f"forecasts within {percent(tie_of(cluster.gpu))} of each other are taken as equal"
+    why = doubted(best, cluster) or why
     return (
-        f"{named(best, chosen)} would be {percent(1 - share)} "
-        f"{BETTER[goal][0]}; forecasts within {percent(tie_of(gpu))} of each other are taken as equal, and "
+        f"{named(best, chosen)} would be {percent(1 - share)} {BETTER[goal][0]}; {why}, and "
         f"{named(chosen, best)} is simpler{_how_to_take(best, chosen)}"
     )
 

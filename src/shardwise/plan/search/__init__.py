@@ -12,10 +12,18 @@ from shardwise.plan.search.executions import (
     why_eager,
 )
 from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, hardware_json, model_json
-from shardwise.plan.search.goals import BETTER, best_first, ratio, simplicity_of, tie_of
+from shardwise.plan.search.goals import (
+    BETTER,
+    best_first,
+    ratio,
+    simplicity_of,
+    tie_of,
+    unmeasured,
+    weights_on_host,
+)
 from shardwise.plan.search.gpu_counts import best_part
 from shardwise.plan.search.layouts import Choice
-from shardwise.plan.search.question import Question, ask, changed, on_hardware, work_on
+from shardwise.plan.search.question import Memo, Question, ask, changed, on_hardware, work_on
 from shardwise.plan.search.search import (
     Admits,
     Search,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from shardwise.plan.search.executions import RECOMPUTE_ORDER
 from shardwise.plan.search.layouts import SCHEDULE_ORDER
-from shardwise.spec.cluster import Gpu
+from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate
@@ -25,6 +26,15 @@ _SIMPLICITY = {
 _SIMPLICITY_OF_PRODUCT = 3
 #: Optimizer states in the host's memory are simpler than two of tensor, pipeline and context parallelism together.
 _SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 20, "parameters": 34, "all": 34}
+#: With weights on the host DDP stands behind FSDP, whose ranks share one copy of them there.
+_COPIES_ON_HOST = 2
+
+#: What is chosen only where nothing else comes near takes so many times its seconds when it is
+#: compared: beyond the tie it must save a quarter of them. Weights on the host take most of its
+#: memory, and no GPU has measured pipelines, or over PCI Express what exchanges activations inside
+#: blocks.
+DOUBT = 1.2
+_UNMEASURED, _UNMEASURED_OVER_PCIE = {"pp", "mp"}, {"tp", "cp", "ep"}
 
 #: What the figure of a goal is called when two are compared.
 BETTER: dict[Goal, tuple[str, str]] = {
@@ -47,11 +57,36 @@ def figure_of(goal: Goal, found: Found) -> float:
     return found.seconds * found.execution.layout.world_size if goal == "cheapest" else found.seconds
 
 
+def weights_on_host(execution: Execution) -> bool:
+    """Whether weights lie in the host's memory between their uses."""
+    return execution.offload in ("parameters", "all")
+
+
+def unmeasured(execution: Execution, cluster: Cluster) -> bool:
+    """Whether a layout is of a kind that was never measured on GPUs."""
+    if cluster.gpu.kind == "cpu":
+        return False
+    over_pcie = cluster.node.link.name.startswith("pcie")
+    ways = {*execution.layout.strategy.split(" x ")}
+    return bool(ways & _UNMEASURED or (over_pcie and ways & _UNMEASURED_OVER_PCIE))
+
+
+def doubt_of(found: Found, cluster: Cluster) -> float:
+    """How many times its seconds an execution is taken to need, where executions are compared."""
+    return DOUBT if weights_on_host(found.execution) or unmeasured(found.execution, cluster) else 1.0
+
+
+def least_of(some: Iterable[Found], *, goal: Goal, cluster: Cluster) -> float:
+    """The least figure, doubts counted; infinite where there is none."""
+    return min((figure_of(goal, one) * doubt_of(one, cluster) for one in some), default=inf)
+
+
 def simplicity(execution: Execution) -> tuple[int, ...]:
     """Smaller is simpler: strategy and offload, then recompute, then schedule."""
     layout = execution.layout
+    copies = _COPIES_ON_HOST if layout.strategy == "ddp" and weights_on_host(execution) else 0
     return (
-        simplicity_of(layout.strategy) + _SIMPLICITY_OF_OFFLOAD[execution.offload],
+        simplicity_of(layout.strategy) + _SIMPLICITY_OF_OFFLOAD[execution.offload] + copies,
         RECOMPUTE_ORDER.index(execution.gradient_checkpointing),
         SCHEDULE_ORDER.index(layout.schedule),
     )
@@ -68,11 +103,11 @@ def tie_of(gpu: Gpu) -> float:
     return TIE_SHARE_MEASURED if gpu.measured else TIE_SHARE
 
 
-def chosen_of(some: Iterable[Found], *, goal: Goal, gpu: Gpu) -> Found:
-    """The simplest of those whose figure is alike with the least."""
+def chosen_of(some: Iterable[Found], *, goal: Goal, cluster: Cluster) -> Found:
+    """The simplest of those whose figure is alike with the least, doubts counted."""
     found = list(some)
-    least = min(figure_of(goal, one) for one in found)
-    alike = [one for one in found if figure_of(goal, one) <= least * (1 + tie_of(gpu))]
+    most = least_of(found, goal=goal, cluster=cluster) * (1 + tie_of(cluster.gpu))
+    alike = [one for one in found if figure_of(goal, one) * doubt_of(one, cluster) <= most]
     return min(alike, key=lambda one: (simplicity(one.execution)[0], figure_of(goal, one)))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from shardwise.plan.search.executions import offloads
-from shardwise.plan.search.goals import figure_of, tie_of
+from shardwise.plan.search.goals import least_of, tie_of
 from shardwise.plan.search.layouts import can_be_formed
 from shardwise.plan.search.question import Question
 from shardwise.plan.search.search import Search
@@ -62,7 +62,7 @@ def _cheapest(question: Question) -> Cluster:
             if search.something_fits():
                 search.look(limit=gpu_seconds / part.num_gpus / (1 + tie_of(part.gpu)), all_strategies=False)
             if search.found:
-                cheapest, gpu_seconds = part, min(figure_of("cheapest", one) for one in search.found)
+                cheapest, gpu_seconds = part, least_of(search.found, goal="cheapest", cluster=part)
         if cheapest is not None:
             return cheapest
     return question.cluster

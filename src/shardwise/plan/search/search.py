@@ -18,7 +18,7 @@ from shardwise.plan.search.forecasts import (
     host_is_too_small,
     ways_to_reduce,
 )
-from shardwise.plan.search.goals import Found, chosen_of, tie_of
+from shardwise.plan.search.goals import Found, chosen_of, doubt_of, least_of, tie_of
 from shardwise.plan.search.layouts import Choice, lean_layouts
 from shardwise.plan.search.question import Question
 from shardwise.spec.layout.axes import Layout
@@ -105,7 +105,8 @@ class Search:
             can_be_chosen = in_full or option.seconds <= near
             strategy.best = found = self._take_up(option, ahead) if can_be_chosen else self._alone(option)
             if found is not None:
-                near = min(near, found.seconds * (1 + tie_of(self.question.cluster.gpu)))
+                cluster = self.question.cluster
+                near = min(near, found.seconds * doubt_of(found, cluster) * (1 + tie_of(cluster.gpu)))
                 limit = limit if all_strategies else near
 
     def _take_up(self, option: _Option, ahead: list[_Option]) -> Found | None:
@@ -264,11 +265,11 @@ def search_offloads(question: Question, *, all_strategies: bool = True) -> list[
     tie = 1 + tie_of(question.cluster.gpu)
     for offload in offloads(question.job, question.cluster):
         search = Search(question.with_offload(offload))
-        known = [one.seconds for before in searches for one in before.found]
+        known = [one for before in searches for one in before.found]
         if known and question.cluster.num_gpus > _MOST_OFFLOADED:
             break
         if search.has_room if all_strategies else search.something_fits():
-            limit = min((tie * one for one in known), default=inf)
+            limit = tie * least_of(known, goal="fastest", cluster=question.cluster)
             search.look(limit=limit, all_strategies=all_strategies and not known)
         if search.found and searches and not searches[0].found:
             searches.clear()
@@ -281,8 +282,8 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     found = {id(one): (search, one) for search in searches for one in search.found}
     if not found:
         return None
-    job, gpu = searches[0].question.job, searches[0].question.cluster.gpu
-    return found[id(chosen_of((one for _, one in found.values()), goal=job.goal, gpu=gpu))]
+    job, cluster = searches[0].question.job, searches[0].question.cluster
+    return found[id(chosen_of((one for _, one in found.values()), goal=job.goal, cluster=cluster))]
 
 
 def best_alone(question: Question) -> Candidate | None:

@@ -15,6 +15,7 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.changes import PlannedChange, RunForecast
 from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars
@@ -168,6 +169,9 @@ class Plan:
         found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or not.
         data: what is known of the rows to train on, where they were counted before.
         data_notes: what is to be said of them, as sentences.
+        run: the whole run; None in a plan of an earlier version.
+        changes: what would save time, money or the host's memory, each planned.
+        what_if: the job as it is and with other changes, where that was asked.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
@@ -185,6 +189,9 @@ class Plan:
     disk: Disk | None = None
     data: DataFacts | None = None
     data_notes: tuple[str, ...] = ()
+    run: RunForecast | None = None
+    changes: tuple[PlannedChange, ...] = ()
+    what_if: tuple[PlannedChange, ...] = ()
 
     @property
     def best(self) -> Candidate | None:
@@ -204,6 +211,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
         parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
+        parts = {**parts, "run": self.run}
+        lists = {"changes": self.changes, "what_if": self.what_if}
         offers = {} if self.offers is None else self.offers.to_json()
         notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}
         return {
@@ -216,6 +225,7 @@ class Plan:
             "rejected": [asdict(rejection) for rejection in self.rejected],
             "advice": list(self.advice),
             **{name: asdict(part) for name, part in parts.items() if part is not None},
+            **{name: [asdict(one) for one in some] for name, some in lists.items() if some},
             **offers,
             **notes,
         }

@@ -1,0 +1,290 @@
+"""What would help, and what if: a job with one change, planned, beside the plan of it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from shardwise.catalog.offers import machine_sizes
+from shardwise.errors import UnsupportedError
+from shardwise.plan.search import Memo, Question, ask, best_alone, changed
+from shardwise.plan.work import take_inventory
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.data_facts import Lengths
+from shardwise.spec.job.keys import Job, LoraSpec
+from shardwise.spec.plan.changes import PlannedChange
+from shardwise.spec.plan.forecast import Candidate, cost_text
+from shardwise.units import format_count, format_gib, format_seconds
+
+_Saves = Literal["step", "GPU hours", "token"]
+
+#: What a change must save to be advised: of a step, of its GPU hours, or of a token.
+_WORTH: dict[_Saves, float] = {"step": 0.1, "GPU hours": 0.15, "token": 0.15}
+#: What advice looks at beside the chosen strategy.
+_USUAL = ("ddp", "fsdp")
+#: On more GPUs than this no other number of them is looked at.
+_MOST_COUNTED = 64
+#: Rows shorter than this are not advised to be shorter.
+_LONG = 2048
+#: A larger rank of adapters that is asked about.
+_LARGE_RANK = 64
+
+_DRAWBACKS = {
+    "adamw_8bit": "it rounds the moments of the weights to 8 bits",
+    "bf16": "without float32 masters small updates are rounded away, and that cannot be undone",
+    "qlora": "it rounds the frozen weights to 4 bits",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tried:
+    """A change, and the question that it makes of another. `question`: None where there is none, for
+    `reason`; `saves`: what it is advised for."""
+
+    name: str
+    saves: _Saves = "step"
+    sets: dict[str, Any] = field(default_factory=dict[str, Any])
+    question: Question | None
+    drawback: str | None = None
+    reason: str | None = None
+
+
+def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
+    """The changes that save time, money or the host's memory, each tried before it is named.
+    `first`: what is chosen as it is."""
+    if question.cluster.gpu.kind == "cpu":
+        return ()
+    found, least = list[PlannedChange](), first.time.step_seconds
+    for tried in _worth_trying(_among_few(question, first)):
+        best = _planned(tried)
+        if best is None or not _is_better(tried, best, first, least=least):
+            continue
+        found.append(_change(tried, best, first))
+        if tried.saves == "step":  # another way to the same must be as much better again
+            least = best.time.step_seconds
+    return tuple(found)
+
+
+def what_if(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
+    """The job as it is, and with each of some changes that people ask about."""
+    as_it_is = _change(_Tried(name="as asked", question=question), first, first)
+    return (as_it_is, *(_change(one, _planned(one), first) for one in _asked_about(question)))
+
+
+def _among_few(question: Question, first: Candidate) -> Question:
+    """The question among few layouts, so that what is tried is soon known."""
+    if question.job.layout != "auto":
+        return question
+    among = list(dict.fromkeys((first.execution.layout.strategy, *_USUAL)))
+    return replace(question, job=question.job.model_copy(update={"layout": among}), memo=Memo())
+
+
+def _worth_trying(question: Question) -> Iterator[_Tried]:
+    job = question.job
+    in_8_bits = job.train.optimizer in ("auto", "adamw") and job.method == "full"
+    in_bf16 = job.train.precision in ("auto", "mixed") and "bfloat16" in question.cluster.gpu.dense_flops
+    if in_8_bits:
+        yield _with(question, optimizer="adamw_8bit")
+    if in_bf16 and job.method == "full":
+        yield _with(question, precision="bf16")
+        if in_8_bits:
+            yield _with(question, optimizer="adamw_8bit", precision="bf16")
+    if job.method == "lora":
+        yield _by_method(question, "qlora")
+    if job.goal == "fastest" and question.cluster.num_gpus <= _MOST_COUNTED and job.stated_layout is None:
+        yield from _other_counts(question)
+    if question.mean_length >= job.data.max_length >= _LONG:
+        yield _shorter(question)
+
+
+def _other_counts(question: Question) -> Iterator[_Tried]:
+    """Half the GPUs, and twice as many of them."""
+    cluster = question.cluster
+    if cluster.num_gpus % 2 == 0:
+        half = cluster.part(cluster.num_gpus // 2)
+        name, drawback = f"half the GPUs ({half.name})", "the run takes longer"
+        yield _Tried(
+            name=name, saves="GPU hours", sets={"hardware": half.name}, question=_on(question, half), drawback=drawback
+        )
+    if cluster.num_nodes == 1 and 2 * cluster.num_gpus in machine_sizes(cluster.gpu.name):
+        twice = replace(cluster, node=replace(cluster.node, num_gpus=2 * cluster.num_gpus))
+        yield _Tried(
+            name=f"twice as many GPUs ({twice.name})",
+            saves="GPU hours",
+            sets={"hardware": twice.name},
+            question=_on(question, twice),
+            drawback="an hour costs twice as much",
+        )
+
+
+def _shorter(question: Question) -> _Tried:
+    """Rows of half the length, of which a token may take less."""
+    length = question.job.data.max_length // 2
+    job = changed(question.job, "data", max_length=length)
+    asked = ask(job, model=question.model, cluster=question.cluster, num_rows=question.num_rows)
+    return _Tried(
+        name=f"data.max_length: {length}",
+        saves="token",
+        sets={"data.max_length": length},
+        question=asked,
+        drawback="longer rows are cut, dropped or refused (data.over_long)",
+    )
+
+
+def _with(question: Question, **keys: str) -> _Tried:
+    """Other keys of `train`."""
+    return _Tried(
+        name=", ".join(f"{key}: {value}" for key, value in keys.items()),
+        sets={f"train.{key}": value for key, value in keys.items()},
+        question=replace(question, job=changed(question.job, "train", **keys), memo=Memo()),
+        drawback="; ".join(_DRAWBACKS[value] for value in keys.values()),
+    )
+
+
+def _by_method(question: Question, method: str) -> _Tried:
+    job, sets = question.job.model_copy(update={"method": method}), {"method": method}
+    return _again(question, f"method: {method}", job, sets, drawback=_DRAWBACKS[method])
+
+
+def _again(
+    question: Question, name: str, job: Job, sets: dict[str, Any], *, drawback: str | None = None, **values: Any
+) -> _Tried:
+    """A question whose inventory is another too."""
+    try:
+        other = replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo(), **values)
+    except UnsupportedError as error:
+        return _Tried(name=name, sets=sets, question=None, reason=str(error))
+    return _Tried(name=name, sets=sets, question=other, drawback=drawback)
+
+
+def _asked_about(question: Question) -> Iterator[_Tried]:
+    job, cluster = question.job, question.cluster
+    batch = {"global_batch_size": 2 * job.train.global_batch_size}
+    doubled = replace(question, job=changed(job, "train", **batch), memo=Memo())
+    yield _Tried(
+        name="batch doubled",
+        sets={"train.global_batch_size": batch["global_batch_size"]},
+        question=doubled,
+        drawback="half as many steps, for which the learning rate is to be found anew",
+    )
+    if job.adapters is not None and job.adapters.r != _LARGE_RANK:
+        lora: LoraSpec = job.adapters.model_copy(update={"r": _LARGE_RANK})
+        yield _again(question, f"r {_LARGE_RANK}", job.model_copy(update={"lora": lora}), {"lora.r": _LARGE_RANK})
+    yield _longer(question)
+    if cluster.num_gpus > 1 and cluster.num_nodes == 1 and cluster.gpu.kind != "cpu":
+        fewer = cluster.part(cluster.num_gpus - 1)
+        yield _Tried(
+            name="one GPU fewer",
+            sets={"hardware": fewer.name},
+            question=_on(question, fewer),
+        )
+    if job.train.optimizer in ("auto", "adamw"):
+        yield replace(_with(question, optimizer="adamw_8bit"), name="8-bit Adam")
+    if not job.data.packing:
+        yield _packed(question)
+
+
+def _on(question: Question, cluster: Cluster) -> Question:
+    job = question.job.model_copy(update={"hardware": cluster.name})
+    return replace(question, job=job, cluster=cluster, memo=Memo())
+
+
+def _longer(question: Question) -> _Tried:
+    """Rows of twice the length, all of which are that long."""
+    job, length = question.job, 2 * question.job.data.max_length
+    sets, name = {"data.max_length": length}, f"rows of {length:,} tokens"
+    most = question.model.max_position_embeddings
+    if length > most:
+        return _Tried(name=name, sets=sets, question=None, reason=f"the model was made for {most:,} positions")
+    try:
+        longer = changed(job, "data", max_length=length)
+        asked = ask(longer, model=question.model, cluster=question.cluster, num_rows=question.num_rows)
+    except UnsupportedError as error:
+        return _Tried(name=name, sets=sets, question=None, reason=str(error))
+    return _Tried(name=name, sets=sets, question=asked, drawback="all rows are counted as that long")
+
+
+def _packed(question: Question) -> _Tried:
+    """Rows put together until `max_length` is full; not known while the lengths of rows are not."""
+    length, mean = question.job.data.max_length, question.mean_length * question.filled
+    sets = {"data.packing": True}
+    if question.num_rows is None or mean >= length:
+        why = "lengths of rows are not known: name data.path" if mean >= length else "data.num_rows is not known"
+        return _Tried(name="packing", sets=sets, question=None, reason=why)
+    rows = max(1, round(question.num_rows * mean / length))
+    lengths = Lengths(longest=length, mean=length, document=mean)
+    job = changed(question.job, "data", packing=True)
+    asked = ask(job, model=question.model, cluster=question.cluster, num_rows=rows, lengths=lengths)
+    drawback = f"{question.num_rows / rows:.1f} times as many tokens in a step, of fewer steps"
+    return _Tried(name="packing", sets=sets, question=asked, drawback=drawback)
+
+
+def _planned(tried: _Tried) -> Candidate | None:
+    if tried.question is None:
+        return None
+    try:
+        best = best_alone(tried.question)
+    except UnsupportedError:
+        return None
+    return None if best is None or best.not_trained else best
+
+
+def _is_better(tried: _Tried, best: Candidate, first: Candidate, *, least: float) -> bool:
+    """Whether a change saves enough, or all of the host's memory. `least`: seconds of what is advised."""
+    on_host = first.execution.offload != "none" and best.execution.offload == "none"
+    if tried.saves == "step":
+        most = (1 - _WORTH["step"]) * least
+        as_fast = on_host and best.time.step_seconds <= least == first.time.step_seconds
+        return best.time.step_seconds <= most or as_fast
+    return _of(tried.saves, best) <= (1 - _WORTH[tried.saves]) * _of(tried.saves, first)
+
+
+def _of(what: _Saves, one: Candidate) -> float:
+    if what == "token":
+        return 1 / one.time.tokens_per_second
+    return one.time.step_seconds * one.execution.layout.world_size
+
+
+def _change(tried: _Tried, best: Candidate | None, first: Candidate) -> PlannedChange:
+    hardware = tried.question.cluster.name if tried.question else str(tried.sets.get("hardware", ""))
+    known = {"name": tried.name, "sets": tried.sets, "hardware": hardware, "drawback": tried.drawback}
+    if best is None:
+        reason = tried.reason or f"nothing fits on {hardware}"
+        return PlannedChange(**known, fits=False, reason=reason, sentence=f"{tried.name}: {reason}")
+    execution, time = best.execution, best.time
+    return PlannedChange(
+        **known,
+        fits=True,
+        strategy=execution.layout.strategy,
+        written=execution.layout.written,
+        micro_batch_size=execution.micro_batch_size,
+        gradient_checkpointing=execution.gradient_checkpointing,
+        offload=execution.offload,
+        step_seconds=time.step_seconds,
+        tokens_per_second=time.tokens_per_second,
+        total_seconds=time.total_seconds,
+        usd=best.cost.usd,
+        usd_per_hour=best.cost.usd_per_hour,
+        peak_bytes=best.memory.peak_bytes,
+        capacity_bytes=best.memory.capacity_bytes,
+        sentence=_sentence(tried, best, first),
+    )
+
+
+def _sentence(tried: _Tried, best: Candidate, first: Candidate) -> str:
+    """`optimizer: adamw_8bit would take 17 s a step and $369 in place of 22 s and $492; it ...`."""
+
+    def figures(one: Candidate, unit: str) -> str:
+        rate = f"{format_count(one.time.tokens_per_second)} tokens/s"
+        if tried.saves == "token":  # of another number of tokens
+            return rate
+        costs = "" if one.cost.usd is None else f" and {cost_text(one.cost)}"
+        return f"{format_seconds(one.time.step_seconds)}{unit} ({rate}){costs}"
+
+    without = best.execution.offload == "none" != first.execution.offload
+    host = ", and nothing lies in the host's memory" if without else ""
+    memory = f"{format_gib(best.memory.peak_bytes)} of {format_gib(best.memory.capacity_bytes)}"
+    drawback = f"; drawback: {tried.drawback}" if tried.drawback else ""
+    verb = "would train" if tried.saves == "token" else "would take"
+    return f"{tried.name} {verb} {figures(best, ' a step')} in place of {figures(first, '')}{host}; {memory}{drawback}"
