@@ -57,7 +57,9 @@ class Answers:
         # A folder's configuration may change; the catalogue and what was dropped do not.
         lasting = model.lower() in catalogue() or question["model"].startswith(DROPPED)
         with self._turn:
-            made = self._made.pop(key, None) or api.plan(overrides=overrides, solve=question.solve)
+            made = self._made.pop(key, None) or api.plan(
+                overrides=overrides, solve=question.solve, asks_what_if=question.is_of_one_hardware
+            )
             if lasting:
                 self._made[key] = made
             for old in [*self._made][:-_REMEMBERED]:

@@ -135,6 +135,12 @@ class WebQuestion:
         return [Override(text=f"{field.key}={value}", where=field.name) for field, value in values]
 
     @property
+    def is_of_one_hardware(self) -> bool:
+        """Whether it names one hardware, and solves for nothing."""
+        hardware = self["hardware"].lower()
+        return not self.solve and hardware not in ("", "any") and "," not in hardware
+
+    @property
     def folded(self) -> bool:
         """Whether none of the fields that the page folds says anything."""
         return not any(self.texts[name] for name in (*FOLDED, "micro"))

@@ -47,8 +47,8 @@ def plan_as_part(made: Plan, *, model: str | None = None, titled: bool = False) 
 
 
 def plan_as_file(made: Plan, *, model: str) -> dict[str, Any]:
-    """plan.json of a plan, with the model under another name."""
-    return replace(made, job={**made.job, "model": model}).to_json()
+    """plan.json of a plan, with the model under another name, and without what only a page shows."""
+    return replace(made, job={**made.job, "model": model}, what_if=()).to_json()
 
 
 def toy_chart(name: str, *, share: float) -> str:
