@@ -29,7 +29,7 @@ def plan_part(plan: Plan, timeline: Timeline | None, *, titled: bool) -> str:
 
 def _context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
     candidates = list(plan.candidates)
-    memory = _memory_of(plan, candidates)
+    memory = memory_of(plan, candidates)
     return {
         "most": MOST,
         "more_memory": None if memory is None or not memory.bars[MOST:] else replace(memory, bars=memory.bars[MOST:]),
@@ -52,7 +52,7 @@ def rows_of(data: DataFacts | None) -> dict[str, Any]:
     return {"rows": data, "rows_chart": None if lengths is None else lengths_chart(lengths)}
 
 
-def _memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
+def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
     """A bar for each candidate: the rank that needs most, part by part."""
     if not candidates:
         return None
