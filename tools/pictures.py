@@ -1,7 +1,8 @@
-"""Renews the pictures of README and documentation: a plan as the terminal shows it, and the report of a run.
+"""Renews the pictures of README and documentation: a plan as the terminal and the page show it, and a run's report.
 
-python tools/pictures.py                  # docs/pictures/plan.svg
-python tools/pictures.py runs/demo-lora   # and docs/pictures/report.png, by chromium
+python tools/pictures.py                  # exits 1 where plan.svg or answer.svg of docs/pictures is old
+python tools/pictures.py --write          # renews both
+python tools/pictures.py runs/demo-lora   # renews docs/pictures/report.png, by chromium
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from html import escape
 from pathlib import Path
 
 from rich.console import Console
@@ -19,11 +22,16 @@ from rich.text import Text
 
 from shardwise import api
 from shardwise.cli.plan_table import print_plan
+from shardwise.report.pages.plan_page import MOST, memory_of
+from shardwise.report.pages.render import static_text
+from shardwise.spec.plan.forecast import verdict
 
 PICTURES = Path(__file__).parent.parent / "docs/pictures"
 COMMAND = 'shardwise plan --model llama-3.1-8b --method lora --hardware "4x RTX-6000-Ada"'
 SETTINGS = ("model=llama-3.1-8b", "method=lora", "hardware=4x RTX-6000-Ada")
 FIRST_LINES = 30
+#: Of the picture of an answer, which a phone shows as it is.
+WIDTH, LEFT, RIGHT, LETTERS = 400, 96, 58, 50
 
 
 def plan_picture() -> str:
@@ -38,6 +46,69 @@ def plan_picture() -> str:
     recorded.print(Text.from_ansi("\n".join(shown)), no_wrap=True)
     drawn = recorded.export_svg(title="shardwise plan", theme=MONOKAI, unique_id="plan")
     return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
+
+
+def answer_picture() -> str:
+    """SVG of the verdict and the memory of the first candidates, as the page has them, light or dark."""
+    made = api.plan(overrides=[*SETTINGS, "data.num_rows=10000"])
+    drawn = memory_of(made, list(made.candidates)[:MOST])
+    if drawn is None or drawn.mark is None:
+        raise ValueError("there is nothing to draw")
+    parts: list[str] = []
+    y = 10
+    for line in textwrap.wrap(f"{verdict(made)[:1].upper()}{verdict(made)[1:]}.", LETTERS):
+        y += 18
+        parts.append(f'<text x="12" y="{y}" class="strong">{escape(line)}</text>')
+    if made.run is not None:
+        for line in textwrap.wrap(f"{made.run.sentence}.", LETTERS + 6):
+            y += 17
+            parts.append(f'<text x="12" y="{y}" class="quiet">{escape(line)}</text>')
+    y += 14
+    length = WIDTH - LEFT - RIGHT
+    for bar in drawn.bars:
+        parts += [
+            f'<text x="{LEFT - 8}" y="{y + 11}" class="end">{escape(bar.label)}</text>',
+            f'<rect x="{LEFT}" y="{y}" width="{length}" height="14" fill="var(--idle)"/>',
+            *(
+                f'<rect x="{LEFT + one.start * length / 100:.1f}" y="{y}" width="{one.width * length / 100:.1f}" '
+                f'height="14" fill="var(--{one.look.split()[-1]})"/>'
+                for one in bar.segments
+            ),
+            f'<text x="{WIDTH - RIGHT + 6}" y="{y + 11}">{escape(bar.total)}</text>',
+        ]
+        y += 21
+    mark = LEFT + drawn.mark * length / 100
+    bottom, top = y - 5, y - 21 * len(drawn.bars) - 2
+    parts.append(f'<line x1="{mark:.1f}" x2="{mark:.1f}" y1="{top}" y2="{bottom}" class="capacity"/>')
+    x, y = 12, y + 12
+    for look, words in drawn.legend:
+        width = 24 + 6.6 * len(words)
+        if x + width > WIDTH:
+            x, y = 12, y + 17
+        colour = "bad" if look == "capacity" else look.split()[-1]
+        parts.append(f'<rect x="{x:.0f}" y="{y - 9}" width="10" height="10" rx="2" fill="var(--{colour})"/>')
+        parts.append(f'<text x="{x + 14:.0f}" y="{y}" class="quiet">{escape(words)}</text>')
+        x += width
+    return _drawn(parts, height=y + 10, title=verdict(made))
+
+
+def _drawn(parts: list[str], *, height: int, title: str) -> str:
+    """SVG with the colours of the pages."""
+    light, dark = re.findall(r":root \{(.*?)\}", static_text("page.css"), flags=re.DOTALL)[:2]
+    style = (
+        f":root {{{light}}} @media (prefers-color-scheme: dark) {{ :root {{{dark}}} }} "
+        "text { font: 11.5px system-ui, sans-serif; fill: var(--ink); } .strong { font-size: 14px; font-weight: 650; } "
+        ".quiet { fill: var(--quiet); } .end { text-anchor: end; } "
+        ".capacity { stroke: var(--bad); stroke-width: 2; stroke-dasharray: 3 3; }"
+    )
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
+        f"<title>{escape(title)}</title><style>{' '.join(style.split())}</style>",
+        f'<rect width="{WIDTH}" height="{height}" rx="8" fill="var(--panel)" stroke="var(--edge)"/>',
+        *parts,
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def report_picture(run: Path) -> None:
@@ -58,13 +129,23 @@ def report_picture(run: Path) -> None:
     subprocess.run([chromium, *options, page], check=True, capture_output=True, timeout=60)
 
 
-def main() -> None:
-    """Writes the pictures."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    (PICTURES / "plan.svg").write_text(plan_picture(), encoding="utf-8")
-    if len(sys.argv) > 1:
-        report_picture(Path(sys.argv[1]))
+def main() -> int:
+    """Compares the pictures that need no run, or renews them."""
+    given = sys.argv[1:]
+    old: list[str] = []
+    for name, picture in (("plan.svg", plan_picture), ("answer.svg", answer_picture)):
+        file, text = PICTURES / name, picture()
+        if given == ["--write"]:
+            file.write_text(text, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+            old.append(name)
+    if given and given != ["--write"]:
+        report_picture(Path(given[0]))
+        return 0
+    if old:
+        print(f"docs/pictures: {', '.join(old)} show what the program no longer says; python tools/pictures.py --write")
+    return 1 if old else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

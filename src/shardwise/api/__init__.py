@@ -22,7 +22,7 @@ from shardwise.api.learn.pages import (
 )
 from shardwise.api.learn.toy import STRATEGIES, frames
 from shardwise.api.plans.counting import CountedData, data
-from shardwise.api.plans.planning import generation, plan, timeline, write_plan, write_plan_page
+from shardwise.api.plans.planning import generation, plan, problems, timeline, write_plan, write_plan_page
 from shardwise.api.plans.probing import Rates, probe
 from shardwise.api.plans.rehearsed_plan import rehearsed_plan
 from shardwise.api.plans.rehearsing import rehearse
@@ -91,6 +91,7 @@ __all__ = [
     "plan_as_part",
     "plan_of_run",
     "probe",
+    "problems",
     "publishing",
     "read_config",
     "read_report",

@@ -41,12 +41,15 @@ class Answers:
         try:
             model = self._models.find(asked, hub=question.hub) if asked else ""
         except InputError as error:
-            return _refused([Problem(where="model", message=str(error))])
+            others = [one for one in api.problems(question.overrides(asked)) if one.where != "model"]
+            return _refused([Problem(where="model", message=str(error)), *others])
         try:
             # Where a dropped file lies here is nobody's concern.
             return Answer(plan=self._plan(question, model), model=SAVED_AS if asked.startswith(DROPPED) else model)
         except InputError as error:
-            return _refused(error.problems, place=model)
+            said = {(one.where, one.message) for one in error.problems}
+            others = [one for one in api.problems(question.overrides(model)) if (one.where, one.message) not in said]
+            return _refused([*error.problems, *others], place=model)
 
     def _plan(self, question: WebQuestion, model: str) -> Plan:
         overrides = question.overrides(model)
@@ -54,7 +57,9 @@ class Answers:
         # A folder's configuration may change; the catalogue and what was dropped do not.
         lasting = model.lower() in catalogue() or question["model"].startswith(DROPPED)
         with self._turn:
-            made = self._made.pop(key, None) or api.plan(overrides=overrides, solve=question.solve)
+            made = self._made.pop(key, None) or api.plan(
+                overrides=overrides, solve=question.solve, asks_what_if=question.is_of_one_hardware
+            )
             if lasting:
                 self._made[key] = made
             for old in [*self._made][:-_REMEMBERED]:

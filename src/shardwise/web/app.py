@@ -91,7 +91,7 @@ class RunPages:
         name = request.query_params.get("name", "")
         path = self._runs.find(name)
         if request.query_params.get("show") == "plan":
-            part = Markup(api.plan_as_part(api.plan_of_run(path)))  # noqa: S704 - rendered with every value escaped
+            part = Markup(api.plan_as_part(api.plan_of_run(path), titled=True))  # noqa: S704 - rendered with every value escaped
             empty: dict[str, Any] = {"curves": None, "events": [], "live": False}
             return _response(render("run.html", name=name, shows="plan", part=part, **empty))
 

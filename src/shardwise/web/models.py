@@ -3,6 +3,7 @@ where the hub may be asked."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import shutil
 import tempfile
@@ -22,6 +23,12 @@ DROPPED = "config.json:"
 def catalogue() -> dict[str, str]:
     """Names and hub ids of known models, in small letters -> as they are written."""
     return {name.lower(): name for known in api.known_models() for name in (known.name, known.hub_id)}
+
+
+def _near(text: str) -> str:
+    """Names of the catalogue that are spelt like it, as the end of a sentence."""
+    near = difflib.get_close_matches(text.lower(), catalogue(), n=2, cutoff=0.6)
+    return f"; near it are {' and '.join(catalogue()[name] for name in near)}" if near else ""
 
 
 class Models:
@@ -53,15 +60,15 @@ class Models:
         if text.lower() in catalogue() and not Path(text).exists():
             return text
         if self._folder is None:
-            hub_says = "this page asks no hub" if hub else f"{text[:80]!r} is no model of the catalogue"
-            raise ModelError(f"{hub_says}; drop the model's config.json, which stays in this browser")
+            said = "this page asks no hub" if hub else f"{text[:80]!r} is no model of the catalogue"
+            raise ModelError(f"{said}{_near(text)}; drop the model's config.json, which stays in this browser")
         if (place := self._below(text, self._folder)) is not None:
             return place
         if hub and api.is_hub_id(text) and not Path(text).exists():
             return text
         raise ModelError(
-            f"{text[:80]!r} is no model of the catalogue and no folder or config.json below the served folder; drop a "
-            "config.json, or let the hub be asked"
+            f"{text[:80]!r} is no model of the catalogue and no folder or config.json below the served folder"
+            f"{_near(text)}; drop a config.json, or let the hub be asked"
         )
 
     def _dropped(self, text: str) -> str:

@@ -17,11 +17,12 @@ from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan, verdict
+from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.plan.timeline import KIND_WORDS
-from shardwise.units import format_count, format_seconds
+from shardwise.units import format_bytes, format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
 from shardwise.web.models import Models
-from shardwise.web.question import FIELDS, WebQuestion
+from shardwise.web.question import FIELDS, FOLDED, WebQuestion
 
 #: Where pages are: of the server, and of a folder of files.
 SERVED = {
@@ -77,7 +78,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(count=format_count)  # pyright: ignore[reportUnknownMemberType]
+    environment.filters.update(count=format_count, bytes=format_bytes, dollars=format_dollars)  # pyright: ignore[reportUnknownMemberType]
     return environment
 
 
@@ -116,13 +117,14 @@ class Pages:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
         shown, made = query.get("copy", "job.yaml"), answer.plan
-        found: dict[str, Any] = {"verdict": "", "why": "", "part": "", "copied": None}
+        found: dict[str, Any] = {"verdict": "", "part": "", "copied": None, "unsaid": {}, "remedies": []}
         if made is not None:
             found = {
                 "verdict": _sentence(verdict(made)),
-                "why": f"{api.main_reason(made)}.",
                 "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
                 "copied": copied(shown, question, made, model=answer.model),
+                "unsaid": unsaid(made),
+                "remedies": remedies(question),
             }
         return render(
             "ask.html",
@@ -131,7 +133,8 @@ class Pages:
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
-            gpus=[(gpu.name, gpu.memory_bytes) for gpu in api.known_gpus()],
+            gpus=[(gpu.name, gpu.memory_bytes, gpu.usd_per_hour) for gpu in api.known_gpus()],
+            folded=FOLDED,
             methods=get_args(Method),
             goals=get_args(Goal),
             layouts=("auto", *STRATEGIES),
@@ -212,6 +215,26 @@ def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict
         return {"": str(error)}
     said = "\n".join([*(_sentence(one) for one in made.said), "Next:", *(f"  {line}" for line in made.run)])
     return {**made.files, "": said}
+
+
+def unsaid(plan: Plan) -> dict[str, str]:
+    """Exports that a plan cannot be said in, and why."""
+    found: dict[str, str] = {}
+    for name in api.export_targets():
+        try:
+            api.export_plan(plan, to=name, path="plan.json")
+        except InputError as error:
+            found[name] = str(error)
+    return found
+
+
+def remedies(question: WebQuestion) -> list[tuple[str, dict[str, str]]]:
+    """What is tried first where nothing fits: words, and the question that they ask."""
+    return [
+        *([] if question["method"] == "qlora" else [("Try QLoRA", question.query(method="qlora", solve=""))]),
+        ("More of these GPUs", question.query(solve="gpus")),
+        ("Which GPUs?", question.query(hardware="any", solve="")),
+    ]
 
 
 def _sentence(text: str) -> str:

@@ -7,12 +7,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from shardwise.api import Override
 from shardwise.errors import InputError, Problem
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import LoraSpec, TrainSpec
+from shardwise.spec.layout.execution import Checkpointing, Offload, Precision
+from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.plan.found import Solved
 
 #: A field's text in the address; no job has a longer one.
@@ -21,6 +23,8 @@ MOST_LETTERS = 300
 SOLVE = "--solve"
 #: What is read as a number, as YAML does. Numbers of more digits stay text, which the reader of jobs refuses.
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
+#: How many GPUs of a hardware's text: `2 x 8x `.
+_COUNT = re.compile(r"(\d+\s*x\s*)?\d+\s*x\s+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +68,29 @@ FIELDS = (
     Field(name="rows", label="Rows of data", key="data.num_rows", usual="10000", number=(100, 10_000_000)),
     Field(name="goal", label="Goal", key="goal", usual="fastest"),
     Field(name="layout", label="Layout", key="layout", usual="auto"),
+    Field(name="precision", label="Precision", key="train.precision", usual=""),
+    Field(name="optimizer", label="Optimizer", key="train.optimizer", usual=""),
+    Field(name="recompute", label="Recompute", key="train.gradient_checkpointing", usual=""),
+    Field(name="offload", label="Offload", key="train.offload", usual=""),
+    Field(name="packing", label="Packing", key="data.packing", usual=""),
+    Field(
+        name="micro",
+        label="Micro-batch",
+        key="train.micro_batch_size",
+        usual="",
+        number=(1, 64),
+        left_out="auto",
+    ),
     Field(name="solve", label="Find what fits", key=SOLVE, usual=""),
 )
+#: Fields that are seldom changed, which the page folds, and what there is to choose.
+FOLDED: dict[str, tuple[str, ...]] = {
+    "precision": get_args(Precision),
+    "optimizer": get_args(OptimizerName),
+    "recompute": get_args(Checkpointing),
+    "offload": get_args(Offload),
+    "packing": ("true",),
+}
 NAMES = tuple(field.name for field in FIELDS)
 
 
@@ -99,12 +124,31 @@ class WebQuestion:
             if not text or field.key == SOLVE or (field.name == "rank" and self["method"] in ("full", "")):
                 continue
             is_number = field.number is not None and _NUMBER.fullmatch(text)
-            yield field, (float(text) if "." in text else int(text)) if is_number else text
+            if field.name == "packing" and text == "true":
+                yield field, True
+            else:
+                yield field, (float(text) if "." in text else int(text)) if is_number else text
 
     def overrides(self, model: str) -> list[Override]:
         """What `api.plan` is called with; errors name the field."""
         values = ((field, json.dumps(value)) for field, value in self.values(model))
         return [Override(text=f"{field.key}={value}", where=field.name) for field, value in values]
+
+    @property
+    def is_of_one_hardware(self) -> bool:
+        """Whether it names one hardware, and solves for nothing."""
+        hardware = self["hardware"].lower()
+        return not self.solve and hardware not in ("", "any") and "," not in hardware
+
+    @property
+    def folded(self) -> bool:
+        """Whether none of the fields that the page folds says anything."""
+        return not any(self.texts[name] for name in (*FOLDED, "micro"))
+
+    def on(self, gpu: str) -> dict[str, str]:
+        """The question for as many GPUs of another name."""
+        count = _COUNT.match(self["hardware"])
+        return self.query(hardware=f"{count[0] if count else '1x '}{gpu}", solve="")
 
     @property
     def solve(self) -> str | None:
@@ -126,7 +170,11 @@ class WebQuestion:
         """The command that plans the same."""
         words = ["shardwise", "plan"]
         for field, value in self.values(model):
-            words += [field.flag, str(value)] if field.flag else ["--set", f"{field.key}={value}"]
+            words += (
+                [field.flag, str(value)]
+                if field.flag
+                else ["--set", f"{field.key}={json.dumps(value) if isinstance(value, bool) else value}"]
+            )
         words += [SOLVE, self.solve] if self.solve else []
         return shlex.join(words)
 

@@ -40,6 +40,11 @@ def test_no_picture_loads_anything_from_outside():
     assert [path.name for path in pictures if outside.search(path.read_text(encoding="utf-8"))] == []
 
 
+def test_pictures_show_what_the_program_says_today():
+    compared = run_python("tools/pictures.py")
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+
+
 def test_no_page_is_long():
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in EXCEPTIONS]
     assert [path.name for path in pages if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST_PAGE] == []

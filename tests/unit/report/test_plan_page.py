@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from shardwise.report.pages.charts import merged, timeline_chart
+from shardwise.report.pages.charts import MemoryBar, memory_chart, merged, timeline_chart
 from shardwise.report.pages.plan_page import plan_html
 from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
 from tests.unit.cli.plans import nothing_fits, plan
@@ -26,7 +26,7 @@ def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
     source = plan_html(plan(), timeline(span(0, 0, 2), span(2, 2, 4)))
     page = Page(source)
     assert_safe(page, source)
-    for words in ("fsdp fits on 4x RTX-6000-Ada", "capacity 48.0 GiB", "chosen", "does not fit", "93 %", "$12.50"):
+    for words in ("fsdp fits on 4x RTX-6000-Ada", "capacity 48.0 GiB", "chosen", "does not fit", "busy 93 %", "$12.50"):
         assert words in page.words
     names = re.findall(r'<th scope="col"[^>]*>([^<]*)<', source.split("<h2>Candidates</h2>")[1])
     assert names[:3] == ["Strategy", "Step", "Cost"], "what a phone shows"
@@ -51,17 +51,15 @@ def test_hostile_names_are_text() -> None:
     assert_safe(Page(source), source)
 
 
-def test_what_is_not_trained_is_said_at_the_top_and_offloads_have_a_column() -> None:
+def test_what_is_not_trained_is_said_at_the_top_and_offloads_at_their_candidate() -> None:
     made = plan()
-    assert '<th scope="col">Offload</th>' not in plan_html(made, None)
+    assert "offload" not in plan_html(made, None)
     untrained = ("precision fp16 is not trained by this version",)
     used = replace(made.candidates[0].execution, offload="optimizer")
     best = replace(made.candidates[0], execution=used, not_trained=untrained)
     source = plan_html(replace(made, candidates=(best, *made.candidates[1:])), None)
     words = Page(source).words
     assert "planned, not trained by this version" in words
-    assert '<th scope="col">Offload</th>' in source
-    assert "<td>optimizer</td>" in source
     assert "offload optimizer" in words
 
 
@@ -77,3 +75,19 @@ def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:
     assert len(found) < 400, "stretches too small to be seen are drawn as one"
     assert found[0][1].startswith("forward of layer 0 to forward of layer")
     assert (found[0][2], found[-1][3]) == (0.0, 1.0)
+
+
+def test_five_candidates_are_shown_and_the_rest_is_folded() -> None:
+    made = plan()
+    many = replace(made, candidates=(*made.candidates, *[made.candidates[-1]] * 5))
+    source = plan_html(many, None)
+    shown, folded = source.split("<h2>Candidates</h2>")[1].split("<details>")[:2]
+    assert (shown.count('<th scope="row">'), folded.count('<th scope="row">')) == (5, len(many.candidates) - 5)
+    assert f"<summary>{len(many.candidates) - 5} more</summary>" in source
+
+
+def test_a_bar_that_is_longer_than_the_chart_is_broken() -> None:
+    stacks = [MemoryBar(label=name, parts={"weights": size}) for name, size in (("near", 9), ("far", 900))]
+    drawn = memory_chart(stacks, title="Memory", capacity=10, most=1.6)
+    assert [bar.broken for bar in drawn.bars] == [False, True]
+    assert drawn.bars[1].segments[0].width == 100

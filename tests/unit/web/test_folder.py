@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import shlex
@@ -26,6 +27,17 @@ from tests.unit.web.conftest import CONFIG
 from tests.unit.web.test_pages import USUAL, random_question
 
 MOST_BYTES, FIRST_SECONDS, WARM_SECONDS = 20e6, 8, 1
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """To 12 digits: from Python 3.12 on, the sum of floats rounds otherwise than before."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(are_same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(are_same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-12)
+    return type(one) is type(other) and one == other
 
 
 def asked(page: str, **query: str) -> str:
@@ -151,7 +163,7 @@ def test_its_answers_are_those_of_the_command_line(
             printed = shardwise(*command[1:], "--json")
             assert (status == 400) == (printed.code == 2), (question, text[:300])
             if status == 200:
-                assert json.loads(text) == json.loads(printed.out), question
+                assert are_same(json.loads(text), json.loads(printed.out)), question
                 compared += 1
         tab.assert_calm()
     assert compared >= 15
@@ -176,7 +188,7 @@ def test_it_is_used_and_goes_on_without_a_network(browser: Any, folder: Path, tm
         tab.type("#length", "many")
         tab.until("document.getElementById('wrong-length').textContent.includes('expected a whole number')")
         tab.type("#length", "512")
-        tab.until("document.querySelector('#answer .facts').textContent.includes('512')")
+        tab.until("document.querySelector('#answer .facts')?.textContent.includes('512')")
         tab.page.click("#copy-slurm")
         tab.until("document.getElementById('copied-1').textContent.startsWith('#!/bin/bash')")
         tab.assert_calm(refused=1)

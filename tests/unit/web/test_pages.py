@@ -82,9 +82,10 @@ def test_a_page_has_what_is_chosen_why_memory_time_cost_and_remedies(served: Ser
     question = {**USUAL, "rows": "5000", **changed}
     plan = json.loads(served.get("/plan.json", **question).text)
     text = served.get("/", **question).text
-    assert re.search(r'id="verdict"[^>]*><strong>(Fits: |Nothing fits)[^<]*\.</strong> [^<]*\.</p>', text), (
-        "two sentences"
-    )
+    assert re.search(r'id="verdict"[^>]*><strong>(Fits: |Nothing fits)[^<]*\.</strong></p>', text)
+    assert "<h1>" not in text, "the verdict is said once"
+    chosen, remedies = plan["chosen"], re.findall(r'id="remedy-\d"[^>]*>([^<]*)<', text)
+    assert remedies == (["Try QLoRA", "More of these GPUs", "Which GPUs?"] if chosen is None else [])
     page = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", text)))
     ranks = [rank for one in plan["candidates"] for rank in one["memory"]["ranks"]]
     parts = [name for name in ranks[0]["parts"] if any(rank["parts"][name] for rank in ranks)]
@@ -279,3 +280,29 @@ def test_no_page_has_inline_scripts_or_styles_or_loads_from_elsewhere(served: Se
         assert not re.search(r"<script(?![^>]*(?: src=\"/static/|type=\"application/json\"))", page.text)
         assert not re.search(r"<style|\sstyle=|\son\w+=", page.text)
         assert re.findall(r'(?:src|href)="(?!/|#)', page.text) == []
+
+
+def test_every_wrong_field_is_named_with_what_is_near(served: Served) -> None:
+    asked = {"model": "llama-3.1-8", "method": "lora", "hardware": "2x RTX-4900", "precision": "bf17", "micro": "many"}
+    page = served.get("/", **asked)
+    assert page.status == 400
+    assert "near it are llama-3.1-8b" in wrong(page, "model")
+    assert "RTX-4090" in wrong(page, "hardware")
+    assert "bf16" in wrong(page, "precision")
+    assert "many" in wrong(page, "micro")
+    page = served.get("/", **asked | {"model": "tinyllama-1.1b"})
+    assert "RTX-4090" in wrong(page, "hardware")
+    assert "bf16" in wrong(page, "precision")
+
+
+def test_folded_fields_are_those_of_the_command_line(served: Served, shardwise: Shardwise) -> None:  # noqa: F811
+    folded = {"precision": "bf16", "optimizer": "adamw_8bit", "recompute": "full", "packing": "true", "micro": "2"}
+    page, said = served.get("/", copy="command", **USUAL, **folded), served.get("/plan.json", **USUAL, **folded)
+    assert '<details class="more" open>' in page.text
+    assert '<details class="more" open>' not in served.get("/", **USUAL).text
+    command = shlex.split(copied(page))
+    assert "data.packing=true" in command
+    assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)
+    pick = re.search(r'id="pick-\d+" data-swap href="([^"]*)"><strong>L40S</strong> [0-9.]+ GiB · \$', page.text)
+    assert pick, "a card has a GPU's memory and price"
+    assert "hardware=2x+L40S" in pick[1], "as many of another"

@@ -37,18 +37,18 @@ def read_config(raw: bytes) -> ModelShape:
     return shape_from_data(parse_config(raw, file="config.json"), file="config.json")
 
 
-def plan_as_part(made: Plan, *, model: str | None = None) -> str:
-    """A plan as HTML; `model`: its name on the page."""
+def plan_as_part(made: Plan, *, model: str | None = None, titled: bool = False) -> str:
+    """A plan as HTML; `model`: its name on the page, `titled`: with the verdict."""
     shown = made if model is None else replace(made, job={**made.job, "model": model})
     try:
-        return plan_part(shown, timeline(made))
+        return plan_part(shown, timeline(made), titled=titled)
     except InputError:  # of a plan that another program wrote, no step is drawn
-        return plan_part(shown, None)
+        return plan_part(shown, None, titled=titled)
 
 
 def plan_as_file(made: Plan, *, model: str) -> dict[str, Any]:
-    """plan.json of a plan, with the model under another name."""
-    return replace(made, job={**made.job, "model": model}).to_json()
+    """plan.json of a plan, with the model under another name, and without what only a page shows."""
+    return replace(made, job={**made.job, "model": model}, what_if=()).to_json()
 
 
 def toy_chart(name: str, *, share: float) -> str:

@@ -70,6 +70,20 @@ def plan(
     return with_runs(made, multiply=calibrated)
 
 
+def problems(overrides: Sequence[str | Override]) -> list[Problem]:
+    """All that is wrong with keys and hardware, which `plan` says one after the other."""
+    found: dict[tuple[str | None, str], Problem] = {}
+    given = [Override.of(one) for one in overrides]
+    for part in (given, [one for one in given if one.path[0] in ("model", "hardware")]):
+        try:
+            request = read_request(None, overrides=part)
+            with request.blaming("hardware"):
+                _hardware(request.job)
+        except InputError as error:
+            found |= {(one.where, one.message): one for one in error.problems}
+    return [*found.values()]
+
+
 def _planned(request: Request, solve: str | None, *, asks_what_if: bool) -> Plan:
     if solve is not None:
         return _solved(request, solve)

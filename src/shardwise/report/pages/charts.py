@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A row of a chart. `below`: segments of a second, thinner track."""
+    """A row of a chart. `below`: segments of a second, thinner track; `broken`: it is longer than the chart."""
 
     label: str
     total: str
@@ -40,6 +40,7 @@ class Bar:
     under: str = ""
     strong: bool = False
     new: bool = False
+    broken: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,7 @@ def _memory_bar(stack: MemoryBar, *, high: float) -> Bar:
         segments=tuple(segments),
         strong=stack.strong,
         new=stack.new,
+        broken=stack.total > 1.001 * high,
     )
 
 

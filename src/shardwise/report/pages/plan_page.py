@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from shardwise.report.pages.charts import Chart, MemoryBar, lengths_chart, memory_chart, timeline_chart
@@ -12,27 +13,31 @@ from shardwise.spec.plan.timeline import Timeline
 
 #: A bar ends at this many capacities; its figure says how much is needed.
 LONGEST_BAR = 1.6
+#: Candidates that are shown; the rest is folded.
+MOST = 5
 
 
 def plan_html(plan: Plan, timeline: Timeline | None) -> str:
     """The whole page."""
-    return render("plan.html", **_context(plan, timeline))
+    return render("plan.html", titled=True, **_context(plan, timeline))
 
 
-def plan_part(plan: Plan, timeline: Timeline | None) -> str:
-    """What stands inside the page."""
-    return render_part("plan_body.html", **_context(plan, timeline))
+def plan_part(plan: Plan, timeline: Timeline | None, *, titled: bool) -> str:
+    """What stands inside the page; `titled`: with the verdict, which some pages say themselves."""
+    return render_part("plan_body.html", titled=titled, **_context(plan, timeline))
 
 
 def _context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
     candidates = list(plan.candidates)
+    memory = memory_of(plan, candidates)
     return {
+        "most": MOST,
+        "more_memory": None if memory is None or not memory.bars[MOST:] else replace(memory, bars=memory.bars[MOST:]),
         "plan": plan,
         "model": str(plan.job.get("model", "model")),
         "hardware": str(plan.hardware.get("name", "this machine")),
         "candidates": candidates,
-        "memory": _memory_of(plan, candidates),
-        "offloaded": any(candidate.execution.offload != "none" for candidate in candidates),
+        "memory": None if memory is None else replace(memory, bars=memory.bars[:MOST]),
         "timeline": None if timeline is None else timeline_chart(timeline),
         "strategy": "" if timeline is None else timeline.strategy,
         **rows_of(plan.data),
@@ -47,7 +52,7 @@ def rows_of(data: DataFacts | None) -> dict[str, Any]:
     return {"rows": data, "rows_chart": None if lengths is None else lengths_chart(lengths)}
 
 
-def _memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
+def memory_of(plan: Plan, candidates: list[Candidate]) -> Chart | None:
     """A bar for each candidate: the rank that needs most, part by part."""
     if not candidates:
         return None

@@ -64,6 +64,15 @@
       }
     }
   };
+  // At once, so that a field that is changed before the answer comes does not take a link back.
+  const fillFrom = (asked) => {
+    for (const field of form().elements) {
+      const text = asked.get(field.name) || "";
+      if (!field.name || field.type === "file") continue;
+      if (field.type === "checkbox") field.checked = text === field.value;
+      else if (!field.options || [...field.options].some((one) => one.value === text)) field.value = text;
+    }
+  };
   // Asks for an address and exchanges the parts. One question is on its way at a time, and of those meanwhile the last
   // is asked next: so a slider is answered while it is dragged, and no answer is made that nobody waits for.
   const ask = async (address, { fill = false } = {}) => {
@@ -136,7 +145,7 @@
     if ((link && form() || page) && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
       event.preventDefault();
       history.pushState(null, "", (link || page).href);
-      if (link) ask(link.href, { fill: true });
+      if (link) { fillFrom(new URL(link.href).searchParams); ask(link.href, { fill: true }); }
       else visit(page.href);
     }
     const button = event.target.closest("[data-copies]");
