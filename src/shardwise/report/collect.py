@@ -223,7 +223,7 @@ def _job_settings(job: Job) -> tuple[NamedSetting, ...]:
         "method": job.method,
         "data": ", ".join(source.path for source in job.data.path) or "none",
         "max length": f"{job.data.max_length} tokens" + (", packed" if job.data.packing else ""),
-        "global batch": f"{train.global_batch_size} sequences per step",
+        "global batch": f"{train.global_batch_size} {job.samples} per step",
         "length": f"{train.max_steps} steps" if train.max_steps else epochs,
         "learning rate": f"{train.learning_rate:g}, {train.lr_scheduler_type}",
         "gradient clipping": f"{train.max_grad_norm:g}" if train.max_grad_norm else "none",
