@@ -31,6 +31,15 @@ MAX_POINTS = 600
 MAX_CHARACTERS = 200
 
 CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds")
+#: Of preferences alone, by TRL's names.
+PREFERENCE_CURVES = tuple(
+    before + name
+    for before in ("", "eval_")
+    for name in (
+        *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
+        *("logps/chosen", "logps/rejected", "kl"),
+    )
+)
 NOISY_CURVES = ("loss", "grad_norm")
 COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
@@ -181,6 +190,9 @@ def _curves(records: Sequence[Record]) -> Iterable[Curve]:
     points = {
         key: [(one["step"], value) for one in records if (value := number(one, key)) is not None] for key in CURVES
     }
+    for key in PREFERENCE_CURVES:
+        if of_key := [(one["step"], value) for one in records if (value := number(one, key)) is not None]:
+            points[key] = of_key
     points |= {f"{key}_smoothed": _smooth(points[key]) for key in NOISY_CURVES}
     return [Curve(name=name, points=thin(found), num_recorded=len(found)) for name, found in points.items()]
 

@@ -1,4 +1,4 @@
-"""Forwards without gradients that a step of preferences has beside its own: of the reference, and of the KL of `kto`."""
+"""Forwards without gradients that a step of preferences has beside its own: of the reference, of the KL of `kto`."""
 
 from __future__ import annotations
 
