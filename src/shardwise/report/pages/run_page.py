@@ -58,6 +58,7 @@ def _context(report: Report) -> dict[str, Any]:
         "values": _values(report),
         **rows_of(report.rows),
         "examples": [(one.where, one.pieces, one.cut) for one in report.examples],
+        "more_curves": [chart["title"] for chart in _preference_curves(report)],
         "configured": CONFIGURED_TYPES,
         "nominal": NOMINAL_TIMES in report.notes,
     }
