@@ -23,7 +23,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
 from shardwise.spec.plan.forecast import SeenMemory
-from shardwise.spec.run import RunDirectory, write_json, write_text
+from shardwise.spec.run import PREFERENCE_KEYS, RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARACTERS = 4000
@@ -32,14 +32,7 @@ MAX_CHARACTERS = 200
 
 CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds")
 #: Of preferences alone, by TRL's names.
-PREFERENCE_CURVES = tuple(
-    before + name
-    for before in ("", "eval_")
-    for name in (
-        *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
-        *("logps/chosen", "logps/rejected", "kl"),
-    )
-)
+PREFERENCE_CURVES = tuple(before + name for before in ("", "eval_") for name in PREFERENCE_KEYS)
 NOISY_CURVES = ("loss", "grad_norm")
 COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
