@@ -24,6 +24,7 @@ from shardwise.cli.main import VERBS
 from shardwise.spec import run
 from shardwise.spec.job.data import DataSpec, SourceSpec
 from shardwise.spec.job.keys import Job, LayoutKeys, LoraSpec, TrainSpec
+from shardwise.spec.job.preference import PreferenceSpec
 from shardwise.spec.layout.axes import Layout
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -35,6 +36,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "data": DataSpec,
     "data.path (each source)": SourceSpec,
     "lora": LoraSpec,
+    "preference": PreferenceSpec,
     "train": TrainSpec,
     "layout (as a product of degrees)": LayoutKeys,
 }
@@ -43,6 +45,7 @@ MEANINGS = {
     "data": "the rows to train on; keys below",
     "method": "what is trained: every weight, or LoRA adapters; with `qlora` of a model in 4 bits",
     "lora": "keys below; of lora and qlora",
+    "preference": "keys below; of every objective but `sft`",
     "train": "keys below",
     "goal": "what the planner prefers among the candidates that fit",
     "output_dir": "the run directory",
@@ -126,6 +129,13 @@ METRICS = {
         "peak of each rank in `forward_backward` and `optimizer_step`; on GPUs `loading`, `evaluation`, `saving` too",
     ),
     "loss_scale": ("number", "by what the loss of this step was multiplied"),
+    "rewards/chosen": ("number", "mean reward of chosen answers: `beta` times their log-ratio to the reference"),
+    "rewards/rejected": ("number", "the same of rejected ones; of `orpo` and `simpo` `beta` times log p per token"),
+    "rewards/margins": ("number", "the difference of the two"),
+    "rewards/accuracies": ("share", "pairs whose chosen answer has the higher reward; not of `kto`"),
+    "logps/chosen": ("nats", "mean log-probability of chosen answers; of `orpo` and `simpo` per token"),
+    "logps/rejected": ("nats", "the same of rejected ones"),
+    "kl": ("nats", "mean log-ratio of answers behind the prompts of others, at least 0; of `kto`"),
     "skipped_step": (
         "true or false",
         "gradients overflowed: nothing was updated, and `grad_norm` is null; the step counts all the same",
@@ -312,6 +322,12 @@ def run_page() -> Iterator[str]:
     yield "\nWith `precision: fp16` each step has two more:\n"
     yield "| key | unit | meaning |\n|---|---|---|"
     for key in run.SCALED_KEYS:
+        unit, meaning = METRICS[key]
+        yield f"| `{key}` | {unit} | {meaning} |"
+    yield "\nOf [preferences](../howto/prefer.md) `loss` is the mean over pairs (`kto`: rows), and each step has more,"
+    yield "an evaluation the same with `eval_` before them:\n"
+    yield "| key | unit | meaning |\n|---|---|---|"
+    for key in run.PREFERENCE_KEYS:
         unit, meaning = METRICS[key]
         yield f"| `{key}` | {unit} | {meaning} |"
     yield ""

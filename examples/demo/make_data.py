@@ -1,4 +1,4 @@
-"""Writes the demo's two data sets: questions about a small closed world, some of them answered as YAML.
+"""Writes the demo's data sets: questions about a small closed world, some answered as YAML, some in two ways.
 
 The world is small enough for a model of a few million parameters to learn from nothing in about a minute on
 two CPU cores. The rows are committed beside this file; a test writes them again and compares every byte.
@@ -18,6 +18,7 @@ from questions import Question, World, all_questions, read_world
 
 SEED = 20
 NUM_YAML_ROWS = 600
+NUM_PAIRS = 400
 DATA = Path(__file__).parent / "data"
 
 
@@ -53,8 +54,16 @@ def yaml_row(question: Question) -> dict[str, list[dict[str, str]]]:
     return {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
 
 
+def preference_row(question: Question) -> dict[str, list[dict[str, str]]]:
+    """Two answers to a question, of which the short one is preferred to the sentence."""
+    prompt = f"{question.text}\n\n{question.given}" if question.given else question.text
+    sides = {"chosen": question.answer, "rejected": question.sentence}
+    answers = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
+    return {"prompt": [{"role": "user", "content": prompt}], **answers}
+
+
 def make_rows() -> dict[str, list[dict[str, object]]]:
-    """Both data sets by file name, in a fixed shuffled order."""
+    """The data sets by file name, in a fixed shuffled order."""
     source = random.Random(SEED)
     world = read_world()
     questions = all_questions(world)
@@ -62,7 +71,8 @@ def make_rows() -> dict[str, list[dict[str, object]]]:
     basics += [dict(row) for row in records(world)]
     source.shuffle(basics)
     answers: list[dict[str, object]] = [dict(yaml_row(q)) for q in source.sample(questions, NUM_YAML_ROWS)]
-    return {"basics.jsonl": basics, "yaml_answers.jsonl": answers}
+    pairs: list[dict[str, object]] = [dict(preference_row(q)) for q in source.sample(questions, NUM_PAIRS)]
+    return {"basics.jsonl": basics, "yaml_answers.jsonl": answers, "preferences.jsonl": pairs}
 
 
 def main(folder: Path) -> None:

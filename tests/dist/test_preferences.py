@@ -28,6 +28,7 @@ from tests.dist.cells import (
     relative,
     spread,
     train_cell,
+    train_on,
 )
 from tests.dist.worlds import run_world
 
@@ -218,3 +219,68 @@ def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     """log p of each token but the first."""
     logits = model(input_ids=tokens).logits[0, :-1].log_softmax(-1)
     return logits.gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
+
+
+EXPERTS = spread(Layout(dp_shard=2, ep=2), micros=2, optimizer="sgd")
+
+
+@pytest.mark.parametrize("model", ["mixtral", "balanced mixtral"])
+def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, alone, tmp_path) -> None:
+    """The loss of routers is of the policy's routes alone."""
+    job = ask("qwen3_moe" if model == "mixtral" else model, method="full", train={"optimizer": "sgd"})
+    must_equal(alone(job), train_cell(job, tmp_path, EXPERTS))
+
+
+def test_copies_of_embedding_and_head_are_off_in_the_reference(ask, tmp_path) -> None:
+    """The reference is the base model, whatever was trained of `modules_to_save`: with the log-probabilities that were
+    computed before the first step, a run has the same losses."""
+    lora = {"r": 4, "lora_alpha": 8, "modules_to_save": ["embed_tokens", "lm_head"]}
+    losses = []
+    for reference in ("auto", "precomputed"):
+        job = ask("untied", method="lora", train={"optimizer": "sgd", "learning_rate": 0.05}, lora=lora)
+        preference = job.preference.model_copy(update={"reference": reference})
+        job = job.model_copy(update={"preference": preference})
+        found = train_cell(job, tmp_path / reference, spread(Layout(tp=2), micros=2, optimizer="sgd"))[0]
+        losses.append(found.series("loss"))
+    assert relative(*losses) <= 1e-5
+    assert abs(losses[0][-1] - losses[0][0]) > 1e-3
+
+
+def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, alone, tmp_path) -> None:
+    job = ask("untied", method="full", train={"optimizer": "sgd", "save_steps": 2})
+    expected = alone(job)
+    run = prepare_cell(job, tmp_path)
+    stopped = job.model_copy(update={"train": job.train.model_copy(update={"max_steps": 2})})
+    run.resolved.write_text(json.dumps(stopped.to_json()))
+    run_world(2, _resume, run, spread(Layout(dp_shard=2), micros=2, optimizer="sgd"))
+    run.resolved.write_text(json.dumps(job.to_json()))
+    assert run_world(2, _resume, run, spread(Layout(pp=2), micros=2, optimizer="sgd")) == [2, 2]
+    # The schedule of the first half is that of a shorter run.
+    found = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [one["step"] for one in found] == [1, 2, 3, 4]
+    assert found[2]["rewards/margins"] != 0
+    folder = Path(json.loads(run.data.read_text())["train"]["folder"])
+    assert len([*folder.glob("reference-*.bin")]) == 1
+    assert expected.metrics[0]["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
+
+
+def _resume(run: Any, chosen: Execution) -> int:
+    built = composed(run, chosen)
+    start = built.checkpoints.restore()
+    if start:
+        built.schedule.last_epoch = start - 1
+        built.schedule.step()
+    train_on(run, built, start=start)
+    return start
+
+
+def test_another_model_is_the_reference(ask, models, tmp_path) -> None:
+    """Of a reference that is another model the first loss is not log 2; of one that is the same model it is."""
+    same = ask("untied", train={"max_steps": 1}, preference={"reference": str(models["untied"])})
+    other = ask("untied", train={"max_steps": 1}, preference={"reference": str(models["deep untied"])})
+    losses = [
+        train_cell(job, tmp_path / str(number), spread(Layout(dp_shard=2), optimizer="sgd"))[0].metrics[0]["loss"]
+        for number, job in enumerate((same, other))
+    ]
+    assert losses[0] == pytest.approx(0.6931472, abs=1e-6)
+    assert abs(losses[1] - losses[0]) > 1e-4

@@ -124,7 +124,9 @@ def _headline(plan: Plan) -> str:
     trained = plan.model.get("num_trainable_parameters")
     share = f", {format_count(trained)} trained" if isinstance(trained, int) and job.get("method") != "full" else ""
     where, train, length = plan.hardware.get("name", "this machine"), job["train"], job["data"]["max_length"]
-    step = f"{train['global_batch_size']} sequences of at most {length} tokens a step, lr {train['learning_rate']:g}"
+    pairs = plan.job.get("objective", "sft") not in ("sft", "kto")
+    samples = "pairs of sequences" if pairs else "sequences"
+    step = f"{train['global_batch_size']} {samples} of at most {length} tokens a step, lr {train['learning_rate']:g}"
     return f"{job['model']} ({sizes} parameters{share}), {job['method']}, on {where}: {step}"
 
 

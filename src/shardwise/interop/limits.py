@@ -25,6 +25,7 @@ class TrainerLimits:
     optimizers: tuple[str, ...] = ("adamw", "adamw_foreach", "sgd")
     offloads: tuple[str, ...] = ("none",)
     recomputes: tuple[str, ...] = ("none", "full")
+    objectives: tuple[str, ...] = ("sft",)
     products: bool = False
     on_cpu: tuple[str, ...] = ()
     because: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -46,6 +47,7 @@ class TrainerLimits:
             yield f"{self.target} spreads {layout.strategy} over GPUs only, and hardware is {chosen.cluster.name}"
         rows = [
             ("method", chosen.job.method, self.methods),
+            ("objective", chosen.job.objective, self.objectives),
             ("train.precision", execution.precision, self.precisions),
             ("train.optimizer", execution.optimizer, self.optimizers),
             ("train.offload", execution.offload, self.offloads),

@@ -1,4 +1,4 @@
-"""TRL: a script with the SFTConfig of a plan, and the Accelerate configuration that shards it"""
+"""TRL: a script with the SFTConfig or DPOConfig of a plan, and the Accelerate configuration that shards it"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes
+from shardwise.interop.trl_dpo import dpo_refusals, dpo_script
 
 LIMITS = TrainerLimits(
     target="trl",
@@ -17,6 +18,7 @@ LIMITS = TrainerLimits(
     methods=("full", "lora"),
     precisions=("mixed", "bf16", "fp16", "fp32"),
     offloads=("none", "parameters", "all"),
+    objectives=("sft", "dpo"),
     on_cpu=("ddp", "single"),
     because={
         "hsdp": "no test has run it there",
@@ -37,12 +39,13 @@ OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd
 
 
 def to_trl(chosen: Chosen) -> Exported:
-    """sft.py, and accelerate.yaml where weights are sharded."""
+    """sft.py or dpo.py, and accelerate.yaml where weights are sharded."""
     LIMITS.refuse(chosen, _refusals)
-    files, run = {"sft.py": _script(chosen)}, chosen.torchrun_lines("sft.py")
+    name = f"{chosen.job.objective}.py"
+    files, run = {name: _script(chosen)}, chosen.torchrun_lines(name)
     if is_sharded(chosen):
         files["accelerate.yaml"] = as_yaml(config(chosen), comment=[chosen.written])
-        run = launch_lines(chosen, "sft.py")
+        run = launch_lines(chosen, name)
     return Exported(files=files, said=[*memory_notes(chosen, chunks=True), *_said(chosen)], run=run)
 
 
@@ -52,13 +55,19 @@ def _script(chosen: Chosen) -> str:
     load = f"{source.path!r}, {source.name!r}, split={source.split!r}"
     if loader := LOADERS.get(Path(source.path).suffix.lower()):
         load = f'{loader!r}, data_files={source.path!r}, split="train"'
+    load = f"load_dataset({load})"
+    peft = {
+        "peft_import": "from peft import LoraConfig\n" if adapters else "",
+        "peft": f"\n        peft_config={lora_config(chosen)}," if adapters else "",
+    }
+    if chosen.job.objective == "dpo":
+        return dpo_script(chosen, settings=_settings(chosen), load=load, **peft)
     return Template(_SCRIPT).substitute(
         written=chosen.written,
         path=chosen.path,
-        peft_import="from peft import LoraConfig\n" if adapters else "",
-        peft=f"\n        peft_config={lora_config(chosen)}," if adapters else "",
+        **peft,
         model=repr(chosen.model),
-        load=f"load_dataset({load})",
+        load=load,
         columns=repr({theirs: ours for ours, theirs in data.columns.items()}),
         template=f"Path({written!r}).read_text()" if written else "None",
         only=repr(data.train_on != "all"),
@@ -117,11 +126,17 @@ def _refusals(chosen: Chosen) -> Iterator[str]:
             ", which trains every answer of a chat; write auto or all",
         ),
         (job.train.momentum, "train.momentum", ", whose sgd has none; leave it out"),
-        (job.train.disable_dropout, "train.disable_dropout", ", which has no word for it; leave it out"),
+        (
+            job.train.disable_dropout and job.objective == "sft",
+            "train.disable_dropout",
+            ", which has no word for it; leave it out",
+        ),
         (bf16_adapters, "train.precision: bf16", " for adapters, which PEFT keeps in float32; write mixed"),
     ):
         if is_asked:
             yield f"{key} is not exported to trl{why}"
+    if job.objective == "dpo":
+        yield from dpo_refusals(chosen)
 
 
 def _said(chosen: Chosen) -> Iterator[str]:

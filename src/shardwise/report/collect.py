@@ -23,7 +23,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.layout.execution import Execution, padded_length
 from shardwise.spec.plan.forecast import SeenMemory
-from shardwise.spec.run import RunDirectory, write_json, write_text
+from shardwise.spec.run import PREFERENCE_KEYS, RunDirectory, write_json, write_text
 
 MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARACTERS = 4000
@@ -31,6 +31,8 @@ MAX_POINTS = 600
 MAX_CHARACTERS = 200
 
 CURVES = ("loss", "eval_loss", "grad_norm", "learning_rate", "step_seconds")
+#: Of preferences alone, by TRL's names.
+PREFERENCE_CURVES = tuple(before + name for before in ("", "eval_") for name in PREFERENCE_KEYS)
 NOISY_CURVES = ("loss", "grad_norm")
 COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longest", "num_truncated", "num_dropped")
 
@@ -181,6 +183,9 @@ def _curves(records: Sequence[Record]) -> Iterable[Curve]:
     points = {
         key: [(one["step"], value) for one in records if (value := number(one, key)) is not None] for key in CURVES
     }
+    for key in PREFERENCE_CURVES:
+        if of_key := [(one["step"], value) for one in records if (value := number(one, key)) is not None]:
+            points[key] = of_key
     points |= {f"{key}_smoothed": _smooth(points[key]) for key in NOISY_CURVES}
     return [Curve(name=name, points=thin(found), num_recorded=len(found)) for name, found in points.items()]
 
@@ -223,7 +228,7 @@ def _job_settings(job: Job) -> tuple[NamedSetting, ...]:
         "method": job.method,
         "data": ", ".join(source.path for source in job.data.path) or "none",
         "max length": f"{job.data.max_length} tokens" + (", packed" if job.data.packing else ""),
-        "global batch": f"{train.global_batch_size} sequences per step",
+        "global batch": f"{train.global_batch_size} {job.samples} per step",
         "length": f"{train.max_steps} steps" if train.max_steps else epochs,
         "learning rate": f"{train.learning_rate:g}, {train.lr_scheduler_type}",
         "gradient clipping": f"{train.max_grad_norm:g}" if train.max_grad_norm else "none",

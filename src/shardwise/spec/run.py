@@ -23,6 +23,11 @@ METRIC_KEYS = (
     *("peak_reserved_bytes", "phase_peak_bytes"),
 )
 SCALED_KEYS = ("loss_scale", "skipped_step")
+#: Of preferences, by TRL's names; those of an evaluation have `eval_` before them. `kl` is of `kto` alone.
+PREFERENCE_KEYS = (
+    *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
+    *("logps/chosen", "logps/rejected", "kl"),
+)
 
 #: The phases of a run whose peaks of memory are measured apart; on CPU processes those of a step.
 LOADING, FORWARD_BACKWARD, OPTIMIZER, EVALUATION, SAVING = PHASES = (

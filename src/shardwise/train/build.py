@@ -136,7 +136,7 @@ def build(
         seed=spec.seed,
         keep=spec.save_total_limit,
     )
-    mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"])
+    mean_length = prepared["train"]["num_tokens"] / max(1, prepared["train"]["num_samples"] * job.sides)
     metrics = Metrics(
         run=run,
         world=world,

@@ -4,7 +4,7 @@ from shardwise.spec.job.file import read_job
 from tests.unit.house.tree import ROOT, run_python
 
 DEMO = ROOT / "examples/demo"
-ROWS = ("basics.jsonl", "yaml_answers.jsonl")
+ROWS = ("basics.jsonl", "yaml_answers.jsonl", "preferences.jsonl")
 
 
 def test_the_rows_are_what_the_generator_writes(tmp_path):
@@ -15,6 +15,6 @@ def test_the_rows_are_what_the_generator_writes(tmp_path):
 
 
 def test_the_job_files_are_valid_and_the_second_starts_from_the_result_of_the_first():
-    jobs = [read_job(DEMO / name) for name in ("pretrain.yaml", "lora.yaml", "qlora.yaml")]
+    jobs = [read_job(DEMO / name) for name in ("pretrain.yaml", "lora.yaml", "qlora.yaml", "prefer.yaml")]
     assert all((ROOT / source.path).is_file() for job in jobs for source in job.data.path)
-    assert jobs[1].model == jobs[2].model == f"{jobs[0].output_dir}/final"
+    assert jobs[1].model == jobs[2].model == jobs[3].model == f"{jobs[0].output_dir}/final"

@@ -115,7 +115,8 @@ def _batch(work: Work) -> str:
     factors = (execution.micro_batch_size, execution.gradient_accumulation_steps, ranks)
     product, asked = prod(factors), work.job.train.global_batch_size
     sentence = (
-        f"micro-batch {factors[0]} x {factors[1]} accumulated x {factors[2]} ranks = {product} sequences per step"
+        f"micro-batch {factors[0]} x {factors[1]} accumulated x {factors[2]} ranks = "
+        f"{product} {work.job.samples} per step"
     )
     if product == asked:
         return sentence

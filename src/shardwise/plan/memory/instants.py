@@ -34,6 +34,7 @@ from shardwise.plan.costs.pipeline import (
     of_one_in_flight,
     recv_grad,
 )
+from shardwise.plan.costs.reference import forwards_of_reference, of_reference
 from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree, workspace_bytes
@@ -51,6 +52,8 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     yield "loading", {"weights": scene.holding.stored}
     part, during = scene.part, _during(scene)
     first, last = part.span.start, part.span.stop - 1
+    if forwards_of_reference(scene.work):
+        yield "forward of the reference", _alive(scene, "buckets", during, of_reference(scene, _evaluation(scene)))
     if scene.flight.forwards:
         yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
         if part.is_last:

@@ -11,6 +11,7 @@ from shardwise.plan.costs.deferred_reduction import gathered_once
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
 from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
+from shardwise.plan.costs.reference import forwards_of_reference, knows_reference
 from shardwise.plan.rates import group_of
 from shardwise.plan.time.passes import StageTime, endings_of, stage_of
 from shardwise.plan.time.pieces import Pieces, pieces_of
@@ -78,17 +79,35 @@ def step_of(work: Work, pieces: Pieces | None = None) -> StepTime:
     ends = (micros * seconds[0].forward + (micros - 1) * seconds[0].backward + final.seconds,)
     if layout.pp > 1:
         ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
-    if work.model.counts_routes:
-        counted = (micros + layout.pp - 1) * max(stage.forward for stage in seconds)
-        ends = tuple(counted + end for end in ends)
+    # Forwards of all micro-batches without gradients: of routes, of the reference.
+    only = forwards_of_reference(work) + work.model.counts_routes
+    if only:
+        ahead_of_all = only * _forwards(work, seconds)
+        ends = tuple(ahead_of_all + end for end in ends)
     endings = endings_of(work)
     last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
     pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
-    pieces_run += [(micros, passes[stage][0]) for stage in stages if work.model.counts_routes]
+    pieces_run += [(micros * only, passes[stage][0]) for stage in stages if only]
     pieces_run += [(1, piece) for ending in endings for _, piece in ending.pieces]
     computing = sum(times * piece.computing for times, piece in pieces_run) / layout.pp
     busy = sum(times * piece.busy for times, piece in pieces_run) / layout.pp
     return StepTime(last + host_seconds(work), computing, busy)
+
+
+def _forwards(work: Work, seconds: tuple[StageSeconds, ...]) -> float:
+    """Of all micro-batches, without gradients."""
+    layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
+    return (micros + layout.pp - 1) * max(stage.forward for stage in seconds)
+
+
+def _before_first_step(work: Work, pieces: Pieces, *, num_steps: int, num_rows: int | None) -> float:
+    """The log-probabilities of the reference, of each row once, where they are computed before."""
+    if not knows_reference(work):
+        return 0.0
+    stages = stages_of(work, pieces)
+    seconds = stage_seconds(stages, {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)})
+    per_epoch = num_steps if num_rows is None else -(-num_rows // work.job.train.global_batch_size)
+    return min(num_steps, per_epoch) * _forwards(work, seconds)
 
 
 def stage_seconds(
@@ -118,13 +137,16 @@ def forecast_time(
     tokens = filled * job.train.global_batch_size * job.sides * job.data.max_length
     flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
     steps = num_steps(job.train, num_rows=num_rows)
+    before = 0.0
+    if steps is not None:
+        before = _before_first_step(work, pieces or pieces_of(work), num_steps=steps, num_rows=num_rows)
     return TimeForecast(
         step_seconds=step.seconds,
         tokens_per_second=tokens / step.seconds,
         mfu=min(1.0, flops / (step.seconds * gpus * device_of(work).peak)),
         gpu_utilization=min(1.0, step.busy / step.seconds),
         compute_utilization=min(1.0, step.computing / step.seconds),
-        total_seconds=None if steps is None else steps * step.seconds,
+        total_seconds=None if steps is None else before + steps * step.seconds,
     )
 
 

@@ -58,13 +58,14 @@ def _context(report: Report) -> dict[str, Any]:
         "values": _values(report),
         **rows_of(report.rows),
         "examples": [(one.where, one.pieces, one.cut) for one in report.examples],
+        "more_curves": [chart["title"] for chart in _preference_curves(report)],
         "configured": CONFIGURED_TYPES,
         "nominal": NOMINAL_TIMES in report.notes,
     }
 
 
 def curves_of(report: Report) -> list[dict[str, Any]]:
-    """The four charts over optimizer steps."""
+    """The four charts over optimizer steps, and those of preferences."""
     step = report.comparison("step time")
     level = ("forecast", step.forecast) if step and step.forecast is not None else None
     loss = [*_lines(report, "loss", "loss"), ("eval loss", "second", report.curves["eval_loss"])]
@@ -73,7 +74,30 @@ def curves_of(report: Report) -> list[dict[str, Any]]:
         curve_data(_lines(report, "grad_norm", "gradient norm"), title="Gradient norm", unit="plain"),
         curve_data(_lines(report, "learning_rate", "learning rate"), title="Learning rate", unit="power"),
         curve_data(_lines(report, "step_seconds", "step time"), title="Step time", unit="seconds", level=level),
+        *_preference_curves(report),
     ]
+
+
+#: Charts of preferences: (title, [(name, class of the style sheet, curve)]).
+_PREFERENCES: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
+    ("Rewards", (("chosen", "main", "rewards/chosen"), ("rejected", "second", "rewards/rejected"))),
+    ("Margin of rewards", (("margin", "main", "rewards/margins"), ("evaluation", "second", "eval_rewards/margins"))),
+    (
+        "Share of pairs with the higher reward chosen",
+        (("share", "main", "rewards/accuracies"), ("evaluation", "second", "eval_rewards/accuracies")),
+    ),
+    ("Log-probabilities", (("chosen", "main", "logps/chosen"), ("rejected", "second", "logps/rejected"))),
+    ("KL", (("KL", "main", "kl"), ("evaluation", "second", "eval_kl"))),
+)
+
+
+def _preference_curves(report: Report) -> list[dict[str, Any]]:
+    """A chart of each of them that the run has."""
+    charts = (
+        (title, [(name, look, report.curves[key]) for name, look, key in lines if key in report.curves])
+        for title, lines in _PREFERENCES
+    )
+    return [curve_data(lines, title=title, unit="plain") for title, lines in charts if lines]
 
 
 def _lines(report: Report, key: str, name: str) -> list[tuple[str, str, Curve]]:

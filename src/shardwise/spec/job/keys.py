@@ -229,6 +229,11 @@ class Job(Strict):
         return 2 if self.objective in ("dpo", "orpo", "simpo") else 1
 
     @property
+    def samples(self) -> str:
+        """What a global batch is counted in."""
+        return "pairs" if self.sides == 2 else "sequences"
+
+    @property
     def compares_with_itself(self) -> bool:
         """Whether each step has a forward with adapters off, the reference of what it trains."""
         preference = self.preference

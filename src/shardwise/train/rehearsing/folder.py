@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardwise.data.store import DTYPES, VERSION
+from shardwise.data.store import DTYPES, OPTIONAL, VERSION
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, write_json
@@ -25,28 +25,31 @@ _FILE_BYTES = 2**30
 
 
 def write_rows(run: RunDirectory, job: Job, *, count: int) -> None:
-    """data.json and its store: `count` samples, each of which is the same row of `max_length` tokens, all trained."""
-    length, folder = job.data.max_length, run.root / "rows"
+    """data.json and its store: `count` samples, each of which is the same row of `max_length` tokens, all trained, or
+    twice the same row. Of an answer to be compared the first token is a prompt."""
+    length, folder, sides = job.data.max_length, run.root / "rows", job.sides
     arrays: dict[str, Any] = {
         "tokens": np.zeros(length),
         "trained": np.ones(length),
         "offsets": [0, length],
         "doc_file": [0],
         "doc_line": [1],
-        "sample_offsets": np.arange(count + 1),
-        "sample_docs": np.zeros(count),
+        "sample_offsets": np.arange(count + 1) * sides,
+        "sample_docs": np.zeros(count * sides),
         "lengths": np.full(count, length),
-        "counts": np.full(count, length - 1),
+        "counts": np.full(count, (length - 1) * sides),
         "sample_source": np.zeros(count),
     }
     folder.mkdir(parents=True)
-    stored = {name: np.asarray(arrays[name]).astype(kind) for name, kind in DTYPES.items()}
+    kinds = DTYPES | (OPTIONAL if job.objective == "kto" else {})
+    arrays["doc_label"] = [True]
+    stored = {name: np.asarray(arrays[name]).astype(kind) for name, kind in kinds.items()}
     for name, data in stored.items():
         data.tofile(folder / f"{name}.bin")
     files, sizes = ["a row of full length"], {name: data.nbytes for name, data in stored.items()}
-    manifest = {"version": VERSION, "sizes": sizes, "files": files, "weights": [1.0]}
+    manifest = {"version": VERSION, "sizes": sizes, "files": files, "weights": [1.0], "sides": sides}
     write_json(folder / "manifest.json", {**manifest, "packed": job.data.packing, "max_length": length})
-    train = {"folder": str(folder), "files": files, "num_samples": count, "num_tokens": count * length}
+    train = {"folder": str(folder), "files": files, "num_samples": count, "num_tokens": count * sides * length}
     write_json(run.data, {"train": train, "eval": None, "padding_id": 0, "fingerprint": "rehearsal"})
 
 

@@ -1,0 +1,129 @@
+"""Rows of preferences become pairs of token rows, or labelled ones, as TRL reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from shardwise.data.prepare.prepare import prepare
+from shardwise.data.read.formats import formats_of, read_row, recognise
+from shardwise.data.read.messages import RowError
+from shardwise.data.store import IGNORED, PreparedData
+from shardwise.errors import DataError
+from shardwise.spec.run import RunDirectory
+from tests.unit.data.helpers import write_jsonl
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def says(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+CHAT = {"prompt": [user("the cat?")], "chosen": [says("the mat")], "rejected": [says("the dog sat on the log")]}
+TEXT = {"prompt": "the cat sat", "chosen": " on the mat", "rejected": " on the log and"}
+
+
+def prepared(tmp_path: Path, model: Path, rows: list[Any], *, objective: str = "dpo", **data: Any) -> PreparedData:
+    run = RunDirectory(tmp_path / "run")
+    run.root.mkdir(exist_ok=True)
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    spec = {"path": str(path), "max_length": 64, **data}
+    run.resolved.write_text(json.dumps({"model": str(model), "objective": objective, "data": spec}))
+    return PreparedData.open(prepare(run, announce=False)["train"]["folder"])
+
+
+@pytest.mark.parametrize("row", [CHAT, {k: [*CHAT["prompt"], *CHAT[k]] for k in ("chosen", "rejected")}])
+def test_a_chat_is_what_transformers_renders_and_all_behind_the_prompt_counts(row, chat_model, tmp_path) -> None:
+    """With an explicit prompt, and with one that both sides begin with."""
+    rows, tokenizer = prepared(tmp_path, chat_model, [row]).rows(0), AutoTokenizer.from_pretrained(chat_model)
+    given: dict[str, Any] = {"tokenize": True, "return_dict": False}
+    prompt = tokenizer.apply_chat_template(CHAT["prompt"], add_generation_prompt=True, **given)
+    assert len(rows) == 2
+    for side, (ids, positions, labels) in zip(("chosen", "rejected"), rows, strict=True):
+        whole = tokenizer.apply_chat_template(CHAT["prompt"] + CHAT[side], **given)
+        assert ids.tolist() == whole
+        assert positions.tolist() == [*range(len(whole))]
+        trained = labels[:-1] != IGNORED
+        assert (labels[:-1][trained] == ids[1:][trained]).all()
+        assert [*np.flatnonzero(trained) + 1] == [*range(len(prompt), len(whole))]
+
+
+@pytest.mark.parametrize("model", ["plain_model", "chat_model"])
+def test_text_is_taken_as_it_is_with_an_end(model, request, tmp_path) -> None:
+    """A tokenizer's template is for messages; `rendered: false` puts text there."""
+    folder = request.getfixturevalue(model)
+    data, tokenizer = prepared(tmp_path, folder, [TEXT, TEXT]), AutoTokenizer.from_pretrained(folder)
+    for side, (ids, _, labels) in zip(("chosen", "rejected"), data.rows(1), strict=True):
+        assert tokenizer.decode(ids) == f"{TEXT['prompt']}{TEXT[side]}</s>"
+        assert tokenizer.decode(labels[labels != IGNORED]) == f"{TEXT[side]}</s>"
+    if model == "chat_model":
+        chat = prepared(tmp_path, folder, [TEXT], rendered=False)
+        assert "<|im_start|>assistant" in tokenizer.decode(chat.rows(0)[0][0])
+
+
+def test_a_sample_is_a_pair_as_long_as_its_longer_side(plain_model, tmp_path) -> None:
+    data = prepared(tmp_path, plain_model, [TEXT] * 5, eval_fraction=0.4)
+    sides = [len(ids) for ids, _, _ in data.rows(0)]
+    assert (len(data), data.sides, int(data.lengths[0])) == (3, 2, max(sides))
+    assert data.tokens_of(np.arange(3)) == 3 * sum(sides)
+    assert data.chosen_tokens(np.arange(3), prompts=True) == 3 * (sides[0] - 1)
+
+
+def test_a_prompt_that_sides_share_ends_before_a_word(plain_model, tmp_path) -> None:
+    row = {side: f"the cat sat{TEXT[side]}" for side in ("chosen", "rejected")}
+    example: Any = read_row(formats_of("dpo")[0], row)
+    assert (example.chosen.prompt, example.chosen.completion) == ("the cat sat on the", " mat")
+    assert example.rejected.completion == " log and"
+
+
+def test_long_pairs_are_cut_on_both_sides_or_dropped_together(plain_model, tmp_path) -> None:
+    long = {"prompt": "the cat", "chosen": " sat", "rejected": " sat" * 40}
+    cut = prepared(tmp_path, plain_model, [long, TEXT], over_long="truncate", max_length=12)
+    assert [len(ids) for ids, _, _ in cut.rows(0)][1] == 12
+    lost = {**long, "prompt": "the cat " * 20}
+    assert len(prepared(tmp_path, plain_model, [lost, TEXT], over_long="truncate", max_length=12)) == 1
+    assert len(prepared(tmp_path, plain_model, [long, TEXT], over_long="drop", max_length=30)) == 1
+    with pytest.raises(DataError, match=r"rejected has \d+ tokens; max_length is 30"):
+        prepared(tmp_path, plain_model, [long], max_length=30)
+
+
+def test_labels_are_kept_and_answers_change_prompts(plain_model, tmp_path) -> None:
+    rows = [{"prompt": "the", "completion": f" {word}", "label": word == "cat"} for word in ("cat", "dog", "log")]
+    data, tokenizer = prepared(tmp_path, plain_model, rows, objective="kto"), AutoTokenizer.from_pretrained(plain_model)
+    assert data.is_good(np.arange(3)).tolist() == [True, False, False]
+    other = data.mismatched(np.array([2, 0]))
+    assert [tokenizer.decode(other.sample(n)[0]) for n in range(2)] == ["the cat</s>", "the log</s>"]
+    assert other.trained_counts.tolist() == [len(data.sample(n)[0]) - 1 for n in (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "row", "sentence"),
+    [
+        ("dpo", {**CHAT, "chosen": [user("no")]}, r"chosen\[0\] \(user\) begins what is behind the prompt; expected"),
+        ("dpo", {**CHAT, "rejected": []}, "rejected is empty; expected at least one message"),
+        ("dpo", {"chosen": [says("a")], "rejected": [says("a")]}, "chosen has no message behind the prompt"),
+        ("dpo", {**TEXT, "chosen": " "}, "chosen is empty; expected text to train on"),
+        ("dpo", {"chosen": "the cat", "rejected": "the cat sat"}, "begin alike, and one of them has nothing more"),
+        ("kto", {"prompt": "a", "completion": "b", "label": "yes"}, "label is 'yes'; expected true for a good answer"),
+    ],
+)
+def test_a_bad_row_is_answered_with_a_sentence(objective, row, sentence) -> None:
+    with pytest.raises(RowError, match=sentence):
+        read_row(formats_of(objective)[0], row)
+
+
+def test_rows_of_another_objective_are_refused_with_the_one_that_reads_them() -> None:
+    with pytest.raises(RowError, match="are learnt from with objective: dpo, orpo or simpo"):
+        recognise(tuple(TEXT)[1:])
+    with pytest.raises(RowError, match="objective dpo reads preference; change format or objective"):
+        recognise(("messages",), wanted="messages", objective="dpo")
+    with pytest.raises(RowError, match="expected chosen and rejected"):
+        recognise(("messages",), objective="dpo")
