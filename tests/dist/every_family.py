@@ -28,6 +28,7 @@ import shardwise.train.model
 from shardwise.data.store import PreparedData
 from shardwise.errors import InputError, UnsupportedError, said
 from shardwise.models.built.shape import shape_of
+from shardwise.models.wrapper import find_inside
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
@@ -74,7 +75,7 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
         torch.manual_seed(0)
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         found["class"] = type(model).__name__
-        found["count"] = sum(parameter.numel() for parameter in model.parameters())
+        found["count"] = _count(model)
         correct_routers(model)
         model.save_pretrained(folder)
     except Exception as error:  # noqa: BLE001 - whatever a family raises, it has no tiny model
@@ -86,11 +87,20 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
         return {**found, "refused": _sentence(error, folder)}
     except Exception as error:  # noqa: BLE001 - a fault of ours is a line of the table too
         return {**found, "refused": "failed: " + _last(error)}
-    found["planned"] = shape.num_parameters + shape.frozen_beside
+    found["planned"] = shape.num_parameters
     shardwise.train.model.shape_of = lambda name, **_: _shape(name)  # built once, and not for each way
     cells = _Cells(root=root, folder=folder, rows=rows)
     found["cells"] = {f"{m}/{way}": said_of for m, way, said_of in cells.all(ways)}
     return found
+
+
+def _count(model: Any) -> int:
+    """Parameters of a language model, also where it lies in a model of more."""
+    try:
+        inside = find_inside(model)
+    except UnsupportedError:  # which is refused
+        inside = None
+    return sum(p.numel() for name, p in model.named_parameters() if inside is None or inside.holds(name))
 
 
 @cache

@@ -33,6 +33,7 @@ LINEAR = {
 PROFILED: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**HALF, **LINEAR},
     "mamba2": {"num_heads": 16, "head_dim": 32, "state_size": 16, "chunk_size": 64, "n_groups": 1},
+    "openai-gpt": {"n_embd": 256, "n_layer": 4, "n_head": 8, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0},
     "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "diffllama": HALF,
     "granite_swa": HALF,

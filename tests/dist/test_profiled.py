@@ -9,7 +9,7 @@ from tests.dist.worlds import installed
 from tests.marks import first
 
 pytestmark = pytest.mark.dist
-RUNS = [("qwen3_5_text", "fsdp"), ("granite_swa", "single")]
+RUNS = [("qwen3_5_text", "fsdp"), ("openai-gpt", "single")]
 RUNS += [(family, layout) for family in PROFILED for layout in WAYS if (family, layout) not in RUNS]
 
 

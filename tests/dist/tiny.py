@@ -72,7 +72,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
         }
     },
     "dbrx": {
-        "attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2},  # without which the class of attention reads none
+        "attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0, "kv_n_heads": 2},  # its code takes no None
         "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "deepseek_v2": {"num_experts_per_tok": 2},

@@ -191,14 +191,14 @@ def _refuse_made(name: str, others: Iterable[Any]) -> None:
     if other is not None:
         how = ", ".join(type(operation).__name__ for operation in other.operations)
         raise UnsupportedError(
-            f"of {name} transformers makes {made} as it loads, by {how}, which this version does not do; load the model "
-            "with transformers, and save it by save_pretrained(folder, save_original_format=False)"
+            f"of {name} transformers makes {made} as it loads, by {how}, which this version does not do; load the "
+            "model with transformers, and save it by save_pretrained(folder, save_original_format=False)"
         )
 
 
 def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
-    """What `from_pretrained` applies to each key of a folder, in its order: renamings, what stacks or joins weights, and
-    what else makes one weight of others."""
+    """What `from_pretrained` applies to each key of a folder, in its order: renamings, what stacks or joins weights,
+    and what else makes one weight of others."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 

@@ -133,7 +133,7 @@ class _Generic:
         """A whole number that the configuration states, by the first name that it has or that its class knows it by; of
         a list the largest."""
         for key in keys:
-            value: Any = getattr(self._config, key, None)
+            value: Any = self._stated.get(key, self._stated.get(self._config.attribute_map.get(key, "")))
             of_layers = cast(list[Any], value) if isinstance(value, list | tuple) else [value]
             wholes = [one for one in of_layers if type(one) is int and one > 0]
             if wholes:

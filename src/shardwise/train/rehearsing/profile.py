@@ -225,7 +225,9 @@ def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
                     made[id(old)] = nn.Parameter(value, requires_grad=old.requires_grad)
                 module._parameters[name] = made[id(old)]
         for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else fakes.from_tensor(buffer)
+            if buffer is not None:
+                module._buffers[name] = fake = fakes.from_tensor(buffer)
+                ledger.take_in(fake, "weights")  # GPT's masks are parts of one, which are no memory of their own
     ledger.tag(made.values(), "weights")
 
 
