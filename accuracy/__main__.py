@@ -15,13 +15,15 @@ from shardwise.units import GIB
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT.parent / "shared/published"
-TABLES = ("memory.csv", "throughput.csv")
+TABLES = ("memory.csv", "throughput.csv", "stacks-2026.csv")
 
 
 def main() -> None:
     """Compares and writes; exits 2 where a table is missing."""
     parser = argparse.ArgumentParser(prog="python -m accuracy", description=__doc__)
-    parser.add_argument("--published", type=Path, default=PUBLISHED, help="folder of memory.csv and throughput.csv")
+    parser.add_argument(
+        "--published", type=Path, default=PUBLISHED, help="folder of memory.csv, throughput.csv and stacks-2026.csv"
+    )
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where accuracy.md and its pictures go")
     arguments = parser.parse_args()
     missing = [name for name in TABLES if not (arguments.published / name).is_file()]
@@ -32,7 +34,9 @@ def main() -> None:
         )
         sys.exit(2)
     memory = compare_memory(read(arguments.published / "memory.csv"))
-    throughput = compare_throughput(read(arguments.published / "throughput.csv"))
+    throughput = compare_throughput(
+        row for name in ("throughput.csv", "stacks-2026.csv") for row in read(arguments.published / name)
+    )
     arguments.docs.mkdir(exist_ok=True)
     page = write(memory, throughput, date=f"{datetime.now(tz=UTC):%Y-%m-%d}")
     pictures = {

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from accuracy.differences import Difference, difference_of
 from accuracy.naming import CATALOGUE, CONFIGS, GPUS, RECOMPUTE, SHARDING, first_match, lora_targets
 from accuracy.rows import Published
-from accuracy.stacks import Stack, stack_of
+from accuracy.stacks import STACKED, Stack, stack_of
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import cluster_of, find_gpu
 from shardwise.catalog.models import find_model
+from shardwise.plan.rates import ATTENTION_BACKWARD
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import Job, LoraSpec, Method, TrainSpec
@@ -20,6 +21,8 @@ from shardwise.spec.model.shape import ModelShape
 
 #: Nodes whose size the row does not say have as many GPUs.
 _USUAL_NODE = 8
+#: Shares of the peak.
+_FIRST_FLASH, _FIRST_FLASH_OF_HOPPER = 0.37, 0.21
 _METHODS: tuple[tuple[str, Method], ...] = (
     ("pretrain", "full"),
     ("full", "full"),
@@ -32,6 +35,7 @@ _OPTIMIZERS: tuple[tuple[str, OptimizerName], ...] = (
     ("decoupled_adamw", "adamw"),
     ("distributed fused Adam", "adamw"),
     ("fused AdamW", "adamw"),
+    ("adamw_torch_fused", "adamw"),
     ("adamw_torch_8bit", "adamw_8bit"),
     ("adamw_bnb_8bit", "adamw_8bit"),
     ("adamw_8bit", "adamw_8bit"),
@@ -72,8 +76,10 @@ def case_of(row: Published) -> Case:
         raise LeftOutError("grade C: too little is stated")
     _refuse_unusual(row)
     model, cluster = _model(row), _cluster(row)
+    if stack.first_flash:
+        cluster = _of_first_generation(cluster)
     method, layout = _method(row), _layout(row, stack, num_gpus=cluster.num_gpus)
-    micro, length = _stated(row, "micro_batch"), _stated(row, "seq_len")
+    micro, length = _stated(row, "micro_batch"), row.whole("seq_len") or stack.length or _stated(row, "seq_len")
     accumulation = row.whole("grad_accum", default=1) or 1
     execution = Execution(
         layout=layout,
@@ -85,7 +91,7 @@ def case_of(row: Published) -> Case:
         optimizer=_optimizer(row),
         loss=_loss(row, stack),
         attn_implementation=_attention(row, stack),
-        compile=row.text("compile") == "yes",
+        compile=row.text("compile") == "yes" or stack.fused,
     )
     return Case(
         row=row,
@@ -107,6 +113,8 @@ def _refuse_unusual(row: Published) -> None:
         raise LeftOutError("a proxy with fewer layers")
     if "into backward" in optimizer or "in-backward" in optimizer or "in backward" in optimizer:
         raise LeftOutError("the optimizer steps inside backward")
+    if notes.startswith("Async TP"):
+        raise LeftOutError("slices of activations travel behind products")
     if "ZenFlow" in row.text("offload") or "muon" in optimizer or "lora-fa" in optimizer:
         raise LeftOutError("an optimizer that is not forecast")
     if not row.text("packing").startswith(("packed", "fixed", "dummy", "")) or "varies" in notes:
@@ -125,7 +133,8 @@ def _model(row: Published) -> ModelShape:
         return shape_from_data(CONFIGS[name], file=name)
     if name not in CATALOGUE:
         raise LeftOutError(f"the model {row.text('model')} is not known")
-    return _with_experts_as_modules(find_model(CATALOGUE[name], offline=True))
+    model = find_model(CATALOGUE[name], offline=True)
+    return model if row.source in STACKED else _with_experts_as_modules(model)
 
 
 def _with_experts_as_modules(model: ModelShape) -> ModelShape:
@@ -156,6 +165,17 @@ def _cluster(row: Published) -> Cluster:
     if "NVLink" in row.text("interconnect") and "no NVLink" in row.text("interconnect"):
         cluster = replace(cluster, node=replace(cluster.node, link=find_gpu("RTX-4090").link))
     return cluster
+
+
+def _of_first_generation(cluster: Cluster) -> Cluster:
+    """Attention by FlashAttention's first generation, as if it were measured: 25 to 40 % of the peak on an A100 (arXiv
+    2307.08691, section 1), whose rate a Hopper has too. The shares are fitted to llm-foundry."""
+    gpu = cluster.gpu
+    share = _FIRST_FLASH_OF_HOPPER if gpu.name.startswith("H") else _FIRST_FLASH
+    forward = {str(count): count / (share * gpu.dense_flops["bfloat16"]) for count in (10**9, 10**18)}
+    ways = {"forward": forward, "backward": {count: ATTENTION_BACKWARD * one for count, one in forward.items()}}
+    known = dict.fromkeys(("bfloat16", "float16"), ways)
+    return replace(cluster, node=replace(cluster.node, gpu=replace(gpu, attention_seconds=known)))
 
 
 def _method(row: Published) -> Method:
@@ -197,7 +217,12 @@ def _recompute(row: Published, stack: Stack) -> Recompute:
     found, kind = first_match(words, RECOMPUTE)
     if not found or kind is None:
         raise LeftOutError(f"recompute is {words or 'not stated'}")
-    kinds: dict[str, Recompute] = {"full": "full", "selective": "selective", "none": "none"}
+    kinds: dict[str, Recompute] = {
+        "full": "full",
+        "selective": "selective",
+        "none": "none",
+        "offloaded": "offloaded",
+    }
     if "activation" not in row.text("offload"):
         return kinds[kind]
     if kind != "full":
@@ -207,7 +232,7 @@ def _recompute(row: Published, stack: Stack) -> Recompute:
 
 def _offload(row: Published) -> str:
     words = row.text("offload")
-    if words in ("", "none", "activation offloading"):
+    if words in ("", "none", "activation offloading", "full, checkpoints offloaded to CPU"):
         return "none"
     if words.startswith(("params to CPU (FSDP CPUOffload)", "params+optimizer CPU")):
         return "all"  # FSDP steps where its shards lie: on the CPU
@@ -249,10 +274,14 @@ def _loss(row: Published, stack: Stack) -> LossKind:
 
 def _attention(row: Published, stack: Stack) -> Attention:
     words = row.text("attention").lower()
-    if words in ("", "sdpa", "transformers default (sdpa)"):
-        return stack.attention
-    if words.startswith(("flash", "sdpa flash")):
+    if words in ("", "sdpa", "sdpa (ring)", "transformers default (sdpa)"):
+        return stack.blackwell if stack.blackwell and row.text("gpu_type").startswith("B") else stack.attention
+    if "flashattention-2 backend" in words:
         return "flash_attention_2"
+    if words.startswith("flash_attention_3"):
+        return "flash_attention_3"
+    if words.startswith(("flash", "sdpa flash")):
+        return "sdpa" if stack.first_flash else "flash_attention_2"
     raise LeftOutError(f"attention: {words}")
 
 

@@ -47,6 +47,7 @@ class Difference:
         widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training leaves it.
         every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block,
             whatever its size.
+        hides_slices: nothing waits for slices of activations.
     """
 
     optimizer_copies: int = 0
@@ -55,6 +56,7 @@ class Difference:
     keeps_gradients: bool = False
     widens: bool = False
     every_second_product: bool = False
+    hides_slices: bool = False
 
 
 def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -> Difference:
@@ -67,6 +69,7 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
         stream_copies=1 if "baseline-peft-bnb" in framework and not sharded else 0,
         keeps_gradients=stack.fsdp1 and sharded and method != "full",
         widens=method == "qlora" and stack.widens,
+        hides_slices=stack.hides_slices,
         every_second_product=stack.every_second_product
         and row.text("activation_checkpointing").startswith("selective"),
     )

@@ -9,6 +9,7 @@ from accuracy.differences import peak_of_stack
 from accuracy.rows import ACTIVE, ALLOCATED, DEVICE, RESERVED, UNSTATED
 from shardwise.errors import ShardwiseError
 from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.time.pieces import Pieces, pieces_of, ran_by
 from shardwise.plan.time.step import forecast_time
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.work import Work, work_of
@@ -45,7 +46,7 @@ def answer(case: Case) -> Answer:
     try:
         work = _work(case)
         memory = forecast_memory(work)
-        seconds = forecast_time(work)
+        seconds = forecast_time(work, pieces=_pieces(work, case))
     except ShardwiseError as error:
         raise LeftOutError(f"refused: {str(error).partition(';')[0]}") from None
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
@@ -63,6 +64,10 @@ def answer(case: Case) -> Answer:
         plain_fits=memory.peak_high_bytes <= memory.capacity_bytes,
         tokens_per_second=seconds.tokens_per_second,
     )
+
+
+def _pieces(work: Work, case: Case) -> Pieces | None:
+    return pieces_of(work, ran_by(work)._replace(slices=0.0)) if case.difference.hides_slices else None
 
 
 def _by_kind(*, allocated: float, reserved: float, context: float) -> dict[str, float]:

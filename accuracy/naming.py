@@ -46,6 +46,15 @@ CATALOGUE: dict[str, str] = {
     "gpt-2 1558m": "gpt2-xl",
     "gpt-2 large": "gpt2-large",
     "gpt-2 xl": "gpt2-xl",
+    "qwen3-0.6b": "qwen3-0.6b",
+    "qwen3-0.6b-base": "qwen3-0.6b",
+    "qwen3-4b": "qwen3-4b",
+    "qwen3-4b-instruct-2507": "qwen3-4b",
+    "qwen3-8b": "qwen3-8b",
+    "qwen3-32b": "qwen3-32b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen3-30b-a3b-instruct-2507": "qwen3-30b-a3b",
+    "qwen3-235b-a22b-instruct-2507": "qwen3-235b-a22b",
 }
 
 
@@ -128,6 +137,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
     # Its window is null, so that attention over longer sequences is plain.
     "mistral-7b-v0.2": {**_llama(4096, 14336, 32, 32, 8), "max_position_embeddings": 32768},
     "ibm/powerlm-3b": {**_llama(2304, 9216, 40, 36, 36), "vocab_size": 49152, "tie_word_embeddings": True},
+    # Its config.json on the Hub (PrimeIntellect/INTELLECT-3), a GLM-4.5-Air.
+    "intellect-3": {
+        "model_type": "glm4_moe",
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "moe_intermediate_size": 1408,
+        "num_hidden_layers": 46,
+        "num_attention_heads": 96,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 1,
+        "vocab_size": 151552,
+        "max_position_embeddings": 131072,
+    },
     "bigcode/gpt_bigcode-santacoder": {
         "model_type": "gpt_bigcode",
         "n_embd": 2048,
@@ -155,6 +181,10 @@ GPUS: dict[str, tuple[str, int | None, float | None]] = {
     "H100 SXM HBM2e 96GB (500W)": ("H100-SXM", 95 * 1024**3, 2.4e12),
     "H100 SXM HBM2e 94GB (lower TDP)": ("H100-SXM", 94 * 1024**3, 2.4e12),
     "GB200": ("GB200", None, None),
+    "H200": ("H200", None, None),
+    "B200": ("B200", None, None),
+    "MI355X": ("MI355X", None, None),
+    "RTX-A6000": ("RTX-A6000", None, None),
     "A10G": ("A10G", None, None),
     "A6000": ("RTX-A6000", None, None),
     "A5000 24GB": ("RTX-A5000", None, None),
@@ -186,6 +216,7 @@ RECOMPUTE: tuple[tuple[str, str | None], ...] = (
     ("selective op", "selective"),
     ("selective (per op", "selective"),
     ("selective", None),
+    ("full, checkpoints offloaded", "offloaded"),
     ("full", "full"),
     ("none", "none"),
 )

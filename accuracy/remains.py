@@ -42,6 +42,34 @@ class Remainder:
 
 REMAINDERS: tuple[Remainder, ...] = (
     Remainder(
+        sources=("prime-rl-bench",),
+        kind=TOKENS,
+        known="the far too fast forecasts are of mixtures on B200 (Qwen3-235B-A22B most, whose allocator holds 162 of "
+        "178 GiB), and of the 0.6B model at 8,192 and 16,384 tokens on one H100, whose step takes 1.6 s more than its "
+        "kernels. Mixtures on H100 and H200 are within a fifth",
+        supposed="on Blackwell the grouped products of that build of PyTorch are far from their peak, and four "
+        "adapters at once stand beside each expert; a step of that trainer has a fixed part, for entropies and for "
+        "weights that are sent on",
+        decides="a profile of one of these steps",
+    ),
+    Remainder(
+        sources=("torchtitan-commits-2026",),
+        kind=TOKENS,
+        known="the two rows of Llama-3.1-8B under tp 2 are of trainers that capture the whole model as a graph, one "
+        "sequence a step: 4463 tokens/s and GPU on H100 where the ordinary trainer has 5760 without slices. Eager rows "
+        "of Qwen3-32B are within 15 %",
+        supposed="those graphs do not run gathers and reductions beside computation",
+        decides="a trace, or the same trainers' rates without tensor parallelism",
+    ),
+    Remainder(
+        sources=("scicom-ddp-2025",),
+        kind=TOKENS,
+        known="a model of 0.6B on four H100 at 73,000 tokens/s and GPU, with fused kernels for norms, rotary "
+        "embedding, MLP and loss, and weights in 16 bits. The forecast is of our trainer's blocks, which are not fused",
+        supposed="between the products of so narrow a model lies more than in them",
+        decides="the same run without these kernels",
+    ),
+    Remainder(
         sources=("dgxc-benchmarking-logs",),
         kind=ALLOCATED,
         known="these runs are Megatron's. Their logs print what is held between steps too: 34.5 GB in the row of "

@@ -6,7 +6,7 @@ are worth in bytes stands in `differences`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accuracy.rows import Published
 from shardwise.spec.layout.execution import Attention, LossKind, Precision
@@ -22,7 +22,7 @@ class Stack:
         foreach: AdamW walks over lists of tensors, which takes one more copy of what it updates; fused does not.
         steps: the run takes an optimizer step at all.
         lora_dropout: as the scripts set it.
-        attention: where the row does not say.
+        attention: where the row does not say; `blackwell`: on those GPUs, where that is another.
         recompute: where the row does not say.
         sharding: where the row does not say, on more than one GPU.
         loss: `chunked` where the head and the loss are fused or run in chunks.
@@ -30,6 +30,10 @@ class Stack:
         fsdp1: sharding is FSDP's first form, whose hooks hold more where weights are frozen.
         widens: PEFT's preparation for 4-bit training is called, which leaves in float32 what is not quantised.
         every_second_product: selective recompute keeps every second matrix product only.
+        first_flash: attention is FlashAttention's first generation.
+        fused: norms, rotary embeddings and activations are kernels of their own, as if blocks were compiled.
+        hides_slices: slices of activations travel behind matrix products.
+        length: of rows, where the table does not say: its configurations'.
         refused: why no row of this source is compared.
     """
 
@@ -39,6 +43,7 @@ class Stack:
     steps: bool = True
     lora_dropout: float = 0.0
     attention: Attention = "sdpa"
+    blackwell: Attention | None = None
     recompute: str = ""
     sharding: str = ""
     loss: LossKind = "full"
@@ -46,13 +51,22 @@ class Stack:
     fsdp1: bool = False
     widens: bool = False
     every_second_product: bool = False
+    first_flash: bool = False
+    fused: bool = False
+    hides_slices: bool = False
+    length: int | None = None
     refused: str = ""
 
 
 #: Full training of transformers' trainer on one GPU: autocast over weights that were loaded in 16 bits.
 _HUGGING_FACE = Stack(full="bf16")
 
-_TORCHTITAN = Stack(full="mixed", every_second_product=True)
+#: Its own list of SDPA's kernels begins with FlashAttention, and with cuDNN on Blackwell alone (models/attention.py).
+_TORCHTITAN = Stack(full="mixed", every_second_product=True, attention="flash_attention_2", blackwell="sdpa")
+
+#: Transformer Engine's attention is cuDNN's on Hopper; its collectives overlap products (`tp_comm_overlap` of NeMo's
+#: recipes).
+_MEGATRON = Stack(full="mixed", foreach=False, fused=True, hides_slices=True)
 
 STACKS: dict[str, Stack] = {
     "fms-acceleration": Stack(full="bf16", attention="flash_attention_2", fsdp1=True),
@@ -61,17 +75,18 @@ STACKS: dict[str, Stack] = {
     "fsdp_qlora": Stack(adapters="bf16", lora_dropout=0.1, fsdp1=True),
     "torchtitan-202412": _TORCHTITAN,
     "torchtitan-7a04053a": _TORCHTITAN,
-    "torchtitan-asyncTP-202506": _TORCHTITAN,
+    "torchtitan-asyncTP-202506": replace(_TORCHTITAN, length=8192),
     "torchtitan-docs-perf-2024": _TORCHTITAN,
     # Its configurations (recipes/configs) name LinearCrossEntropyLoss, which works in chunks.
     "torchtune-readme": Stack(full="bf16", adapters="bf16", foreach=False, filled_loss="chunked"),
     "torchtune-docs": Stack(full="bf16", adapters="bf16", foreach=False),
     "litgpt-config-hub": Stack(full="bf16", adapters="bf16", lora_dropout=0.05),
-    "llm-foundry": Stack(full="mixed", attention="flash_attention_2"),
+    # Its tables are older than FlashAttention-2 (their page awaits torch 2.0).
+    "llm-foundry": Stack(full="mixed", first_flash=True),
     # Megatron keeps 16-bit weights on each rank, gradients in float32 or, in the runs with logs, in 16 bits, and shards
     # float32 masters and moments.
-    "dgxc-benchmarking": Stack(full="mixed", foreach=False, attention="flash_attention_2"),
-    "dgxc-benchmarking-logs": Stack(full="mixed", foreach=False, recompute="none", attention="flash_attention_2"),
+    "dgxc-benchmarking": _MEGATRON,
+    "dgxc-benchmarking-logs": replace(_MEGATRON, recompute="none"),
     "fms-fsdp": Stack(full="mixed"),
     # The post names no strategy by size; the repository it describes shards the whole model, from 34B on certainly.
     "pytorch-blog-fsdp-2024-03": Stack(full="mixed", sharding="fsdp"),
@@ -79,10 +94,20 @@ STACKS: dict[str, Stack] = {
     "hf-blog-ram-efficient-fsdp": Stack(full="mixed"),
     "hf-blog-ds-to-fsdp": Stack(full="mixed", recompute="full"),
     "deepspeed-zenflow": Stack(full="mixed"),
+    # FSDP2 and torch.compile of its own blocks; the head is fused with the loss in the RL trainer.
+    "prime-rl-bench": Stack(full="mixed", adapters="mixed", foreach=False),
+    "torchtitan-commits-2026": _TORCHTITAN,
+    "trl-1m-2026": Stack(full="bf16", foreach=False),
+    "nemo-automodel-ac": Stack(full="bf16"),
+    "scicom-ddp-2025": Stack(full="bf16", foreach=False),
     "fsdp_qlora-nb": Stack(refused="memory right after a forward, no peak of a step"),
     "hf-transformers-perf": Stack(refused="BERT is no causal language model"),
     "llm.c": Stack(refused="CUDA code of its own, without PyTorch's allocator"),
 }
+
+
+#: Sources whose experts are stacked and multiplied by one kernel.
+STACKED = ("prime-rl-bench", "torchtitan-commits-2026")
 
 
 def stack_of(row: Published) -> Stack:

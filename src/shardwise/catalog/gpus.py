@@ -90,6 +90,7 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         context_bytes=_CONTEXT_BYTES_OF_HOPPER if name.startswith(("H", "GH", "B", "GB")) else CONTEXT_BYTES,
         usd_per_hour=(price.lowest, price.highest) if price else None,
         typical_usd_per_hour=price.typical if price else None,
+        capability=_capability(row),
     )
     return KnownGpu(
         gpu=gpu,
@@ -100,6 +101,11 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         names=frozenset(_normal(n) for n in (name, driver, *row.get("aliases", ()))),
         source=f"{row['source']}, {row['url']}" if "url" in row else row["source"],
     )
+
+
+def _capability(row: dict[str, Any]) -> tuple[int, int] | None:
+    major, _, minor = row.get("capability", "").partition(".")
+    return (int(major), int(minor)) if major else None
 
 
 def reserved_bytes(memory_bytes: int) -> int:

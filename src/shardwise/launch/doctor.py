@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shardwise.catalog.probe import machine_facts, this_machine
 from shardwise.errors import HardwareError
+from shardwise.launch.cudnn import old_cudnn
 from shardwise.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def _gpu_findings(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             severity="blocks training", what="torch is the build for processors and will not see the GPU", hint=hint
         )
+    if (old := old_cudnn([gpu["name"] for gpu in facts["gpus"]])) is not None:
+        yield Finding(severity="limits", what=old[0], hint=old[1])
 
 
 def supported_ranges() -> dict[str, SpecifierSet]:

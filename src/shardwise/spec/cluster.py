@@ -41,6 +41,7 @@ class Gpu:
         memory_bytes: capacity as the driver reports it.
         reserved_bytes: what of that a job cannot take: the driver's own, and what other processes hold.
         dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`, `float16`.
+        capability: NVIDIA's compute capability, (major, minor); None of other devices.
         memory_bytes_per_second: bandwidth of the device memory.
         host_bytes_per_second: to or from the host's memory, one direction; of PCI Express 4.0 where nothing is said.
         context_bytes: held outside the allocator by the driver and libraries.
@@ -76,6 +77,7 @@ class Gpu:
     unit_seconds: float = 0.0
     step_over_rates: dict[str, float] = field(default_factory=dict[str, float])
     alone_over_rates: float = 1.0
+    capability: tuple[int, int] | None = None
 
     @property
     def usable_bytes(self) -> int:

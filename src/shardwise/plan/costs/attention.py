@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwise.plan.rates import ATTENTION_BACKWARD, MASKED_ATTENTION, Device
 from shardwise.plan.work import FLOAT32_BYTES, Work
 from shardwise.spec.support.attention import MASKED
+from shardwise.spec.support.sdpa import sdpa_kernel
 
 #: Attention written out: the scores go through memory this often in forward (scaled, masked, softmax in float32, cast).
 _EAGER_SCORE_PASSES = 6
@@ -14,7 +15,7 @@ def attention_seconds(work: Work, device: Device) -> tuple[float, float]:
     """Seconds of attention in the mean block, forward and backward."""
     execution = work.execution
     forward, backward = (sum(ways) for ways in zip(*kernel_seconds(work, device), strict=True))
-    if execution.attn_implementation == "eager":
+    if kernel_of(work) in ("eager", "math"):
         scores = work.rows * work.job.data.max_length**2 * work.model.num_attention_heads
         moved = _EAGER_SCORE_PASSES * scores * FLOAT32_BYTES
         walked = device.bytes_moved(moved / execution.layout.tp / execution.layout.cp)
@@ -28,8 +29,25 @@ def kernel_seconds(work: Work, device: Device) -> tuple[tuple[float, float], tup
     execution = work.execution
     ranks = execution.layout.tp * execution.layout.cp
     plain, masked = (2.0 * work.rows * one / ranks for one in multiplications(work))
-    kind = execution.attn_implementation
-    return device.attention(plain, kind=kind), device.attention(masked, kind=MASKED_ATTENTION)
+    length, head = row_length(work), work.model.head_dim
+    ran = device.attention(plain, kind=kernel_of(work), length=length, head=head)
+    kind = "math" if masked and kernel_of(work, masked=True) == "math" else MASKED_ATTENTION
+    return ran, device.attention(masked, kind=kind, length=length, head=head)
+
+
+def kernel_of(work: Work, *, masked: bool = False) -> str:
+    """The kernel that computes causal attention, or attention with a mask: of `sdpa` the one that PyTorch takes."""
+    model, kind, gpu = work.model, work.execution.attn_implementation, work.cluster.gpu
+    if kind != "sdpa" or gpu.kind == "cpu":
+        return kind
+    heads = (model.head_dim, model.value_head_dim or model.head_dim)
+    return sdpa_kernel(gpu, work.types.compute_name, heads=heads, masked=masked)
+
+
+def row_length(work: Work) -> float:
+    """Tokens of the rows that a kernel computes one by one."""
+    row, kind = work.job.data.max_length, work.execution.attn_implementation
+    return row if kind in MASKED or work.document is None else min(row, work.document)
 
 
 def multiplications(work: Work) -> tuple[float, float]:
@@ -37,7 +55,7 @@ def multiplications(work: Work) -> tuple[float, float]:
     with one. Causal attention counts half the scores, a window as many as it is long; `sdpa` with a mask (windows,
     packed documents) and eager attention compute all. Other kernels compute documents one by one."""
     model, row, kind = work.model, work.job.data.max_length, work.execution.attn_implementation
-    length = row if kind in MASKED or work.document is None else min(row, work.document)
+    length = row_length(work)
     seen = min(length, model.sliding_window or length)
     windowed = 0 if seen == length else model.num_layers if model.windowed_layers is None else model.windowed_layers
     share = windowed / model.num_layers

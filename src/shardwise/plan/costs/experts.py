@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwise.plan.rates import group_of
+from shardwise.plan.rates import Device, group_of
 from shardwise.plan.work import Work
+
+#: Passes over memory of the rows that go to experts, in forward and twice that in backward, beyond what a block saves,
+#: as `grouped_mm_experts_forward` of transformers 5.23 has them: gathered (read, written), weighted in float32 (read,
+#: written twice as wide), brought back into the order of tokens (read so), and added up.
+_ROUTED_PASSES = 8.0
+
+
+def routed_seconds(work: Work, device: Device, tokens: float) -> float:
+    """Seconds of a forward in which tokens' rows are brought into the order of experts and back, in the mean block of a
+    mixture on GPUs. Processors were probed with all that a step does."""
+    if not work.model.has_experts or device.gpu.kind == "cpu":
+        return 0.0
+    rows = tokens * _routes(work) * work.model.hidden_size
+    return device.bytes_moved(_ROUTED_PASSES * rows * work.types.compute)
+
+
+def _routes(work: Work) -> float:
+    """Experts that a token goes to, in the mean block."""
+    kinds = work.model.kinds
+    routes = sum(k.num_layers * max((m.run for m in k.matrices if m.reads == "expert_input"), default=0) for k in kinds)
+    return routes / work.model.num_layers
 
 
 def dealing(work: Work, tokens: float) -> float:

@@ -23,6 +23,11 @@ _REMADE_PASSES = 2
 #: one written), and the norm reads the sum.
 _NORM_PASSES = 6
 
+#: Tokens of an expert at which products of stacked experts, one kernel for all, take twice as long as plain ones on an
+#: H100, and the peak that it is of: what such a kernel loses is time. Fitted to the rows of prime-rl-bench on H100 and
+#: H200 with 1024 tokens for each expert, the fewest; those of INTELLECT-3, with four times as many, are the check.
+_GROUPED_HALF, _OF_PEAK, _LEAST_SEEN = 3500, 989.4e12, 1024
+
 
 def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[float, float, float, float]:
     """Of the mean block: forward, gradients of weights, gradients of inputs; and the part of forward that selective
@@ -57,7 +62,7 @@ def _product(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple
     # Tokens spread evenly over experts.
     tokens = max(1.0, tokens * matrix.run / matrix.count)
     # A product takes as long whichever of its dims is which.
-    forward = inputs = product(tokens, rows, columns)
+    forward = inputs = product(tokens, rows, columns) * (_grouped(device, tokens) if matrix.stacked else 1)
     bare = matrix.name in held.bare
     # The whole gradient of a weight that is made anew, and of it those of both halves.
     weights = forward * (float(held.trained(matrix.name)) + float(bare))
@@ -77,6 +82,12 @@ def _product(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple
         weights += 2 * halves
     count = matrix.count
     return count * (forward + written_out), count * weights, count * (inputs + written_out)
+
+
+def _grouped(device: Device, tokens: float) -> float:
+    """Times as long products of stacked experts take as plain ones, with so many tokens for each."""
+    lost = _GROUPED_HALF * device.peak / _OF_PEAK / max(tokens, _LEAST_SEEN)
+    return 1 + lost if device.gpu.kind == "cuda" else 1.0
 
 
 def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:

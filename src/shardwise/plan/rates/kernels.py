@@ -2,8 +2,8 @@
 
 The rates stand here and in `links.py`, and a probe replaces them; passes over memory stand with what
 makes them, in `plan/costs` and `time/pieces.py`. Where they come from: shares of A100 and H100, for
-products and for attention, from the rows of llm-foundry (one source, all model sizes and lengths at
-once); bytes around adapters and of 4-bit weights from those of fms-acceleration. The other sources
+products, from the rows of llm-foundry (one source, all model sizes and lengths at once; `attention.py` has
+attention's); bytes around adapters and of 4-bit weights from those of fms-acceleration. The other sources
 of `docs/accuracy.md` are the check, and no constant was fitted to a single row. Shares of other GPUs
 are those of their generation, lowered where the power limit is low for the peak.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from shardwise.plan.rates.attention import PROBED, attention_share, share_of
 from shardwise.spec.cluster import Gpu
 
 #: Share of the dense peak that large, well-shaped products reach, by how the GPU's name begins. What a data sheet calls
@@ -45,20 +46,6 @@ _CEILINGS = (
 )
 #: A dim of this size halves the efficiency: tiles are filled badly and the pipeline is short.
 _HALF_SIZE = {"cuda": 96, "cpu": 8}
-#: The kind of attention that walks over all scores, for a mask says which count.
-MASKED_ATTENTION = "masked"
-#: Attention's two products, in one kernel with a softmax between, reach less than plain ones: of the peak, by kind and
-#: by how the GPU's name begins. Kernels of the second generation were written for Ampere and leave half of Hopper
-#: unused. Written out, they are batches of small products, and the softmax walks over memory.
-_ATTENTION_SHARES = {
-    "flash_attention_3": (("H20", 0.65), ("H", 0.50), ("GH", 0.50), ("", 0.40)),
-    "eager": (("", 0.35),),
-    # With a mask PyTorch takes its memory-efficient kernel, of xformers; the second generation's is about twice as fast
-    # over the same scores (FlashAttention-2, arXiv 2307.08691, figures 4 to 6: A100).
-    MASKED_ATTENTION: (("H20", 0.21), ("H", 0.14), ("B", 0.14), ("G", 0.14), ("cpu", 0.6), ("", 0.21)),
-    "flex_attention": (("H20", 0.35), ("H", 0.28), ("B", 0.28), ("G", 0.28), ("", 0.35)),
-    "": (("H20", 0.42), ("H", 0.27), ("B", 0.27), ("G", 0.27), ("cpu", 0.6), ("", 0.42)),
-}
 #: Attention's backward has five products for two in forward, at a rate somewhat below.
 ATTENTION_BACKWARD = 3.0
 _BANDWIDTH_SHARE = 0.8
@@ -103,7 +90,7 @@ class Device:
             return self.share * self.gpu.product_flops[self.compute]
         if self.gpu.measured:
             return self.peak / self.slower
-        return self.peak * _share(_CEILINGS, self.gpu.name)
+        return self.peak * share_of(_CEILINGS, self.gpu.name)
 
     @cached_property
     def _bytes_per_second(self) -> float:
@@ -122,17 +109,18 @@ class Device:
         moved = self.element_bytes * (m * k + k * n + m * n) / self._bytes_per_second
         return flops if flops > moved else moved
 
-    def attention(self, flops: float, *, kind: str) -> tuple[float, float]:
-        """Seconds of one kind of attention, forward and backward, by its FLOPs in forward."""
+    def attention(self, flops: float, *, kind: str, length: float, head: int = 128) -> tuple[float, float]:
+        """Seconds of attention by one kernel over rows of a length, with heads of a width, forward and backward, by its
+        FLOPs in forward."""
         if not flops:
             return 0.0, 0.0
-        if self.gpu.attention_seconds and kind in ("sdpa", MASKED_ATTENTION):
+        if self.gpu.attention_seconds and kind in PROBED:
             known = self.gpu.attention_seconds[self.compute]
             forward, backward = (
                 read_between(known[way], flops) * self.slower / self.share for way in ("forward", "backward")
             )
             return forward, backward
-        forward = flops / (self.peak * _share(_ATTENTION_SHARES.get(kind, _ATTENTION_SHARES[""]), self.gpu.name))
+        forward = flops / (self.peak * attention_share(self.gpu, kind, length=length, head=head))
         return forward, ATTENTION_BACKWARD * forward
 
     @property
@@ -154,12 +142,3 @@ def read_between(known: dict[str, float], count: float, *, times: float = 1.0) -
     above = next((at for at in range(1, len(points)) if count <= points[at][0]), len(points) - 1)
     (small, fast), (large, slow) = points[above - 1], points[above]
     return times * latency + max(fast + (slow - fast) * (count - small) / (large - small) - latency, 0.0)
-
-
-def _share(rules: tuple[tuple[str, float], ...], name: str) -> float:
-    """That of the first rule whose beginning the name has; a number is whole, so that an H200 is no H20."""
-    return next(share for start, share in rules if _begins(name, start))
-
-
-def _begins(name: str, start: str) -> bool:
-    return name.startswith(start) and not (start[-1:].isdigit() and name[len(start) :][:1].isdigit())

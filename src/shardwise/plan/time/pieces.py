@@ -9,13 +9,13 @@ from shardwise.plan.costs.attention import attention_seconds, kernel_seconds
 from shardwise.plan.costs.autocast import weight_bytes
 from shardwise.plan.costs.compiled import fused_share
 from shardwise.plan.costs.context import OPERATORS_PER_GATHER, key_seconds
-from shardwise.plan.costs.experts import dealing
+from shardwise.plan.costs.experts import dealing, routed_seconds
 from shardwise.plan.costs.loss import head_and_loss
 from shardwise.plan.costs.piece import BlockTime, RankTime, device_of, launched
 from shardwise.plan.costs.products import seconds_of_products
 from shardwise.plan.costs.recompute import dispatched_operators, seconds_again
 from shardwise.plan.costs.saved_on_host import copied_seconds
-from shardwise.plan.costs.tensor import slice_seconds
+from shardwise.plan.costs.tensor import slice_seconds, whole_gradients
 from shardwise.plan.work import Work
 from shardwise.spec.model.profile import Amount, BlockProfile, ModelProfile
 
@@ -79,7 +79,8 @@ def ran_by(work: Work) -> BlockTime:
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention, attention_back = attention_seconds(work, device)
     moved = device.bytes_moved(tokens * work.of_block.saved_whole) * fused_share(work)
-    between = _FORWARD_PASSES * moved
+    routed = routed_seconds(work, device, tokens)
+    between, whole = _FORWARD_PASSES * moved + routed, whole_gradients(work, tokens, device)
     trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
@@ -87,12 +88,12 @@ def ran_by(work: Work) -> BlockTime:
     operators += OPERATORS_PER_GATHER if layout.cp > 1 else 0
     return BlockTime(
         forward=products + attention + between + cast,
-        backward=summed + inputs + weights + attention_back + _BACKWARD_PASSES * moved,
+        backward=summed + inputs + weights + attention_back + _BACKWARD_PASSES * moved + 2 * routed + whole,
         weights=weights,
         remade=remade,
         between=between,
         attention=attention,
-        slices=slice_seconds(work, tokens) + dealing(work, tokens),
+        slices=slice_seconds(work, tokens, device) + dealing(work, tokens),
         keys=key_seconds(work, tokens),
         operators=operators,
         loss=head_and_loss(work, device),
@@ -126,7 +127,7 @@ def _profiled(work: Work, profile: ModelProfile) -> BlockTime:
         remade=0.0,
         between=0.0,
         attention=0.0,
-        slices=slice_seconds(work, tokens) + dealing(work, tokens),
+        slices=slice_seconds(work, tokens, device) + dealing(work, tokens),
         keys=key_seconds(work, tokens),
         operators=mean(lambda block: block.operators) * layout.tp,
         loss=head_and_loss(work, device),
