@@ -42,6 +42,7 @@ def make() -> Make:
             cluster=parse_hardware(hardware).part(spread.world_size),
             leaves_some=spread.world_size < parse_hardware(hardware).num_gpus,
             seconds=5000.0,
+            steps=job_from_data({"hardware": hardware, **sections}).train.max_steps,
         )
 
     return made

@@ -9,9 +9,14 @@ from typing import Any
 from shardwise.api.plans.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.interop.accelerate import to_accelerate
+from shardwise.interop.axolotl import to_axolotl
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.deepspeed import to_deepspeed
-from shardwise.interop.launchers import to_kubernetes, to_skypilot, to_slurm, to_torchrun
+from shardwise.interop.kubernetes import to_kubernetes
+from shardwise.interop.launchers import to_slurm, to_torchrun
+from shardwise.interop.llama_factory import to_llama_factory
+from shardwise.interop.ms_swift import to_ms_swift
+from shardwise.interop.skypilot import to_skypilot
 from shardwise.interop.torchtitan import to_torchtitan
 from shardwise.interop.trl import to_trl
 from shardwise.spec.plan.file import read_plan
@@ -29,6 +34,9 @@ TARGETS: dict[str, Callable[[Chosen], Exported]] = {
     "deepspeed": to_deepspeed,
     "trl": to_trl,
     "torchtitan": to_torchtitan,
+    "axolotl": to_axolotl,
+    "llama-factory": to_llama_factory,
+    "ms-swift": to_ms_swift,
 }
 
 
