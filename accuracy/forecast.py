@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from accuracy.cases import Case, LeftOutError
-from accuracy.differences import peak_of_stack
 from accuracy.rows import ACTIVE, ALLOCATED, DEVICE, RESERVED, UNSTATED
 from shardwise.errors import ShardwiseError
 from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.memory.stack import peak_of_stack
 from shardwise.plan.time.step import forecast_time
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.work import Work, work_of

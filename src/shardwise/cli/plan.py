@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LISTS = ("models", "gpus")
 TASKS = ("train", "generate")
 SOLVE_HELP = "Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
+FOR_HELP = "Plan for another trainer: accelerate, deepspeed, trl, torchtitan, axolotl or llama-factory."
 DTYPE_HELP = "Of --task generate: the type of weights, keys and values; left out: the model's own."
 
 
@@ -44,6 +45,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="Multiply forecasts by what runs like them measured on this machine.")
     ] = False,
+    target: Annotated[str | None, typer.Option("--for", metavar="TARGET", help=FOR_HELP)] = None,
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     verbose: Annotated[
@@ -78,6 +80,11 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     overrides = [*given, *(sets or [])]
     draws = bool(timeline or html or output)
     _refuse_together(task=task, dtype=dtype, rehearse=rehearse, solve=solve, calibrated=calibrated, draws=draws)
+    if target is not None and (task == "generate" or rehearse or solve or calibrated):
+        raise InputError(
+            "--for plans training in another trainer, without --task generate, --solve, --rehearse and "
+            "--calibrated, which are of this one; leave them out"
+        )
     if task == "generate":
         _generate(overrides, job=job, dtype=dtype, as_json=as_json)
         return
@@ -86,7 +93,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
         made = api.rehearsed_plan(job, overrides=overrides, on_update=show_rehearsing)
     else:
-        made = api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated)
+        made = api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated, target=target)
     if output is not None:
         api.write_plan(made, output)
     if html is not None:

@@ -16,6 +16,7 @@ LIMITS = TrainerLimits(
     precisions=("mixed", "bf16"),
     optimizers=("adamw", "adamw_foreach"),
     offloads=("none", "parameters", "all"),
+    whole_in_bf16=True,
     because={
         "zero1": "FSDP2 shards gradients with the states; DeepSpeed has this layout",
         "tp": "it slices by transformers' plan, which no test has compared",

@@ -16,6 +16,7 @@ class TrainerLimits:
 
     Attributes:
         ways: ways of spreading; so are their products, where `products`.
+        whole_in_bf16: weights that are trained and whole on each GPU are in bfloat16, and sharded ones in float32.
         because: a value that is refused -> why, to stand behind the sentence.
     """
 
@@ -28,6 +29,7 @@ class TrainerLimits:
     recomputes: tuple[str, ...] = ("none", "full")
     products: bool = False
     on_cpu: tuple[str, ...] = ()
+    whole_in_bf16: bool = False
     because: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def refuse(self, chosen: Chosen, own: Callable[[Chosen], Iterable[str]] = lambda _: ()) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.after.exporting import TARGETS
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.targets import TARGETS
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -49,10 +49,10 @@ def make() -> Make:
 
 
 def export(chosen: Chosen, to: str) -> Exported:
-    return TARGETS[to](chosen)
+    return TARGETS[to].write(chosen)
 
 
 def refusal(chosen: Chosen, to: str) -> str:
     with pytest.raises(UnsupportedError) as refused:
-        TARGETS[to](chosen)
+        TARGETS[to].write(chosen)
     return str(refused.value)

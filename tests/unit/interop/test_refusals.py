@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.after.exporting import TARGETS
 from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen
+from shardwise.interop.targets import TARGETS
 from shardwise.spec.plan.forecast import Plan
 from tests.unit.interop.conftest import refusal
 
@@ -124,5 +124,5 @@ def test_a_plan_that_chose_nothing_or_parts_of_several_nodes_is_refused() -> Non
 
 @pytest.mark.parametrize("to", TARGETS)
 def test_every_target_has_a_case_that_works(make, to) -> None:
-    made = TARGETS[to](make())
+    made = TARGETS[to].write(make())
     assert made.files and made.run
