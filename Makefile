@@ -6,7 +6,7 @@
 #   PIP_ARGS     passed to every `pip install`, such as an index that has CPU or CUDA builds of torch
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
 #   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu; of `make accuracy-gpu` the latter two
-#                of `make bench`: --against trainer, --processes 2, --methods lora, --steps 1 --toy (start and end alone)
+#                of `make test-exports`: targets; of `make bench`: --against trainer, --processes 2, --methods lora, --steps 1 --toy (start and end alone)
 #   WORKERS      how many tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   SELECT       the marks of the tests that `make test` runs
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`
@@ -34,7 +34,7 @@ DOCS_READY := $(VENV)/.docs-installed
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pairwise test-nodes test-all check bench gpu gpu-many accuracy accuracy-gpu families docs clean
+.PHONY: help demo test test-pairwise test-nodes test-all test-exports check bench gpu gpu-many accuracy accuracy-gpu families docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -81,6 +81,9 @@ accuracy: $(TRAIN_READY) ## forecasts beside published measurements, into docs/a
 
 accuracy-gpu: $(TRAIN_READY) ## ranks of layouts alone on one GPU, forecast and rehearsed beside measured, into accuracy/grid/alone.csv (10 minutes)
 	$(BIN)/python -m accuracy.grid.alone $(ARGS)
+
+test-exports: $(DEV_READY) ## what `export` writes, read by each tool's own parser, pinned, in a temporary environment (ARGS="skypilot slurm" for some)
+	$(BIN)/python -m tests.exports.run $(ARGS)
 
 docs: $(DOCS_READY) ## build the documentation site into site/, with every link checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from accuracy.cases import Case, LeftOutError
-from accuracy.differences import peak_of_stack
 from accuracy.rows import ACTIVE, ALLOCATED, DEVICE, RESERVED, UNSTATED
+from accuracy.stacks import stack_of
 from shardwise.errors import ShardwiseError
 from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.memory.stack import peak_of_stack
 from shardwise.plan.time.pieces import Pieces, pieces_of, ran_by
 from shardwise.plan.time.step import forecast_time
 from shardwise.plan.work.inventory import take_inventory
@@ -67,7 +68,7 @@ def answer(case: Case) -> Answer:
 
 
 def _pieces(work: Work, case: Case) -> Pieces | None:
-    return pieces_of(work, ran_by(work)._replace(slices=0.0)) if case.difference.hides_slices else None
+    return pieces_of(work, ran_by(work)._replace(slices=0.0)) if stack_of(case.row).hides_slices else None
 
 
 def _by_kind(*, allocated: float, reserved: float, context: float) -> dict[str, float]:

@@ -11,7 +11,10 @@ import typer
 from shardwise.cli.console import Job, Sets
 from shardwise.errors import InputError
 
-TARGETS_HELP = "torchrun, slurm, kubernetes or skypilot; accelerate, deepspeed, trl or torchtitan."
+TARGETS_HELP = (
+    "torchrun, slurm, kubernetes or skypilot; accelerate, deepspeed, trl, torchtitan, axolotl, llama-factory "
+    "or ms-swift."
+)
 
 
 def export(

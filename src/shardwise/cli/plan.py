@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LISTS = ("models", "gpus")
 TASKS = ("train", "generate")
 SOLVE_HELP = "Find the largest max_length, micro_batch_size or lora.r that fits, or the fewest gpus."
+FOR_HELP = "Plan for another trainer: accelerate, deepspeed, trl, torchtitan, axolotl or llama-factory."
 DTYPE_HELP = "Of --task generate: the type of weights, keys and values; left out: the model's own."
 
 
@@ -47,6 +48,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Plan it too with a larger batch, longer rows, one GPU fewer and others.")
     ] = False,
+    target: Annotated[str | None, typer.Option("--for", metavar="TARGET", help=FOR_HELP)] = None,
     as_json: AsJson = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Show who computes and who waits in a step.")] = False,
     verbose: Annotated[
@@ -83,6 +85,11 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     _refuse_together(task=task, dtype=dtype, rehearse=rehearse, solve=solve, calibrated=calibrated, draws=draws)
     if what_if and (solve or rehearse or task == "generate"):
         raise InputError("--what-if plans a job as it is; it has no --solve, --rehearse or --task generate")
+    if target is not None and (what_if or task == "generate" or rehearse or solve or calibrated):
+        raise InputError(
+            "--for plans training in another trainer, without --task generate, --solve, --rehearse, "
+            "--what-if and --calibrated, which are of this one; leave them out"
+        )
     if task == "generate":
         _generate(overrides, job=job, dtype=dtype, as_json=as_json)
         return
@@ -91,7 +98,9 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
         made = api.rehearsed_plan(job, overrides=overrides, on_update=show_rehearsing)
     else:
-        made = api.plan(job, overrides=overrides, solve=solve, calibrated=calibrated, asks_what_if=what_if)
+        made = api.plan(
+            job, overrides=overrides, solve=solve, calibrated=calibrated, asks_what_if=what_if, target=target
+        )
     if output is not None:
         api.write_plan(made, output)
     if html is not None:

@@ -15,7 +15,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.forecast import Plan, TimeForecast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class Exported:
 class Chosen:
     """The chosen candidate of a plan, with its job. `path`: the plan or the job file, as the user named it; `cluster`:
     what the layout spreads over: one node or part of it, or whole nodes; `leaves_some`: whether the job's hardware has
-    more GPUs than the layout takes; `seconds`: how long the run takes, where that is forecast."""
+    more GPUs than the layout takes; `seconds`: how long the run takes, where that is forecast; `steps`: optimizer
+    steps of it, from the job or worked out from rows and epochs; None where the rows are not counted."""
 
     path: str
     job: Job
@@ -46,6 +47,7 @@ class Chosen:
     cluster: Cluster
     leaves_some: bool = False
     seconds: float | None = None
+    steps: int | None = None
 
     @classmethod
     def of(cls, plan: Plan, *, path: str) -> Chosen:
@@ -67,6 +69,7 @@ class Chosen:
             cluster=part,
             leaves_some=size < cluster.num_gpus,
             seconds=best.time.total_seconds,
+            steps=_steps(plan, best.time),
         )
 
     @property
@@ -78,6 +81,11 @@ class Chosen:
     def on_cpu(self) -> bool:
         """Whether processes of a CPU stand in for GPUs."""
         return self.cluster.gpu.kind == "cpu"
+
+    @property
+    def on_amd(self) -> bool:
+        """Whether the GPUs are AMD's."""
+        return self.cluster.gpu.name.startswith("MI")
 
     @property
     def nodes(self) -> int:
@@ -127,6 +135,14 @@ class Chosen:
         return [f"{line}  # node {rank}" for rank, line in enumerate(lines)]
 
 
+def _steps(plan: Plan, time: TimeForecast) -> int | None:
+    """Optimizer steps of the run, as its duration was forecast."""
+    stated = job_from_data(plan.job).train.max_steps
+    if stated is not None or time.total_seconds is None:
+        return stated
+    return round(time.total_seconds / time.step_seconds)
+
+
 def as_yaml(data: dict[str, Any], *, comment: list[str]) -> str:
     """YAML with comment lines on top."""
     import io
@@ -135,9 +151,17 @@ def as_yaml(data: dict[str, Any], *, comment: list[str]) -> str:
 
     yaml: Any = YAML(typ="rt", pure=True)
     yaml.default_flow_style, yaml.width = False, 4096
+    yaml.representer.add_representer(float, _as_float)
     text = io.StringIO()
     yaml.dump(_with_blocks(data), text)
     return "".join(f"# {line}\n" for line in comment) + text.getvalue()
+
+
+def _as_float(representer: Any, value: float) -> Any:
+    """`1.0e-08`: YAML 1.1, which PyYAML reads, takes `1e-08` for text."""
+    text = repr(value)
+    written = text.replace("e", ".0e") if "e" in text and "." not in text else text
+    return representer.represent_scalar("tag:yaml.org,2002:float", written)
 
 
 #: Words that YAML 1.1, which PyYAML reads, takes for true or false.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardwise.errors import Problem, UnsupportedError
 from shardwise.interop.chosen import Chosen
@@ -15,6 +16,7 @@ class TrainerLimits:
 
     Attributes:
         ways: ways of spreading; so are their products, where `products`.
+        whole_in_bf16: weights that are trained and whole on each GPU are in bfloat16, and sharded ones in float32.
         because: a value that is refused -> why, to stand behind the sentence.
     """
 
@@ -28,6 +30,7 @@ class TrainerLimits:
     objectives: tuple[str, ...] = ("sft",)
     products: bool = False
     on_cpu: tuple[str, ...] = ()
+    whole_in_bf16: bool = False
     because: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def refuse(self, chosen: Chosen, own: Callable[[Chosen], Iterable[str]] = lambda _: ()) -> None:
@@ -124,3 +127,62 @@ def memory_notes(chosen: Chosen, *, chunks: bool = False) -> list[str]:
     if chosen.job.method == "lora" and chosen.execution.precision == "mixed":
         said.append("the plan keeps frozen weights in bfloat16, and this trainer in the type that the script loads")
     return said
+
+
+def source_refusals(chosen: Chosen, target: str) -> Iterator[str]:
+    """Why rows cannot be named in a file of the target's."""
+    job, data = chosen.job, chosen.job.data
+    if len(data.path) != 1 or data.path[0].weight != 1:
+        yield f"data.path is exported to {target} where it is one source of weight 1; name one"
+    for is_asked, key, why in (
+        (data.packing, "data.packing", ", which packs otherwise; leave it out"),
+        (job.train.disable_dropout, "train.disable_dropout", ", which has no word for it; leave it out"),
+        (job.adapters is not None and chosen.execution.precision == "bf16", "train.precision: bf16",
+         " for adapters, which PEFT keeps in float32; write mixed"),
+    ):  # fmt: skip
+        if is_asked:
+            yield f"{key} is not exported to {target}{why}"
+
+
+def sft_settings(chosen: Chosen) -> dict[str, Any]:
+    """What trainers on top of transformers' Trainer call as it does."""
+    train, execution = chosen.job.train, chosen.execution
+    length = {"max_steps": chosen.steps} if chosen.steps else {"num_train_epochs": train.num_train_epochs}
+    kind, warmup = train.lr_scheduler_type, train.warmup_steps or train.warmup_ratio
+    return {
+        "output_dir": chosen.job.output_dir,
+        "per_device_train_batch_size": execution.micro_batch_size,
+        "gradient_accumulation_steps": execution.gradient_accumulation_steps,
+        **length,
+        "optim": "adamw_torch" if execution.optimizer == "adamw_foreach" else "adamw_torch_fused",
+        "learning_rate": train.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup" if kind == "constant" and warmup else kind,
+        "warmup_steps": warmup,  # transformers takes numbers below 1 for a share
+        **{key: getattr(train, key) for key in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")},
+        "max_grad_norm": train.max_grad_norm,
+        "seed": train.seed,
+        "logging_steps": train.logging_steps,
+        **({"save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}),
+        "report_to": train.report_to or "none",
+    }
+
+
+#: DeepSpeed's stage of each layout that it shards.
+_STAGES = {"zero1": 1, "zero2": 2, "fsdp": 3}
+
+
+def zero_of(chosen: Chosen) -> dict[str, Any] | None:
+    """DeepSpeed's `zero_optimization`; None where every rank holds everything."""
+    execution = chosen.execution
+    stage = 3 if execution.parameters_on_host else _STAGES.get(chosen.layout.strategy)
+    if stage is None:
+        return None
+    host = {"device": "cpu", "pin_memory": True}
+    zero: dict[str, Any] = {"stage": stage}
+    if execution.optimizer_on_host:
+        zero["offload_optimizer"] = host
+    if execution.parameters_on_host:
+        zero["offload_param"] = host
+    if stage == 3:
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    return zero

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.after.exporting import TARGETS
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.targets import TARGETS
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -42,16 +42,17 @@ def make() -> Make:
             cluster=parse_hardware(hardware).part(spread.world_size),
             leaves_some=spread.world_size < parse_hardware(hardware).num_gpus,
             seconds=5000.0,
+            steps=job_from_data({"hardware": hardware, **sections}).train.max_steps,
         )
 
     return made
 
 
 def export(chosen: Chosen, to: str) -> Exported:
-    return TARGETS[to](chosen)
+    return TARGETS[to].write(chosen)
 
 
 def refusal(chosen: Chosen, to: str) -> str:
     with pytest.raises(UnsupportedError) as refused:
-        TARGETS[to](chosen)
+        TARGETS[to].write(chosen)
     return str(refused.value)

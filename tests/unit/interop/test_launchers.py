@@ -51,8 +51,10 @@ def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, t
     asked = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
     for option in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--signal=B:TERM@120", "--requeue"):
         assert option in asked
-    assert "##SBATCH --time=3:00:00" in text  # half as long again as 5000 s
-    assert "##SBATCH --cpus-per-task=8 --mem=0" in text
+    assert {"--time=3:00:00", "--mem=0"} <= set(asked)  # half as long again as 5000 s; machines that are taken whole
+    assert "##SBATCH --cpus-per-task=8" in text
+    assert 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"' in text
+    assert "--mem" not in export(make(), "slurm").files["train.sbatch"]
     assert "WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 python -m shardwise train plan.json" in text
     assert "gpus" not in export(make(hardware="cpu:2"), "slurm").files["train.sbatch"].replace("2x", "")
 
@@ -105,7 +107,10 @@ def test_the_jobset_keeps_to_its_published_schema(make, case) -> None:
     nodes = 2 if case is TWO_NODES else 1
     assert pods["completions"] == pods["parallelism"] == nodes
     (container,) = pods["template"]["spec"]["containers"]
-    limits = container.get("resources", {}).get("limits")
+    limits = container["resources"].get("limits")
+    assert container["resources"]["requests"] == {"cpu": "16", "memory": "64Gi"} or nodes == 1
+    assert {"HF_HOME", "HF_TOKEN", "SHARDWISE_CACHE"} == {variable["name"] for variable in container["env"]}
+    assert any("for RDMA add the device" in sentence for sentence in written.said) == (nodes == 2)
     assert limits == (None if "cpu:2" in case.values() else {"nvidia.com/gpu": 4 if nodes == 2 else 2})
     if nodes == 2:
         assert "--node-rank $JOB_COMPLETION_INDEX --master-addr first-node-0-0.first " in container["command"][-1]
@@ -135,8 +140,34 @@ def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
     )
     schema = json.loads((SCHEMAS / "skypilot.json").read_text())
     jsonschema.validate(made, schema)
-    assert made["resources"]["accelerators"] == ("H100:4" if case else "L4:2")
+    several = {"infra": "kubernetes", "accelerators": {"H100-SXM": 4, "H100": 4}, "network_tier": "best"}
+    assert made["resources"] == (several if case else {"accelerators": {"L4": 2}})
+    assert ("volumes" in made) == bool(case)
     assert made["num_nodes"] == (2 if case else 1)
     assert ("$SKYPILOT_NODE_RANK" in made["run"]) == bool(case)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**made, "nodes": 2}, schema)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "names"),
+    [("RTX-4090", {"RTX4090"}), ("RTX-A6000", {"A6000", "RTXA6000"}), ("MI300X", {"MI300X"}), ("GH200", {"GH200"})],
+)
+def test_skypilot_is_asked_for_any_of_its_names_of_a_gpu(make, gpu, names) -> None:
+    made = yaml_of(export(make(layout={}, hardware=f"1x {gpu}"), "skypilot").files["task.yaml"])
+    assert made["resources"] == {"accelerators": dict.fromkeys(names, 1)}
+
+
+def test_skypilot_takes_no_pcie_card_of_runpod_for_one_with_nvlink(make) -> None:
+    made = yaml_of(export(make(hardware="2x H100-SXM"), "skypilot").files["task.yaml"])
+    first, *placed = made["resources"]["any_of"]
+    assert first == {"accelerators": {"H100-SXM": 2}}
+    assert {one["infra"] for one in placed} == {"aws", "gcp", "nebius"}
+    (pcie,) = [yaml_of(export(make(hardware="2x H100-PCIe"), "skypilot").files["task.yaml"])["resources"]]
+    assert pcie == {"infra": "runpod", "accelerators": {"H100": 2}}
+
+
+def test_amd_gpus_are_asked_for_by_their_plugins_name(make) -> None:
+    made = yaml_of(export(make(hardware="2x MI300X"), "kubernetes").files["jobset.yaml"])
+    (container,) = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"amd.com/gpu": 2}

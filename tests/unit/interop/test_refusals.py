@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from shardwise.api.after.exporting import TARGETS
 from shardwise.errors import UnsupportedError
 from shardwise.interop.chosen import Chosen
+from shardwise.interop.targets import TARGETS
 from shardwise.spec.plan.forecast import Plan
 from tests.unit.interop.conftest import refusal
 
-TRAINERS = ("accelerate", "deepspeed", "trl", "torchtitan")
+TRAINERS = ("accelerate", "deepspeed", "trl", "torchtitan", "axolotl", "llama-factory", "ms-swift")
 MP, HSDP, SGD = {"pp": 2, "schedule": "sequential"}, {"dp_replicate": 2, "dp_shard": 2}, {"optimizer": "sgd"}
 
 #: Target, layout, and words of the sentence, which names the layouts that are exported.
@@ -67,7 +67,16 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
         for to in ("accelerate", "trl", "torchtitan")
     ),
     ("skypilot", {"hardware": "cpu:2"}, "SkyPilot has no name for cpu that is known here; it has A10, "),
-    ("skypilot", {"hardware": "2x RTX-4090"}, "no name for RTX-4090 that"),
+    ("skypilot", {"hardware": "2x RTX-4080"}, "no name for RTX-4080 that"),
+    (
+        "axolotl",
+        {"layout": {"dp_replicate": 2}},
+        "weights of ddp in bfloat16; plan again with --set train.precision=bf16",
+    ),
+    ("axolotl", {"precision": "bf16"}, "weights of fsdp in float32, which FSDP2 makes of them"),
+    ("llama-factory", {"precision": "bf16"}, "no pure bfloat16 under DeepSpeed"),
+    ("ms-swift", {"precision": "bf16"}, "keeps float32 masters under DeepSpeed"),
+    ("ms-swift", {"layout": {"dp_shard": 2, "tp": 2}}, "layout fsdp x tp is not exported to ms-swift"),
     ("trl", {"job": {"method": "lora"}, "precision": "bf16"}, "for adapters, which PEFT keeps in float32; write mixed"),
     *(
         ("trl", {"job": job}, said)
@@ -115,5 +124,5 @@ def test_a_plan_that_chose_nothing_or_parts_of_several_nodes_is_refused() -> Non
 
 @pytest.mark.parametrize("to", TARGETS)
 def test_every_target_has_a_case_that_works(make, to) -> None:
-    made = TARGETS[to](make())
+    made = TARGETS[to].write(make())
     assert made.files and made.run

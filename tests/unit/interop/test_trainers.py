@@ -19,18 +19,15 @@ from tests.unit.interop.test_refusals import zero
 
 ROOT = Path(__file__).parents[3]
 
-#: The keys of torchtitan's Trainer.Config at b5bcd76c6 (2026-08-21, `torchtitan/config/configs.py` and the components)
-#: that are set; a dataclass with slots refuses others.
+#: The keys of torchtitan 0.3.0 that are set; a dataclass with slots refuses others. `make test-exports` asks it.
 TORCHTITAN = {
     "parallelism": "data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward "
-    "tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_schedule num_pp_microbatches",
-    "training": "num_tokens_per_microbatch_per_dp_rank num_tokens_per_train_step max_context_length steps max_norm "
-    "dtype mixed_precision_param enable_cpu_offload disable_cuda_graphs",
-    "checkpoint": "enable initial_load_in_hf last_save_in_hf",
+    "tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_schedule pipeline_parallel_microbatch_size",
+    "training": "local_batch_size global_batch_size seq_len steps max_norm dtype mixed_precision_param "
+    "enable_cpu_offload disable_cuda_graphs",
+    "checkpoint": "enable initial_load_in_hf last_save_model_only last_save_in_hf export_dtype",
     "compile": "enable",
-    "optimizer": "",
-    "lr_scheduler": "",
-    "activation_checkpoint": "",
+    **dict.fromkeys(("optimizer", "lr_scheduler", "activation_checkpoint", "model_spec", "hf_assets_path"), ""),
 }
 
 
@@ -168,7 +165,7 @@ def test_the_trl_script_has_arguments_that_trl_knows(make) -> None:
         ({"dp_shard": 2}, {"fsdp_reshard_after_forward": "always", "data_parallel_shard_degree": 2}),
         ({"dp_replicate": 2, "dp_shard": 2}, {"data_parallel_replicate_degree": 2, "data_parallel_shard_degree": 2}),
         ({"dp_shard": 2, "tp": 2}, {"tensor_parallel_degree": 2, "data_parallel_shard_degree": 2}),
-        ({"pp": 2}, {"pipeline_parallel_schedule": "1F1B", "pipeline_parallel_degree": 2, "num_pp_microbatches": 1}),
+        ({"pp": 2}, {"pipeline_parallel_schedule": "1F1B", "pipeline_parallel_degree": 2, "local_batch_size": 8}),
     ],
 )
 def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_to) -> None:
@@ -181,5 +178,30 @@ def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_t
             assert key in TORCHTITAN[section].split() or not key, ast.unparse(node)
             found[key or section] = ast.literal_eval(node.value) if _is_literal(node.value) else ast.unparse(node.value)
     assert set_to.items() <= found.items()
-    assert found["num_tokens_per_train_step"] == 8 * 1024
+    assert (found["global_batch_size"], found["seq_len"], found["steps"]) == (8, 1024, 100)
+    assert found["model_spec"] == "model_registry('8B')"
     assert found["optimizer"].startswith("default_adamw(lr=2e-05, betas=(0.9, 0.999)")
+
+
+def test_axolotl_is_told_how_fsdp_shards(make) -> None:
+    chosen = make(layout={"dp_replicate": 2, "dp_shard": 2}, hardware="4x L4", gradient_checkpointing="full")
+    made = yaml_of(export(chosen, "axolotl").files["axolotl.yaml"])
+    assert (made["dp_shard_size"], made["dp_replicate_size"], made["fsdp_version"]) == (2, 2, 2)
+    assert made["fsdp_config"]["activation_checkpointing"] is True and made["gradient_checkpointing"] is False
+    assert (made["max_steps"], made["micro_batch_size"], made["sequence_len"]) == (100, 2, 1024)
+
+
+def test_llama_factory_and_ms_swift_shard_by_deepspeed(make) -> None:
+    lora = {"method": "lora", "lora": {"r": 8, "target_modules": ["q_proj", "v_proj"]}}
+    made = export(make(job=lora, offload="optimizer"), "llama-factory")
+    settings, zero = yaml_of(made.files["llama_factory.yaml"]), json.loads(made.files["deepspeed.json"])
+    assert (settings["finetuning_type"], settings["lora_rank"], settings["lora_target"]) == ("lora", 8, "q_proj,v_proj")
+    assert zero["zero_optimization"] == {**STAGE_3, "offload_optimizer": HOST}
+    assert json.loads(made.files["dataset_info.json"])["rows"]["file_name"] == "rows.jsonl"
+    states = {"dp_shard": 2, "zero_stage": 1, "reshard_after_forward": False}
+    swift = yaml_of(export(make(layout=states), "ms-swift").files["ms_swift.yaml"])
+    assert (swift["deepspeed"], swift["torch_dtype"], swift["max_steps"]) == ("zero1", "bfloat16", 100)
+    alone = yaml_of(export(make(layout={"dp_replicate": 2}), "ms-swift").files["ms_swift.yaml"])
+    assert alone["torch_dtype"] == "float32" and "deepspeed" not in alone
+    lines = export(make(**TWO_NODES | {"layout": {"dp_shard": 8}}), "llama-factory").run
+    assert 'NNODES=2 NODE_RANK=1 MASTER_ADDR="$NODE_0" MASTER_PORT=29500 NPROC_PER_NODE=4 llamafactory-cli' in lines[1]

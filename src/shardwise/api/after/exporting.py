@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise.api.plans.for_target import targets_to_plan_for
 from shardwise.api.plans.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
-from shardwise.interop.accelerate import to_accelerate
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.deepspeed import to_deepspeed
-from shardwise.interop.launchers import to_kubernetes, to_skypilot, to_slurm, to_torchrun
-from shardwise.interop.torchtitan import to_torchtitan
-from shardwise.interop.trl import to_trl
+from shardwise.interop.targets import TARGETS
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Override, is_plan
 from shardwise.spec.run import write_text
-
-#: The first four start Shardwise; the others are for people who stay with their trainer.
-TARGETS: dict[str, Callable[[Chosen], Exported]] = {
-    "torchrun": to_torchrun,
-    "slurm": to_slurm,
-    "kubernetes": to_kubernetes,
-    "skypilot": to_skypilot,
-    "accelerate": to_accelerate,
-    "deepspeed": to_deepspeed,
-    "trl": to_trl,
-    "torchtitan": to_torchtitan,
-}
 
 
 def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()) -> Exported:
     """What a target needs to run a plan.
 
     Args:
-        job: a plan.json, or a job file, which is planned first.
+        job: a plan.json, or a job file, which is planned first, for the target where its memory is known.
         to: a name of `TARGETS`.
         overrides: `key.path=value` as after `--set`; of a job file.
 
@@ -47,7 +32,7 @@ def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()
     if to not in TARGETS:
         raise InputError(f"--to {to}: there is no such target; write one of {', '.join(TARGETS)}")
     if not is_plan(job):
-        chosen = plan(job, overrides=overrides)
+        chosen = plan(job, overrides=overrides, target=to if to in targets_to_plan_for() else None)
     elif overrides:
         raise InputError("--set changes a job, and this is a plan; set it in `shardwise plan`, or export the job file")
     else:
@@ -59,7 +44,7 @@ def export_plan(chosen: Plan, *, to: str, path: str) -> Exported:
     """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as."""
     if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
         raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
-    return TARGETS[to](Chosen.of(chosen, path=path))
+    return TARGETS[to].write(Chosen.of(chosen, path=path))
 
 
 def export_targets() -> tuple[str, ...]:

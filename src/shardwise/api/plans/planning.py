@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from shardwise.api.plans.calibrated import with_runs
 from shardwise.api.plans.counting import KnownData
+from shardwise.api.plans.for_target import plan_for_target
 from shardwise.api.plans.shapes import find_model, profiled
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
@@ -44,6 +46,7 @@ def plan(
     solve: str | None = None,
     calibrated: bool = False,
     asks_what_if: bool = False,
+    target: str | None = None,
 ) -> Plan:
     """Every way of spreading a job over its hardware, ranked for its goal, and why others were rejected.
 
@@ -58,11 +61,16 @@ def plan(
         calibrated: forecasts are multiplied by what runs like them measured here over theirs; otherwise a plan only
             says what these were.
         asks_what_if: the job is planned with some changes too, which stand in `what_if`.
+        target: the trainer to plan for, as `export --to` names it; None for this one.
 
     Raises:
         InputError: the question cannot be answered.
+        UnsupportedError: the target would train something else than the job states.
     """
-    made = _planned(read_request(job, overrides=overrides), solve, asks_what_if=asks_what_if)
+    request = read_request(job, overrides=overrides)
+    if target is not None:
+        return _for_target(request, target)
+    made = _planned(request, solve, asks_what_if=asks_what_if)
     if asks_what_if and made.offers is not None:
         raise HardwareError("--what-if is for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
     if calibrated and made.offers is not None:
@@ -92,6 +100,17 @@ def _planned(request: Request, solve: str | None, *, asks_what_if: bool) -> Plan
     if cluster is None:
         return _on_open_hardware(request)
     return plan_for(request, cluster=cluster, asks_what_if=asks_what_if)
+
+
+def _for_target(request: Request, target: str) -> Plan:
+    def planned(job: Job, cluster: Cluster | None) -> Plan:
+        asked = replace(request, job=job)
+        return _on_open_hardware(asked) if cluster is None else plan_for(asked, cluster=cluster)
+
+    with request.blaming("hardware"):
+        cluster = _hardware(request.job)
+    with request.placing():
+        return plan_for_target(request.job, target, cluster=cluster, planned=planned)
 
 
 #: Types of weights that text is generated with, and that a merged model is written in.

@@ -62,6 +62,8 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
         reason = f"the work is spread over at least 2 {unit}; this is 1"
         if name == "hsdp" and world > 1:
             reason = f"hsdp needs groups of at least 2 {unit} and at least 2 such groups; {world} {unit} make none"
+        elif " x " in name and world > 1:
+            reason = f"the {world} {unit} of {cluster.name} make no {name} that this model can be cut into"
         if name not in named:
             yield Choice(strategy=name, layout=Layout(), cluster=cluster, reason=reason)
 

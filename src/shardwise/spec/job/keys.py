@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
-from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.axes import Layout, as_product
 from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
 from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
 
@@ -178,6 +178,25 @@ def _as_alternatives(value: Any) -> Any:
     return ", ".join(items) if items and all(isinstance(item, str) for item in items) else items
 
 
+def _as_layout(value: Any) -> Any:
+    """A product as plans print it, `fsdp x tp`, is the one of its degrees that the planner chooses; `single` is one
+    process."""
+    if value == "single":
+        return LayoutSpec()
+    return [value] if _kind_of_way(value) == "Product" else value
+
+
+def _kind_of_way(value: Any) -> str:
+    return "Product" if isinstance(value, str) and " x " in value else "Way"
+
+
+#: A strategy in a list: a way, or a product of ways.
+_Way = Annotated[
+    Annotated[Strategy, Tag("Way")] | Annotated[str, AfterValidator(as_product), Tag("Product")],
+    Discriminator(_kind_of_way),
+]
+
+
 def _kind_of_layout(value: Any) -> str:
     return "List" if isinstance(value, list) else "Keys" if isinstance(value, dict | LayoutSpec) else "Name"
 
@@ -190,7 +209,7 @@ class Job(Strict):
         objective: what is learnt: text as it stands (`sft`), or preferences between answers.
         hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates; left out: this
             machine. For `plan` also a list of those, or `any`.
-        layout: `auto`, a strategy name, several of them to choose among, or a product of axes.
+        layout: `auto`, a strategy as plans print it (`fsdp x tp`), several to choose among, or a product of axes.
     """
 
     model: Text
@@ -205,8 +224,9 @@ class Job(Strict):
     layout: Annotated[
         Annotated[Auto | Strategy, Tag("Name")]
         | Annotated[LayoutSpec, Tag("Keys")]
-        | Annotated[list[Strategy], Field(min_length=1), Tag("List")],
+        | Annotated[list[_Way], Field(min_length=1), Tag("List")],
         Discriminator(_kind_of_layout),
+        BeforeValidator(_as_layout),
     ] = "auto"
     output_dir: Text = "runs/first"
 

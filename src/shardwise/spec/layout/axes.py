@@ -35,6 +35,22 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cp": ("cp", {}),
 }
 
+#: The ways of a product in the order in which plans print them; of one line a product has one at most.
+_IN_PRODUCTS = (("ddp", "zero1", "zero2", "fsdp", "hsdp"), ("mp", "pp"), ("tp",), ("cp",))
+
+
+def as_product(text: str) -> str:
+    """A product of strategies, `tp x fsdp`, as plans print it: `fsdp x tp`. Raises ValueError: it is none."""
+    ways = [way.strip() for way in text.split(" x ")]
+    taken = [[way for way in ways if way in kind] for kind in _IN_PRODUCTS]
+    if any(len(some) > 1 for some in taken) or sum(map(len, taken)) < len(ways):
+        kinds = ", ".join(" or ".join(kind) for kind in _IN_PRODUCTS)
+        raise ValueError(
+            f"layout: {text} is no product of strategies, which has at most one of each: {kinds}; degrees of other "
+            "axes are written below layout, such as dp_shard: 4 and ep: 2"
+        )
+    return " x ".join(way for some in taken for way in some)
+
 
 def stages_per_rank(schedule: Schedule) -> int:
     """How many stages each pipeline rank holds under a schedule."""

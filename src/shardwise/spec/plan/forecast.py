@@ -19,6 +19,7 @@ from shardwise.spec.plan.changes import PlannedChange, RunForecast
 from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars
+from shardwise.spec.plan.on_stack import OnStack
 from shardwise.units import format_count, format_seconds
 
 VERSION = 1
@@ -172,6 +173,7 @@ class Plan:
         run: the whole run; None in a plan of an earlier version.
         changes: what would save time, money or the host's memory, each planned.
         what_if: the job as it is and with other changes, where that was asked.
+        on_stack: what the trainer that it was planned for needs; None where that is this one.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
@@ -192,6 +194,7 @@ class Plan:
     run: RunForecast | None = None
     changes: tuple[PlannedChange, ...] = ()
     what_if: tuple[PlannedChange, ...] = ()
+    on_stack: OnStack | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -204,14 +207,22 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the hardware, as sentences (who holds memory of it, what is not known of it), and of
-        the data."""
-        return [*(str(note) for note in self.hardware.get("notes", ())), *self.data_notes]
+        """What is to be said of the hardware, as sentences (who holds memory of it, what is not known of it), of the
+        data, and of the trainer that the figures are of."""
+        of_trainer: list[str] = []
+        if self.on_stack is not None:
+            of_trainer.append(self.on_stack.sentence)
+        elif dict(self.job.get("train") or {}).get("loss") == "full":
+            of_trainer.append(
+                "train.loss: full: the figures are of this trainer; others keep more copies of their logits, which "
+                "--for TARGET counts"
+            )
+        return [*(str(note) for note in self.hardware.get("notes", ())), *self.data_notes, *of_trainer]
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
         parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
-        parts = {**parts, "run": self.run}
+        parts = {**parts, "run": self.run, "on_stack": self.on_stack}
         lists = {"changes": self.changes, "what_if": self.what_if}
         offers = {} if self.offers is None else self.offers.to_json()
         notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}

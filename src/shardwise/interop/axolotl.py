@@ -1,0 +1,114 @@
+"""Axolotl: its one YAML file"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.limits import TrainerLimits, memory_notes, source_refusals
+from shardwise.interop.trl import OPTIMIZERS
+
+LIMITS = TrainerLimits(
+    target="axolotl",
+    ways=("fsdp", "zero2", "hsdp", "ddp", "single"),
+    methods=("full", "lora"),
+    precisions=("mixed", "bf16"),
+    optimizers=("adamw", "adamw_foreach"),
+    offloads=("none", "parameters", "all"),
+    whole_in_bf16=True,
+    because={
+        "zero1": "FSDP2 shards gradients with the states; DeepSpeed has this layout",
+        "tp": "it slices by transformers' plan, which no test has compared",
+        "pp": "it cuts no stages",
+        "mp": "it cuts no stages",
+        "optimizer": "FSDP2 offloads weights and states together",
+        "selective": "FSDP2 there computes whole blocks again",
+        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
+    },
+)
+
+
+def to_axolotl(chosen: Chosen) -> Exported:
+    """axolotl.yaml, and the line that trains it."""
+    LIMITS.refuse(chosen, _refusals)
+    text = as_yaml(config(chosen), comment=[chosen.written])
+    said = [
+        "rows are read as chats (`messages`); for other kinds write the `type` that Axolotl has for them",
+        "written for axolotl 0.19.0, whose schema passes over keys that it does not know",
+        *memory_notes(chosen),
+    ]
+    run = chosen.torchrun_lines("-m axolotl.cli.train axolotl.yaml")
+    return Exported(files={"axolotl.yaml": text}, said=said, run=run)
+
+
+def config(chosen: Chosen) -> dict[str, Any]:
+    """Axolotl's keys. `bf16` loads weights in bfloat16; FSDP2 then trains them in float32."""
+    train, execution, data = chosen.job.train, chosen.execution, chosen.job.data
+    sharded, source = execution.gathers_weights, data.path[0]
+    rows = {"path": source.path, "ds_type": "json"} if source.path.endswith(".jsonl") else {"path": source.path}
+    kind, warmup = train.lr_scheduler_type, {"warmup_steps": train.warmup_steps}
+    if train.warmup_ratio:
+        warmup = {"warmup_ratio": train.warmup_ratio}
+    return {
+        "base_model": chosen.model,
+        "datasets": [{**rows, "split": source.split or "train", "type": "chat_template"}],
+        "output_dir": chosen.job.output_dir,
+        "sequence_len": data.max_length,
+        "sample_packing": False,
+        "train_on_inputs": data.train_on == "all",
+        "micro_batch_size": execution.micro_batch_size,
+        "gradient_accumulation_steps": execution.gradient_accumulation_steps,
+        **({"max_steps": chosen.steps} if chosen.steps else {"num_epochs": train.num_train_epochs}),
+        "optimizer": OPTIMIZERS[execution.optimizer],
+        "learning_rate": train.learning_rate,
+        "lr_scheduler": "constant_with_warmup" if kind == "constant" and any(warmup.values()) else kind,
+        **warmup,
+        **{key: getattr(train, key) for key in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")},
+        "max_grad_norm": train.max_grad_norm,
+        "bf16": True,
+        "attn_implementation": execution.attn_implementation,
+        "gradient_checkpointing": execution.gradient_checkpointing == "full" and not sharded,
+        "torch_compile": execution.compile,
+        "logging_steps": train.logging_steps,
+        "seed": train.seed,
+        **({"save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}),
+        **_adapters(chosen),
+        **(_sharding(chosen) if sharded else {}),
+    }
+
+
+def _adapters(chosen: Chosen) -> dict[str, Any]:
+    lora = chosen.job.adapters
+    if lora is None:
+        return {}
+    linear = lora.target_modules == "all-linear"
+    targets = {"lora_target_linear": True} if linear else {"lora_target_modules": list(lora.target_modules)}
+    words = {"adapter": "lora", "lora_r": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout}
+    return {**words, **targets, "peft_use_dora": lora.use_dora, "peft_use_rslora": lora.use_rslora}
+
+
+def _sharding(chosen: Chosen) -> dict[str, Any]:
+    layout, execution = chosen.layout, chosen.execution
+    degrees = {"dp_shard_size": layout.dp_shard}
+    if layout.dp_replicate > 1:
+        degrees["dp_replicate_size"] = layout.dp_replicate
+    fsdp = {
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": layout.reshard_after_forward,
+        "offload_params": execution.parameters_on_host,
+        "activation_checkpointing": execution.gradient_checkpointing == "full",
+        "state_dict_type": "FULL_STATE_DICT",
+    }
+    return {**degrees, "fsdp_version": 2, "fsdp_config": fsdp}
+
+
+def _refusals(chosen: Chosen) -> Iterator[str]:
+    yield from source_refusals(chosen, "axolotl")
+    whole = not chosen.execution.gathers_weights
+    if chosen.job.adapters is None and (chosen.execution.precision == "bf16") != whole:
+        does, write = ("bfloat16", "bf16") if whole else ("float32, which FSDP2 makes of them", "mixed")
+        yield (
+            f"axolotl trains the weights of {chosen.layout.strategy} in {does}; plan again with --set "
+            f"train.precision={write}"
+        )

@@ -1,0 +1,104 @@
+"""LLaMA-Factory: its YAML file, the table of data that it wants, and DeepSpeed's configuration where it shards"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.limits import TrainerLimits, memory_notes, sft_settings, source_refusals, zero_of
+
+LIMITS = TrainerLimits(
+    target="llama-factory",
+    ways=("fsdp", "zero2", "zero1", "ddp", "single"),
+    methods=("full", "lora"),
+    precisions=("mixed", "bf16"),
+    optimizers=("adamw", "adamw_foreach"),
+    offloads=("none", "optimizer", "all"),
+    because={
+        "hsdp": "DeepSpeed shards there, and has no groups that Trainer can be told of",
+        "tp": "it slices no model",
+        "pp": "it cuts no stages",
+        "mp": "it cuts no stages",
+        "parameters": "DeepSpeed there takes weights and states to the host together",
+        "selective": "it computes whole blocks again",
+        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
+    },
+)
+
+
+def to_llama_factory(chosen: Chosen) -> Exported:
+    """llama_factory.yaml, dataset_info.json, and deepspeed.json where states are sharded."""
+    LIMITS.refuse(chosen, _refusals)
+    source = chosen.job.data.path[0]
+    where = {"hf_hub_url": source.path} if not source.path.endswith((".jsonl", ".json")) else {"file_name": source.path}
+    chat = {"formatting": "sharegpt", "columns": {"messages": "messages"}}
+    tags = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+    table = {"rows": {**where, **chat, "tags": {**tags, "system_tag": "system"}}}
+    files = {
+        "llama_factory.yaml": as_yaml(config(chosen), comment=[chosen.written]),
+        "dataset_info.json": json.dumps(table, indent=2) + "\n",
+    }
+    if zero_of(chosen) is not None:
+        files["deepspeed.json"] = json.dumps(_deepspeed(chosen), indent=2) + "\n"
+    said = [
+        "rows are read as chats (`messages`); LLaMA-Factory's data/README says what dataset_info.json has for others",
+        "the command is run where the files lie; written for llamafactory 0.9.5",
+        *memory_notes(chosen),
+    ]
+    return Exported(files=files, said=said, run=launched(chosen, "llamafactory-cli train llama_factory.yaml"))
+
+
+def launched(chosen: Chosen, command: str) -> list[str]:
+    """The line of each node, for programs that start torchrun from these variables."""
+    several = chosen.nodes > 1
+    group = f"NPROC_PER_NODE={chosen.processes} "
+    nodes = [f'NNODES={chosen.nodes} NODE_RANK={rank} MASTER_ADDR="$NODE_0" MASTER_PORT=29500 ' * several
+             for rank in range(chosen.nodes)]  # fmt: skip
+    return [
+        f"FORCE_TORCHRUN=1 {node}{group}{command}" + f"  # node {rank}" * several for rank, node in enumerate(nodes)
+    ]
+
+
+def config(chosen: Chosen) -> dict[str, Any]:
+    """LLaMA-Factory's keys."""
+    execution, data, lora = chosen.execution, chosen.job.data, chosen.job.adapters
+    adapters: dict[str, Any] = {}
+    if lora is not None:
+        targets = "all" if lora.target_modules == "all-linear" else ",".join(lora.target_modules)
+        adapters = {"lora_rank": lora.r, "lora_alpha": int(lora.lora_alpha), "lora_dropout": lora.lora_dropout}
+        adapters |= {"lora_target": targets, "use_rslora": lora.use_rslora, "use_dora": lora.use_dora}
+    return {
+        "model_name_or_path": chosen.model,
+        "stage": "sft",
+        "do_train": True,
+        "finetuning_type": chosen.job.method,
+        **adapters,
+        "dataset": "rows",
+        "dataset_dir": ".",
+        "cutoff_len": data.max_length,
+        "train_on_prompt": data.train_on == "all",
+        "disable_shuffling": not data.shuffle,
+        **sft_settings(chosen),
+        "bf16": True,
+        "pure_bf16": execution.precision == "bf16",
+        "flash_attn": {"sdpa": "sdpa", "eager": "disabled"}.get(execution.attn_implementation, "fa2"),
+        "disable_gradient_checkpointing": execution.gradient_checkpointing != "full",
+        **({"deepspeed": "deepspeed.json"} if zero_of(chosen) is not None else {}),
+    }
+
+
+def _deepspeed(chosen: Chosen) -> dict[str, Any]:
+    return {
+        **dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping"), "auto"),
+        "gradient_accumulation_steps": "auto",
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": zero_of(chosen),
+    }
+
+
+def _refusals(chosen: Chosen) -> Iterator[str]:
+    yield from source_refusals(chosen, "llama-factory")
+    if chosen.execution.precision == "bf16" and zero_of(chosen) is not None:
+        yield "llama-factory has no pure bfloat16 under DeepSpeed; plan again with --set train.precision=mixed"

@@ -1,0 +1,79 @@
+"""ms-swift: its YAML file, which names one of its own DeepSpeed configurations where it shards"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.limits import TrainerLimits, memory_notes, sft_settings, source_refusals, zero_of
+from shardwise.interop.llama_factory import launched
+
+LIMITS = TrainerLimits(
+    target="ms-swift",
+    ways=("fsdp", "zero2", "zero1", "ddp", "single"),
+    methods=("full", "lora"),
+    precisions=("mixed", "bf16"),
+    optimizers=("adamw", "adamw_foreach"),
+    offloads=("none", "optimizer", "all"),
+    because={
+        "hsdp": "its DeepSpeed configurations have no such groups",
+        "tp": "its Megatron half slices, from a configuration of its own",
+        "pp": "its Megatron half cuts stages, from a configuration of its own",
+        "mp": "it cuts no stages",
+        "parameters": "DeepSpeed there takes weights and states to the host together",
+        "selective": "it computes whole blocks again",
+        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
+    },
+)
+
+
+def to_ms_swift(chosen: Chosen) -> Exported:
+    """ms_swift.yaml, and the line that trains it."""
+    LIMITS.refuse(chosen, _refusals)
+    text = as_yaml(config(chosen), comment=[chosen.written])
+    said = ["ms-swift reads models and rows of its own hub unless use_hf is true, which it is here"]
+    said += ["written for ms-swift 4.6.0, with DeepSpeed installed beside it where weights are sharded"]
+    run = [line.removeprefix("FORCE_TORCHRUN=1 ") for line in launched(chosen, "swift sft ms_swift.yaml")]
+    return Exported(files={"ms_swift.yaml": text}, said=[*said, *memory_notes(chosen)], run=run)
+
+
+def config(chosen: Chosen) -> dict[str, Any]:
+    """ms-swift's keys. `torch_dtype` is that of trained weights; of frozen ones bfloat16."""
+    execution, data, lora = chosen.execution, chosen.job.data, chosen.job.adapters
+    adapters: dict[str, Any] = {}
+    if lora is not None:
+        targets = ["all-linear"] if lora.target_modules == "all-linear" else list(lora.target_modules)
+        adapters = {"lora_rank": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout}
+        adapters |= {"target_modules": targets, "use_rslora": lora.use_rslora, "use_dora": lora.use_dora}
+    zero = zero_of(chosen)
+    in_float32 = execution.precision == "mixed" and lora is None and zero is None
+    sharding = (
+        {} if zero is None else {"deepspeed": f"zero{zero['stage']}" + "_offload" * ("offload_optimizer" in zero)}
+    )
+    return {
+        "model": chosen.model,
+        "use_hf": True,
+        "tuner_type": chosen.job.method,
+        **adapters,
+        "dataset": [data.path[0].path],
+        "max_length": data.max_length,
+        "truncation_strategy": "right" if data.over_long == "truncate" else "delete",
+        "loss_scale": "all" if data.train_on == "all" else "default",
+        "dataset_shuffle": data.shuffle,
+        "train_dataloader_shuffle": data.shuffle,
+        **sft_settings(chosen),
+        "torch_dtype": "float32" if in_float32 else "bfloat16",
+        "bf16": True,
+        "attn_impl": execution.attn_implementation,
+        "gradient_checkpointing": execution.gradient_checkpointing == "full",
+        **sharding,
+    }
+
+
+def _refusals(chosen: Chosen) -> Iterator[str]:
+    yield from source_refusals(chosen, "ms-swift")
+    if chosen.execution.precision == "bf16" and zero_of(chosen) is not None:
+        yield "ms-swift keeps float32 masters under DeepSpeed; plan again with --set train.precision=mixed"
+    if chosen.layout.strategy == "zero1" and chosen.execution.offload != "none":
+        yield "ms-swift offloads under zero2 and fsdp; plan again with --set layout=zero2"

@@ -1,0 +1,84 @@
+"""A job that leaves open only what a target can say, so that the search chooses nothing that its export refuses"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from shardwise.errors import UnsupportedError
+from shardwise.interop.limits import TrainerLimits
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.job.keys import Job
+
+#: Ways of which a product has one at most, in the order in which plans print them.
+_KINDS = (("ddp", "zero2", "zero1", "fsdp", "hsdp"), ("pp",), ("tp",), ("cp",))
+#: Ways in which a rank holds part of the weights, which is what offload takes to the host.
+_SHARDED = ("fsdp", "hsdp")
+
+
+def narrowed(job: Job, limits: TrainerLimits, *, cluster: Cluster | None, whole_logits: bool) -> Iterator[Job]:
+    """Jobs to plan in turn until one fits: by what is offloaded, the least first. `cluster`: None where the hardware is
+    open; `whole_logits`: the target makes all logits at once. Raises UnsupportedError: the job names layouts of which
+    the target has none."""
+    on_cpu = cluster is not None and cluster.gpu.kind == "cpu"
+    ways = [way for way in _strategies(limits) if not on_cpu or way in limits.on_cpu]
+    if limits.whole_in_bf16 and job.method == "full" and (cluster is None or cluster.num_gpus > 1):
+        ways = [way for way in ways if (way == "ddp") == (job.train.precision == "bf16")]
+    stated = job.layout if isinstance(job.layout, list) else ways
+    ways = [way for way in ways if way in stated]
+    if not ways and job.stated_layout is None and (cluster is None or cluster.num_gpus > 1):
+        if on_cpu:
+            raise UnsupportedError(f"hardware: {limits.target} spreads over GPUs only; name GPUs, or cpu:1")
+        raise UnsupportedError(f"layout: {limits.target} has none of {', '.join(stated)}; it has {_said(limits)}")
+    for offload, recompute in product(_offloads(job, limits, on_cpu=on_cpu), _recomputes(job, limits, on_cpu=on_cpu)):
+        train: dict[str, Any] = {"offload": offload, **recompute}
+        if job.train.loss == "auto" and whole_logits:
+            train["loss"] = "full"
+        if job.train.precision == "auto":
+            train["precision"] = _precision(job, limits, cluster=cluster)
+        open_ways = [way for way in ways if offload in ("none", "optimizer", "auto") or way in _SHARDED]
+        layout: dict[str, Any] = {} if job.stated_layout is not None or not open_ways else {"layout": open_ways}
+        yield changed_job(job, train=train, **layout)
+
+
+def changed_job(job: Job, *, train: dict[str, Any], **keys: Any) -> Job:
+    """A job with other values of some keys."""
+    data = job.model_dump(mode="json", exclude_unset=True)
+    return job_from_data({**data, **keys, "train": {**data.get("train", {}), **train}})
+
+
+def _strategies(limits: TrainerLimits) -> list[str]:
+    """Every strategy that the target's files can say."""
+    if not limits.products:
+        return [way for way in limits.ways if way != "single"]
+    kinds: list[Sequence[str]] = [["", *(way for way in kind if way in limits.ways)] for kind in _KINDS]
+    return [" x ".join(filter(None, ways)) for ways in product(*kinds) if any(ways)]
+
+
+def _said(limits: TrainerLimits) -> str:
+    return ", ".join(limits.ways) + (" and their products" if limits.products else "")
+
+
+def _offloads(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> Sequence[str]:
+    if job.train.offload != "auto":
+        return [job.train.offload]
+    return ["none"] if on_cpu else limits.offloads
+
+
+def _recomputes(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> list[dict[str, Any]]:
+    """What is said of recompute and of compiling: without compiling, `auto` looks at all blocks or none."""
+    if job.train.gradient_checkpointing != "auto" or "selective" in limits.recomputes:
+        return [{}]
+    if job.train.compile is True or on_cpu:
+        return [{"gradient_checkpointing": kind} for kind in ("none", "full")]
+    return [{"compile": False}]
+
+
+def _precision(job: Job, limits: TrainerLimits, *, cluster: Cluster | None) -> str:
+    alone = cluster is not None and cluster.num_gpus == 1
+    if limits.whole_in_bf16 and job.method == "full" and alone:
+        return "bf16"
+    on_cpu = cluster is not None and cluster.gpu.kind == "cpu"
+    return "mixed" if on_cpu and "fp32" not in limits.precisions else "auto"

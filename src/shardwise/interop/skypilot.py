@@ -1,0 +1,94 @@
+"""SkyPilot: a task on rented machines, by the names that its catalogues have for GPUs"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.errors import UnsupportedError
+from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.kubernetes import ON_VOLUME, VOLUME
+from shardwise.interop.launchers import launcher_notes
+
+#: Clouds where `H100` and `A100-80GB` are of the kind with NVLink. RunPod's are PCIe cards (`GPU_NAME_MAP` in
+#: sky/provision/runpod/utils.py of SkyPilot 0.14.1), and on Azure and Lambda both kinds have the one name.
+_WITH_NVLINK = ("aws", "gcp", "nebius")
+
+#: The catalogue's name of a GPU -> SkyPilot's, any of which is taken: clouds differ. `CLOUD/NAME`: on that cloud alone.
+#: From sky/catalog, sky/utils/gpu_names.py and sky/provision/runpod/utils.py of SkyPilot 0.14.1.
+ACCELERATORS: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("T4", "L4", "L40", "L40S", "A10", "A10G", "A30", "A40", "H100-NVL")},
+    **{name: (name,) for name in ("B200", "B300", "GB200", "GB300", "GH200", "MI300X")},
+    "A100-40GB": ("A100",),
+    "A100-PCIe-40GB": ("A100",),
+    "A100-80GB": ("A100-80GB-SXM", *(f"{cloud}/A100-80GB" for cloud in _WITH_NVLINK)),
+    "A100-PCIe-80GB": ("runpod/A100-80GB",),
+    "H100-SXM": ("H100-SXM", *(f"{cloud}/H100" for cloud in _WITH_NVLINK)),
+    "H100-PCIe": ("runpod/H100",),
+    "H200": ("H200", "H200-SXM"),
+    "V100-16GB": ("V100", "V100-16GB-SXM2"),
+    "V100-PCIe-16GB": ("V100-16GB-PCIe",),
+    "V100-32GB": ("V100-32GB", "V100-32GB-SXM2"),
+    "RTX-3090": ("RTX3090",),
+    "RTX-4090": ("RTX4090",),
+    "RTX-5090": ("RTX5090",),
+    **{f"RTX-{name}-Ada": (f"RTX{name}-Ada",) for name in ("4000", "5000", "6000")},
+    **{f"RTX-{name}": (name, f"RTX{name}") for name in ("A6000", "A5000", "A4000")},
+    "RTX-A4500": ("RTXA4500",),
+    "RTX-PRO-6000-Blackwell": ("RTXPRO6000-WK",),
+    "RTX-PRO-6000-Blackwell-Server": ("RTXPRO6000",),
+    "RTX-PRO-6000-Blackwell-Max-Q": ("RTXPRO6000-MaxQ",),
+    "RTX-PRO-4500-Blackwell": ("RTXPRO4500",),
+}
+
+
+def to_skypilot(chosen: Chosen) -> Exported:
+    """task.yaml, for as many virtual machines as there are nodes."""
+    gpu = chosen.cluster.gpu.name
+    if chosen.on_cpu or gpu not in ACCELERATORS:
+        known = ", ".join(sorted(set(ACCELERATORS)))
+        raise UnsupportedError(f"{chosen.path}: SkyPilot has no name for {gpu} that is known here; it has {known}")
+    first = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
+    line = chosen.torchrun(f"-m shardwise {chosen.train}", rank="$SKYPILOT_NODE_RANK", address=first)
+    data = {
+        "name": chosen.name,
+        "num_nodes": chosen.nodes,
+        "resources": _resources(chosen, ACCELERATORS[gpu]),
+        "workdir": ".",
+        **({"volumes": {VOLUME: "shared"}, "envs": ON_VOLUME} if chosen.nodes > 1 else {}),
+        "setup": "pip install './shardwise[train]'\n",
+        "run": f"{line}\n",
+    }
+    text = as_yaml(data, comment=[chosen.written])
+    run = [f"sky launch -c {chosen.name} task.yaml"]
+    return Exported(files={"task.yaml": text}, said=_said(chosen), run=run)
+
+
+def _resources(chosen: Chosen, names: tuple[str, ...]) -> dict[str, Any]:
+    """Machines that have the GPUs: several on Kubernetes, one anywhere."""
+    count = chosen.processes
+    if chosen.nodes > 1:
+        plain = dict.fromkeys(name.partition("/")[2] or name for name in names)
+        return {"infra": "kubernetes", "accelerators": dict.fromkeys(plain, count), "network_tier": "best"}
+    anywhere = [name for name in names if "/" not in name]
+    placed = [name.split("/") for name in names if "/" in name]
+    if not placed:
+        return {"accelerators": dict.fromkeys(anywhere, count)}
+    one_of = [{"accelerators": {name: count}} for name in anywhere]
+    one_of += [{"infra": cloud, "accelerators": {name: count}} for cloud, name in placed]
+    return one_of[0] if len(one_of) == 1 else {"any_of": one_of}
+
+
+def _said(chosen: Chosen) -> list[str]:
+    said = [
+        "SkyPilot copies this folder to the machines: the job, the model and the rows are named relative to it",
+        "setup installs Shardwise from a copy of its repository, which lies in the folder `shardwise` here",
+    ]
+    if chosen.nodes > 1:
+        said.append(
+            "SkyPilot has volumes that several machines write on Kubernetes alone, hence `infra`: `shared` is one "
+            f"(`sky volumes apply`), and output_dir lies under {VOLUME}; on a cloud take `infra` and `volumes` out, "
+            f"and mount a file system of yours at {VOLUME} in setup"
+        )
+    if chosen.on_amd:
+        said.append("setup installs PyTorch for CUDA; for ROCm name PyTorch's index of it first")
+    return [*said, *launcher_notes(chosen, shared=False)]

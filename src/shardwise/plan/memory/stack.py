@@ -1,0 +1,119 @@
+"""Where another stack's memory differs from our trainer's, in bytes: terms that its public code explains.
+
+Each term is a whole number of tensors of known size; none is a factor fitted to a figure. How each was found, and on
+which source, is said beside it; the other sources are then the check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.plan.costs.loss import in_loss
+from shardwise.plan.memory.forecast import holdings_of, moments
+from shardwise.plan.work.activations import made_again
+from shardwise.plan.work.in_flight import Flight, Scene
+from shardwise.plan.work.persistent import Holding
+from shardwise.plan.work.tensors import FLOAT32_BYTES, DtypeBytes
+from shardwise.plan.work.work import Work
+
+Alive = dict[str, float]
+
+_LOSS_INSTANTS = ("end of forward", "backward of the loss")
+#: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to backward: twice in
+#: 16 bits (three float32 copies in backward) and twice in float32.
+WHOLE_LOGIT_BYTES = 12
+#: Published peaks are those of training steps: nothing was evaluated or saved between them.
+_NOT_MEASURED = ("evaluation", "saving")
+_UNCHANGED = ("loading", "sum of gradients over replicas")
+#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the first block is at work.
+_BLOCKS_WITHOUT_KEPT_GRADIENT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What a row's stack does that our trainer does not.
+
+    Attributes:
+        optimizer_copies: AdamW over lists of tensors takes the square roots of all second moments at once: one copy
+            of what a rank trains. Code: `torch.optim.adamw`, foreach.
+        logit_bytes: bytes per logit alive together in a loss of whole logits; a cross entropy that writes the gradient
+            over its input leaves two float32 copies. Gradients of the head come after it, and not with it as ours.
+        stream_copies: copies more of every block's input, in the compute type. PEFT's preparation for 4-bit training
+            turns norms into float32, and with them the residual stream, which is one.
+        keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all of them, which keeps
+            inputs and gradients to the end of backward. Found as the slope over tokens of fms-acceleration's LoRA rows.
+        widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training leaves it.
+        every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block,
+            whatever its size.
+        master_bytes: of each weight that a rank trains, in float32 beside the weights.
+    """
+
+    optimizer_copies: int = 0
+    logit_bytes: int = WHOLE_LOGIT_BYTES
+    stream_copies: int = 0
+    keeps_gradients: bool = False
+    widens: bool = False
+    every_second_product: bool = False
+    master_bytes: int = 0
+
+
+def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
+    """What float32 takes more of the weights of a rank that are frozen and not quantised."""
+    units = [*holding.part.inventory.blocks, (1, holding.part.inventory.root)]
+    frozen = [(count, t) for count, unit in units for t in unit.tensors if not (t.trained or t.quantised)]
+    kept = sum(count * tensor.kept(degree=len(holding.shards), index=0) for count, tensor in frozen)
+    return kept * (FLOAT32_BYTES - types.frozen)
+
+
+def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
+    """The largest instant as the row's stack has it: its name, and what the allocator has given out then."""
+    named = [
+        (name, sum(changed(name, alive, work, holding, difference).values()))
+        for holding in holdings_of(work)
+        for name, alive in moments(work, holding)
+        if name not in _NOT_MEASURED
+    ]
+    return max(named, key=lambda found: found[1])
+
+
+def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: Difference) -> Alive:
+    """What is alive at an instant, with the stack's differences."""
+    changed = dict(alive)
+    if difference.master_bytes:
+        # AdamW's two moments have 8 bytes of each weight that the rank steps.
+        _add(changed, "optimizer", holding.optimizer * difference.master_bytes / 8)
+    if difference.widens:
+        _add(changed, "weights", bytes_of_widening(holding, work.types))
+        if name == "end of forward" and work.setting.casts:
+            # The head is cast as it is used.
+            _add(changed, "temporary", holding.part.head_elements * work.types.compute)
+    if name == "optimizer step":
+        # A copy is as large as one of AdamW's two moments.
+        _add(changed, "temporary", difference.optimizer_copies * holding.optimizer / 2)
+        return changed
+    if name in _LOSS_INSTANTS and work.execution.loss == "full":
+        changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
+        made = holding.part.trained_head * work.types.compute
+        ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
+        _add(changed, "gradients", -ours)
+    if name in _UNCHANGED:
+        return changed
+    stream = work.tokens * work.model.hidden_size * work.types.compute
+    _add(changed, "activations", difference.stream_copies * stream * len(holding.part.span))
+    if difference.keeps_gradients and name.startswith("backward of layer"):
+        _add(changed, "activations", max(0, len(holding.part.span) - _BLOCKS_WITHOUT_KEPT_GRADIENT) * stream)
+    if difference.every_second_product:
+        # Theirs keeps the first, third, ... product, ours those that `made_again` leaves.
+        more = sum(
+            m.run * m.rows * ((index % 2 == 0) - (not made_again(m))) for index, m in enumerate(work.block.matrices)
+        )
+        _add(changed, "activations", more * work.types.compute * work.tokens * len(holding.part.span))
+    if work.execution.compile and work.execution.gradient_checkpointing == "none":
+        # Theirs saves what products read too; ours has that of the block at work.
+        blocks = len(holding.part.span) - name.startswith("backward of layer")
+        _add(changed, "activations", blocks * work.tokens * (work.of_block.saved_whole - work.of_block.saved))
+    return changed
+
+
+def _add(alive: Alive, part: str, count: float) -> None:
+    alive[part] = alive.get(part, 0) + count

@@ -1,0 +1,68 @@
+"""What another trainer needs for the execution that a plan chose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwise.catalog.stacks import Stack
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.memory.stack import Difference, peak_of_stack
+from shardwise.plan.work import take_inventory, work_of
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data
+from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.on_stack import OnStack
+
+#: Fields of a difference -> what they are called in a sentence.
+_NAMES = {
+    "logit_bytes": "logits made all at once",
+    "optimizer_copies": "AdamW's copy of the second moments",
+    "master_bytes": "float32 copies of the weights",
+    "every_second_product": "every second product that recompute keeps",
+}
+
+
+def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
+    """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was written by hand or by
+    another version."""
+    if plan.best is None:
+        return None
+    job, execution = job_from_data(plan.job), plan.best.execution
+    model = ModelShape.from_json(plan.model)
+    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
+    theirs = replace(execution, loss="full" if stack.logit_bytes else "chunked")
+    # No other stack joins the products of adapters.
+    inventory = replace(take_inventory(job, model), joined=frozenset())
+    work = work_of(job, model=model, cluster=cluster, execution=theirs, inventory=inventory)
+    memory = forecast_memory(work)
+    context = max(memory.ranks, key=lambda rank: rank.peak_bytes).parts["context"]
+    full = _difference(stack, selective=execution.gradient_checkpointing == "selective")
+    instant, allocated = peak_of_stack(work, full)
+    terms = {
+        name: round(allocated - peak_of_stack(work, replace(full, **{field: 0}))[1])
+        for field, name in _NAMES.items()
+        if getattr(full, field)
+    }
+    beyond = allocated + context - memory.peak_bytes
+    return OnStack(
+        target=stack.name,
+        version=stack.version,
+        peak_bytes=round(allocated + context),
+        peak_high_bytes=round(memory.peak_high_bytes + beyond),
+        capacity_bytes=memory.capacity_bytes,
+        peak_instant=instant,
+        terms={name: count for name, count in terms.items() if count > 0},
+        setting=stack.setting,
+        checked=stack.checked,
+        source=stack.source,
+    )
+
+
+def _difference(stack: Stack, *, selective: bool) -> Difference:
+    return Difference(
+        optimizer_copies=stack.optimizer_copies,
+        logit_bytes=stack.logit_bytes,
+        master_bytes=stack.master_bytes,
+        every_second_product=stack.every_second_product and selective,
+    )

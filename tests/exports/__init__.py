@@ -1,0 +1,1 @@
+"""What `export` writes, put to the released tools themselves: `make test-exports`."""

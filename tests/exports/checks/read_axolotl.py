@@ -1,0 +1,24 @@
+"""Configurations as axolotl's schema reads them; keys that it does not know it would pass over: they are looked for."""
+
+import sys
+from pathlib import Path
+
+import yaml
+from axolotl.utils.schemas.config import AxolotlInputConfig
+from axolotl.utils.schemas.datasets import SFTDataset
+from axolotl.utils.schemas.fsdp import FSDPConfig
+
+for folder in map(Path, sys.argv[1:]):
+    made = yaml.safe_load((folder / "axolotl.yaml").read_text())
+    unknown = {
+        *(made.keys() - AxolotlInputConfig.model_fields.keys()),
+        *(made["datasets"][0].keys() - SFTDataset.model_fields.keys()),
+        *(made.get("fsdp_config", {}).keys() - FSDPConfig.model_fields.keys()),
+    }
+    assert not unknown, unknown
+    read = AxolotlInputConfig(**made)
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    assert read.max_steps == (job["train"]["max_steps"] or 2 * 64 // 16)
+    sharded = job.get("layout") == "fsdp"
+    assert (read.fsdp_config is not None) == sharded and read.bf16 is True
+    print(f"{folder.name}: {read.micro_batch_size} rows, {read.max_steps} steps, dp_shard_size {read.dp_shard_size}")

@@ -1,0 +1,69 @@
+"""`plan --for`: the search asks only for what the target can say, and what that needs stands beside what this needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise import api
+from shardwise.api.plans.for_target import targets_to_plan_for
+from shardwise.errors import InputError, UnsupportedError
+from shardwise.interop.targets import TARGETS
+from shardwise.spec.plan.file import plan_from_json
+
+JOB = ("model=qwen3-0.6b", "data.max_length=2048", "train.max_steps=10", "data.path=rows.jsonl")
+HARDWARE = (("1x H100-SXM", 24), ("8x L4", 24), ("2 x 8x A100-80GB", 16))
+
+
+@pytest.mark.parametrize(("hardware", "batch"), HARDWARE)
+@pytest.mark.parametrize("target", targets_to_plan_for())
+def test_what_is_planned_for_a_target_is_exported_to_it(target, hardware, batch) -> None:
+    made = api.plan(overrides=[*JOB, f"hardware={hardware}", f"train.global_batch_size={batch}"], target=target)
+    assert made.best is not None
+    assert api.export_plan(made, to=target, path="plan.json").files
+    assert made.on_stack is not None and made.on_stack.fits
+    assert made.on_stack.capacity_bytes == made.best.memory.capacity_bytes
+
+
+def test_a_layout_that_fits_this_trainer_alone_is_not_chosen_for_another() -> None:
+    """A batch whose whole logits take more than the GPU has is taken in smaller parts."""
+    asked = [*JOB, "hardware=1x RTX-4090", "train.micro_batch_size=8", "train.gradient_checkpointing=full"]
+    assert api.plan(overrides=asked).best is not None
+    assert api.plan(overrides=asked, target="llama-factory").best is None
+    smaller = api.plan(overrides=[*asked, "train.micro_batch_size=auto"], target="llama-factory")
+    assert smaller.best is not None and smaller.best.execution.micro_batch_size < 8
+
+
+def test_what_takes_the_memory_is_named_with_the_setting_that_saves_it() -> None:
+    made = api.plan(overrides=[*JOB, "hardware=2x H100-SXM"], target="accelerate")
+    assert made.on_stack is not None and made.best is not None
+    assert made.on_stack.peak_bytes > made.best.memory.peak_bytes
+    assert made.notes[-1] == made.on_stack.sentence
+    assert "logits made all at once take" in made.on_stack.sentence and "Liger" in made.on_stack.sentence
+    again = plan_from_json(made.to_json())
+    assert again.on_stack == made.on_stack
+
+
+def test_whole_logits_are_said_to_be_of_this_trainer() -> None:
+    made = api.plan(overrides=[*JOB, "hardware=2x H100-SXM", "train.loss=full"])
+    assert "the figures are of this trainer; others keep more copies of their logits" in made.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("stated", "target", "said"),
+    [
+        ("layout=tp", "trl", "layout tp is not exported to trl: its Trainer slices no model by itself"),
+        ("layout=[tp, fsdp x tp]", "trl", "layout: trl has none of tp, fsdp x tp; it has fsdp, zero2, ddp, single"),
+        ("hardware=cpu:2", "axolotl", "hardware: axolotl spreads over GPUs only; name GPUs, or cpu:1"),
+    ],
+)
+def test_what_a_target_cannot_say_is_refused_before_it_is_planned(stated, target, said) -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        api.plan(overrides=[*JOB, "hardware=4x L4", stated], target=target)
+    assert said in str(refused.value)
+
+
+def test_trainers_whose_memory_is_not_known_are_not_planned_for() -> None:
+    with pytest.raises(InputError) as refused:
+        api.plan(overrides=[*JOB, "hardware=4x L4"], target="ms-swift")
+    assert "--for ms-swift: there is no such trainer; write one of accelerate, deepspeed" in str(refused.value)
+    assert set(targets_to_plan_for()) < set(TARGETS) == set(api.export_targets())
