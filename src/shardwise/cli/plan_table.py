@@ -106,7 +106,9 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
         return
     lines = [*takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines())]
     if plan.offers is None and plan.solved is None:
-        lines.append(("", "memory is for the longest of these rows, time for the mean"))
+        sampled = plan.data.sampled is not None
+        longest = "rows as long as max_length" if sampled else "the longest of these rows"
+        lines.append(("", f"memory is for {longest}, time for the mean"))
     console.print()
     for name, sentence in lines:
         console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
@@ -153,7 +155,8 @@ def what_next(plan: Plan) -> str:
         return "next: --html plan.html draws it, --timeline shows one step"
     if not plan.job["data"].get("path"):
         return "next: name your data in a job file and run `shardwise train JOB`; --html plan.html draws this plan"
-    counts = "" if plan.data or plan.data_notes else "counts its rows, `shardwise train` "
+    counted = plan.data is not None and plan.data.sampled is None
+    counts = "" if counted or plan.data_notes else "counts its rows, `shardwise train` "
     first = "data" if counts else "train"
     return f"next: `shardwise {first}` with the same job {counts}runs it; --html plan.html draws this plan"
 

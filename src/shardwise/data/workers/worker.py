@@ -4,6 +4,7 @@ It alone parses rows and renders chat templates, both from strangers. It speaks 
 
     {"do": "load", ...}    -> facts about the tokenizer, or {"error": ...}
     {"do": "chunk", ...}   -> what became of a chunk's rows; tokens go to files
+    {"do": "sample", ...}  -> how many rows a chunk has, and the lengths of the first
     {"do": "template"}     -> {}, or {"error": ...} where the chat template cannot be compiled
     {"do": "decode", ...}  -> tokens as text, for the preview
 """
@@ -14,6 +15,7 @@ import errno
 import gc
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,6 +81,20 @@ class Worker:
         with ShardWriter(stem) as shard:
             for batch in self._batches(chunk, form, tally):
                 shard.append(list(self._keep(batch, tally)))
+        return tally
+
+    def sample(self, chunk: Chunk, *, form: Format, most: int, whole: bool) -> Tally:
+        """The lengths of a chunk's first rows, which are written nowhere; `whole`: all its rows are counted."""
+        tally, rendered = Tally(), list[Rendered]()
+        bound_next_batch(self.limits)
+        for index, row in enumerate(read_chunk(chunk)):
+            tally.num_rows = index + 1
+            one = self._render(row, form, tally, columnar=chunk.kind in COLUMNAR) if index < most else None
+            if one is not None:
+                rendered.append(one)
+            if tally.num_rows >= most and not whole:
+                break
+        tally.lengths = dict(Counter(len(tokens.ids) for tokens in self.tokenizer.encode(rendered)))
         return tally
 
     def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[tuple[int, Rendered]]]:
@@ -161,6 +177,13 @@ def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {**asdict(tally), "problems": sorted(tally.problems), "keys": unread}
 
 
+def _sample(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    described = {**request["chunk"], "header": tuple(request["chunk"]["header"])}
+    form, most, whole = BY_NAME[request["format"]], request["most"], request["whole"]
+    tally = worker.sample(Chunk(**described), form=form, most=most, whole=whole)
+    return {"num_rows": tally.num_rows, "lengths": sorted(tally.lengths.items())}
+
+
 def _may_read(template: str, key: str) -> bool:
     """Whether a template names a key of messages, or writes messages whole."""
     whole = r"\bm(sg|essages?)?\s*(\|\s*(tojson|items|string)|\.items\()"
@@ -178,7 +201,7 @@ def _decode(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    verbs = {"chunk": _chunk, "template": _template, "decode": _decode}
+    verbs = {"chunk": _chunk, "sample": _sample, "template": _template, "decode": _decode}
     try:
         return verbs[request["do"]](worker, request)
     except (TemplateMemoryError, MemoryError):
