@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search import Memo, Question, ask, best_alone, changed
+from shardwise.plan.search import Memo, Question, ask, best_alone, changed, weights_on_host
 from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
@@ -21,6 +21,8 @@ _Saves = Literal["step", "GPU hours", "token"]
 
 #: What a change must save to be advised: of a step, of its GPU hours, or of a token.
 _WORTH: dict[_Saves, float] = {"step": 0.1, "GPU hours": 0.15, "token": 0.15}
+#: How many times the time may be taken where weights need not lie in the host's memory.
+_RATHER = 1.25
 #: What advice looks at beside the chosen strategy.
 _USUAL = ("ddp", "fsdp")
 #: On more GPUs than this no other number of them is looked at.
@@ -235,7 +237,8 @@ def _is_better(tried: _Tried, best: Candidate, first: Candidate, *, least: float
     on_host = first.execution.offload != "none" and best.execution.offload == "none"
     if tried.saves == "step":
         most = (1 - _WORTH["step"]) * least
-        as_fast = on_host and best.time.step_seconds <= least == first.time.step_seconds
+        most_slow = _RATHER if weights_on_host(first.execution) else 1.0
+        as_fast = on_host and best.time.step_seconds <= most_slow * least and least == first.time.step_seconds
         return best.time.step_seconds <= most or as_fast
     return _of(tried.saves, best) <= (1 - _WORTH[tried.saves]) * _of(tried.saves, first)
 
