@@ -36,8 +36,8 @@ class NotedData:
 
 
 def note_data(job: Job, *, counts: Mapping[int, int], data_json: Mapping[str, Any], sampled: bool = False) -> None:
-    """Keeps what was counted. `counts`: {tokens: rows} of `data.path`, before any is cut or dropped.
-    `sampled`: from the lengths of some rows; it is read where nothing else is noted."""
+    """Keeps what was counted. `counts`: {tokens: rows} of `data.path`, before any is cut or
+    dropped. `sampled`: from the lengths of some; it is read where nothing else is noted."""
     later = None if sampled else _later(job)
     noted = {"version": VERSION, "later": later, "counts": sorted(counts.items()), "data": dict(data_json)}
     with suppress(OSError):  # a cache that cannot be written is said where data is prepared

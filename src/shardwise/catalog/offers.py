@@ -64,7 +64,7 @@ def machine_sizes(name: str) -> list[int]:
 
 
 def num_offers(cluster: Cluster) -> int:
-    """How many providers rent out machines with as many of a GPU; of several machines, those with a fabric."""
+    """How many providers rent out such machines; of several machines, those with a fabric."""
     name, size = cluster.gpu.name, cluster.node.num_gpus
     several = cluster.num_nodes > 1
     return sum(size in one.sizes.get(name, []) and (not several or name in one.fabric) for one in providers().values())

@@ -124,7 +124,7 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
         console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
 
 
-#: How a reason begins that says what the verdict, the table or a line of its own says too, or what is rarely asked.
+#: How a reason begins that stands elsewhere on the screen too, or is rarely asked for.
 _ELSEWHERE = ("needs ", "micro-batch ", "costs are at ", "output_dir holds ", "at the same tp and pp,", "the whole run")
 #: And one that is said whatever else is.
 _ALWAYS = ("WARNING", "PLANNED, NOT TRAINED", "rehearsed", "not rehearsed", "layout takes ")

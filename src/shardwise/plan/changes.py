@@ -41,8 +41,8 @@ _DRAWBACKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Tried:
-    """A change, and the question that it makes of another. `question`: None where there is none, for
-    `reason`; `saves`: what it is advised for."""
+    """A change, and the question that it makes of another. `question`: None where there is none,
+    for `reason`; `saves`: what it is advised for."""
 
     name: str
     saves: _Saves = "step"
@@ -233,7 +233,7 @@ def _planned(tried: _Tried) -> Candidate | None:
 
 
 def _is_better(tried: _Tried, best: Candidate, first: Candidate, *, least: float) -> bool:
-    """Whether a change saves enough, or all of the host's memory. `least`: seconds of what is advised."""
+    """Whether a change saves enough, or the host's memory. `least`: seconds of what is advised."""
     on_host = first.execution.offload != "none" and best.execution.offload == "none"
     if tried.saves == "step":
         most = (1 - _WORTH["step"]) * least

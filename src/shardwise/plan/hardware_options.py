@@ -39,8 +39,8 @@ _WITHOUT_RECOMPUTATION = 0.65
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    """Hardware that the job fits on, with its best execution. `start_up`: seconds of a run beside its steps, of which
-    a step has its share; 0 where the number of steps is not known, or the machine is there."""
+    """Hardware that the job fits on, with its best execution. `start_up`: seconds of a run beside
+    its steps, of which a step has its share; 0 where the machine is there."""
 
     cluster: Cluster
     candidate: Candidate
@@ -94,8 +94,8 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
 
 
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
-    """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten in price and time
-    by none; what one provider alone has is cheapest and fastest only where nothing else fits."""
+    """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten
+    in price and time by none; what one provider alone has wins only where nothing else fits."""
     found: dict[Goal, _Fit] = {}
     offered = [fit for fit in fits if num_offers(fit.cluster) > 1] if alike else []
     every = fits

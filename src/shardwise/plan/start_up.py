@@ -1,4 +1,4 @@
-"""What a rented machine takes before and after its steps: boot, download, load, compile and save."""
+"""What a rented machine takes beside its steps: boot, download, load, compile and save."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from shardwise.plan.search import Question
 from shardwise.plan.work import BFLOAT16_BYTES
 from shardwise.spec.plan.forecast import Candidate
 
-#: Nominal, not measured: a machine with an image of the trainer boots in minutes, files come at some
-#: 2 Gbit/s, and local disks read and write a gigabyte a second.
+#: Nominal, not measured: a machine with an image of the trainer boots in minutes, files come at
+#: some 2 Gbit/s, and local disks read and write a gigabyte a second.
 BOOT_SECONDS, DOWNLOAD_BYTES_PER_SECOND, DISK_BYTES_PER_SECOND = 300.0, 0.25e9, 1e9
 #: As measured of an 8B model (docs/how/measured.md), for what compiles.
 COMPILE_SECONDS = 16.0

@@ -1,4 +1,4 @@
-"""`python -m shardwise.programs.sample_rows FOLDER`: counts a job's rows, with the lengths of some, for plans."""
+"""`python -m shardwise.programs.sample_rows FOLDER`: counts a job's rows for plans."""
 
 from __future__ import annotations
 

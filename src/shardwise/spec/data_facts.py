@@ -194,8 +194,8 @@ class DataFacts(_Open):
 
     Attributes:
         template_from: `tokenizer`, `default`, `none` where rows need none, or the file of `data.chat_template`.
-        sampled: rows whose lengths were looked at, which stand for all; 0 where there is no tokenizer, so that lengths
-            are from bytes; None where all were prepared.
+        sampled: rows whose lengths were looked at, which stand for all; 0 where there is no
+            tokenizer, so that lengths are from bytes; None where all were prepared.
     """
 
     train: PartFacts

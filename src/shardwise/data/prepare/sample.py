@@ -1,4 +1,4 @@
-"""Counts the rows of a job's files, and the tokens of some of them: what a plan reads before data is prepared."""
+"""Counts the rows of a job's files and the tokens of some of them, before data is prepared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COUNTED = ("jsonl", "txt", *COLUMNAR)
 
 
 def sample_rows(run: RunDirectory) -> None:
-    """Notes for `plan` how many rows a job trains on, and their lengths. Raises DataError: there are none here."""
+    """Notes for `plan` how many rows a job has, and their lengths. Raises DataError: none are here."""
     job, places = read_job(run.resolved), read_places(run)
     sources = find_sources(job.data.path, fetch=_not_here, key="path", places=places)
     states = source_states(sources, places=places)
@@ -103,7 +103,7 @@ def _sampled(asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence
 def _rows_by_file(
     chunks: Sequence[Chunk], looked_at: Sequence[Chunk], replies: dict[Chunk, dict[str, Any]]
 ) -> Counter[int]:
-    """Rows of each file: by its lines or groups, else as many for each byte as in what was looked at."""
+    """Rows of each file: by its lines or groups, else by bytes, as in what was looked at."""
     rows = Counter[int]()
     for index, chunk in enumerate(chunks):
         after = chunks[index + 1] if index + 1 < len(chunks) else None

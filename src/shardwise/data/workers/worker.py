@@ -84,7 +84,7 @@ class Worker:
         return tally
 
     def sample(self, chunk: Chunk, *, form: Format, most: int, whole: bool) -> Tally:
-        """The lengths of a chunk's first rows, which are written nowhere; `whole`: all its rows are counted."""
+        """The lengths of a chunk's first rows, written nowhere; `whole`: all its rows are counted."""
         tally, rendered = Tally(), list[Rendered]()
         bound_next_batch(self.limits)
         for index, row in enumerate(read_chunk(chunk)):

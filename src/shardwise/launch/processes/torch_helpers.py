@@ -100,7 +100,7 @@ def block_profiles(question: dict[str, Any]) -> tuple[ModelProfile, ...] | str:
 
 
 def sample_rows(folder: Path) -> str | None:
-    """Lets `shardwise.programs.sample_rows` count the rows of the job in a folder; why it does not, or None."""
+    """Lets `programs.sample_rows` count the rows of a folder's job; why it does not, or None."""
     try:
         _output_of("shardwise.programs.sample_rows", str(folder), limit=LIMIT_SECONDS)
     except (_HelperFailedError, subprocess.TimeoutExpired, OSError) as error:

@@ -91,7 +91,7 @@ def _with_adapters(question: Question) -> Question | None:
 
 
 def _in_4_bits(question: Question) -> str | None:
-    """A sentence on QLoRA, or on how many GPUs that needs; None where the job has it, or it is not forecast."""
+    """A sentence on QLoRA, or how many GPUs that needs; None where a job has it, or none hold it."""
     if question.job.method == "qlora" or question.cluster.gpu.kind == "cpu":
         return None
     qlora = question.job.model_copy(update={"method": "qlora"})

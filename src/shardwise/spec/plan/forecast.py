@@ -239,7 +239,7 @@ def named(strategy: str, layout: Layout) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether it fits, with what, how long and how dear the run is, with how much memory, and how fast."""
+    """Whether it fits, with what, how long and how dear the run is, with which memory and speed."""
     if plan.best is None:
         return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
     execution, time = plan.best.execution, plan.best.time

@@ -101,7 +101,7 @@ class Offers:
     Attributes:
         goal: the job's.
         price_date, price_source: when and where the prices shown were read; None where there are none.
-        start_up: what of starting a machine is in times and costs, as a sentence; None where nothing is.
+        start_up: what of starting a machine is in times and costs; None where nothing is.
     """
 
     goal: Goal
