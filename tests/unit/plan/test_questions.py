@@ -9,7 +9,7 @@ from tests.unit.plan.asking import plan
 
 LARGE = "data: {max_length: 2048}\ntrain: {global_batch_size: 16}\n"
 
-#: (model, hardware, job): the known recipe, which a forecast of no measured layout does not beat by little.
+#: (model, hardware, job): the known recipe, which no unmeasured layout beats by little.
 DDP_OR_FSDP = [
     ("llama-3.1-8b", "2x RTX-3090", "method: lora\n"),
     ("llama-3.1-8b", "2x RTX-3090", "method: lora\n" + LARGE),
