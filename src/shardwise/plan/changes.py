@@ -251,7 +251,8 @@ def _of(what: _Saves, one: Candidate) -> float:
 
 def _change(tried: _Tried, best: Candidate | None, first: Candidate) -> PlannedChange:
     hardware = tried.question.cluster.name if tried.question else str(tried.sets.get("hardware", ""))
-    known = {"name": tried.name, "sets": tried.sets, "hardware": hardware, "drawback": tried.drawback}
+    known: dict[str, Any] = {"name": tried.name, "sets": tried.sets, "drawback": tried.drawback}
+    known["hardware"] = hardware
     if best is None:
         reason = tried.reason or f"nothing fits on {hardware}"
         return PlannedChange(**known, fits=False, reason=reason, sentence=f"{tried.name}: {reason}")
