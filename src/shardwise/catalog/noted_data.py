@@ -35,16 +35,18 @@ class NotedData:
     folder: Path | None
 
 
-def note_data(job: Job, *, counts: Mapping[int, int], data_json: Mapping[str, Any]) -> None:
-    """Keeps what was counted. `counts`: {tokens: rows} of `data.path`, before any is cut or dropped."""
-    noted = {"version": VERSION, "later": _later(job), "counts": sorted(counts.items()), "data": dict(data_json)}
+def note_data(job: Job, *, counts: Mapping[int, int], data_json: Mapping[str, Any], sampled: bool = False) -> None:
+    """Keeps what was counted. `counts`: {tokens: rows} of `data.path`, before any is cut or
+    dropped. `sampled`: from the lengths of some; it is read where nothing else is noted."""
+    later = None if sampled else _later(job)
+    noted = {"version": VERSION, "later": later, "counts": sorted(counts.items()), "data": dict(data_json)}
     with suppress(OSError):  # a cache that cannot be written is said where data is prepared
-        write_json(_file(job), noted)
+        write_json(_file(job, sampled=sampled), noted)
 
 
 def noted_data(job: Job) -> NotedData | None:
     """What is known of a job's data as it lies there now; None where nothing is."""
-    noted = read_json(_file(job)) if job.data.path else None
+    noted = (read_json(_file(job)) or read_json(_file(job, sampled=True))) if job.data.path else None
     if noted is None or noted.get("version") != VERSION:
         return None
     data = cast(dict[str, Any], noted.get("data"))
@@ -86,7 +88,7 @@ def _later(job: Job) -> dict[str, Any]:
     return {**{name: getattr(job.data, name) for name in _LATER}, "eval_seed": seed}
 
 
-def _file(job: Job) -> Path:
+def _file(job: Job, *, sampled: bool = False) -> Path:
     """Named by everything that decides what a row's tokens are."""
     paths = [Path(source.path).expanduser() for source in (*job.data.path, *job.data.eval_path)]
     files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -96,7 +98,7 @@ def _file(job: Job) -> Path:
     if job.objective != "sft":
         state["rows"] = "labelled" if job.sides == 1 else "pairs"
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-    return cache_root() / "noted" / f"{digest}.json"
+    return cache_root() / "noted" / f"{digest}{'-sampled' * sampled}.json"
 
 
 def _states(files: Iterable[Path]) -> list[tuple[str, int, int]]:

@@ -63,6 +63,13 @@ def machine_sizes(name: str) -> list[int]:
     return sorted({size for provider in providers().values() for size in provider.sizes.get(name, [])})
 
 
+def num_offers(cluster: Cluster) -> int:
+    """How many providers rent out such machines; of several machines, those with a fabric."""
+    name, size = cluster.gpu.name, cluster.node.num_gpus
+    several = cluster.num_nodes > 1
+    return sum(size in one.sizes.get(name, []) and (not several or name in one.fabric) for one in providers().values())
+
+
 def has_fabric(name: str) -> bool:
     """Whether machines of a GPU are rented out that InfiniBand, EFA or RoCE connects."""
     return any(name in provider.fabric for provider in providers().values())

@@ -17,13 +17,15 @@ from shardwise.spec.plan.forecast import PARTS, Candidate, Cost, Plan, cost_text
 from shardwise.spec.plan.offers import Offers
 from shardwise.units import GIB, format_bytes, format_count, format_seconds, printable
 
-MAX_CANDIDATES = 10
+MAX_CANDIDATES = 8
+#: Reasons that stand on the one screen; --verbose has all.
+MAX_REASONS = 3
 LEAST = ("layout", "cost", "recompute", "tokens/s")
 #: From the widest to the narrowest: the columns that are left out, and the length of the bars.
 FORMS = (((), 24), ((), 12), (("cost",), 12), (("layout",), 12), (LEAST[:2], 12), (LEAST[:3], 12), (LEAST, 8))
 
 WORDS = ("strategy", "layout", "recompute", "offload", "memory of one GPU")
-COLUMNS = (*WORDS[:2], "batch", *WORDS[2:4], "peak", WORDS[4], "step", "tokens/s", "GPU", "cost")
+COLUMNS = (*WORDS[:2], "batch", *WORDS[2:4], "peak", WORDS[4], "step", "tokens/s", "MFU", "cost")
 
 #: Columns that are shown where a candidate uses what they are about.
 OCCASIONAL = {"recompute": "gradient_checkpointing", "offload": "offload"}
@@ -52,14 +54,22 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     _print_known_rows(plan, console)
     console.print()
     console.print(fill(verdict(plan), width=console.width), style="bold")
-    for reason in why(plan):
+    reasons = why(plan)
+    shown = reasons if verbose or plan.best is None else _first_reasons(reasons)
+    for reason in shown:
         console.print(fill(reason, "  - ", width=console.width))
+    if len(shown) < len(reasons):
+        console.print(f"  - {len(reasons) - len(shown)} more with --verbose", style="dim")
+    if plan.run is not None and plan.run.num_steps is None and plan.best is not None:
+        console.print(f"  - {plan.run.sentence}")
     _print_changes(plan, console)
     if plan.candidates:
         console.print()
         table, bar_width = _fitting_table(plan, console)
         console.print(table)
         console.print(_legend(plan, bar_width=bar_width, width=console.width), style="dim")
+        for price in (one for one in reasons if one.startswith("costs are at ")):
+            console.print(fill(price, width=console.width), style="dim")
     if plan.rejected:
         console.print("\nnot chosen:" if verbose else "\nnot chosen (--verbose lists every reason):")
         listed = _all_rejected if verbose else _groups_rejected
@@ -106,10 +116,26 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
         return
     lines = [*takewhile(lambda line: line[0] in OF_ROWS, plan.data.lines())]
     if plan.offers is None and plan.solved is None:
-        lines.append(("", "memory is for the longest of these rows, time for the mean"))
+        sampled = plan.data.sampled is not None
+        longest = "rows as long as max_length" if sampled else "the longest of these rows"
+        lines.append(("", f"memory is for {longest}, time for the mean"))
     console.print()
     for name, sentence in lines:
         console.print(fill(printable(sentence), f"  {name:<12}", width=console.width))
+
+
+#: How a reason begins that stands elsewhere on the screen too, or is rarely asked for.
+_ELSEWHERE = ("needs ", "micro-batch ", "costs are at ", "output_dir holds ", "at the same tp and pp,", "the whole run")
+#: And one that is said whatever else is.
+_ALWAYS = ("WARNING", "PLANNED, NOT TRAINED", "rehearsed", "not rehearsed", "layout takes ")
+
+
+def _first_reasons(reasons: Sequence[str]) -> list[str]:
+    """What must be said, and the first of the rest, in their order."""
+    must = [one for one in reasons if one.startswith(_ALWAYS)]
+    rest = [one for one in reasons if not one.startswith((*_ALWAYS, *_ELSEWHERE)) or "packing makes" in one]
+    kept = {*must, *rest[: max(0, MAX_REASONS - len(must))]}
+    return [one for one in reasons if one in kept]
 
 
 def fill(text: str, mark: str = "", *, width: int) -> str:
@@ -155,7 +181,8 @@ def what_next(plan: Plan) -> str:
         return "next: --html plan.html draws it, --timeline shows one step"
     if not plan.job["data"].get("path"):
         return "next: name your data in a job file and run `shardwise train JOB`; --html plan.html draws this plan"
-    counts = "" if plan.data or plan.data_notes else "counts its rows, `shardwise train` "
+    counted = plan.data is not None and plan.data.sampled is None
+    counts = "" if counted or plan.data_notes else "counts its rows, `shardwise train` "
     first = "data" if counts else "train"
     return f"next: `shardwise {first}` with the same job {counts}runs it; --html plan.html draws this plan"
 
@@ -195,7 +222,7 @@ def _cells(candidate: Candidate, *, bar_width: int) -> dict[str, str | Text]:
         "memory of one GPU": _memory_bar(candidate, width=bar_width),
         "step": format_seconds(time.step_seconds),
         "tokens/s": format_count(time.tokens_per_second),
-        "GPU": f"{100 * time.gpu_utilization:.0f} %",
+        "MFU": f"{100 * time.mfu:.0f} %",
         "cost": cost_text(candidate.cost),
     }
 
@@ -224,7 +251,7 @@ def _legend(plan: Plan, *, bar_width: int, width: int) -> str:
     bars = [_memory_bar(one, width=bar_width).plain for one in shown]
     parts = [f"{letter} {part}" for part, (letter, _) in LETTERS.items() if any(letter in bar for bar in bars)]
     over = [] if all(one.fits for one in shown) else ["! too much"]
-    entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "GPU: share of time busy"]
+    entries = [*parts, ". free", *over, "batch: micro-batch x accumulation", "MFU: share of the peak FLOP/s"]
     # No line is broken inside an entry: their spaces stand as one letter while lines are filled.
     whole = "  ".join(entry.replace(" ", "\N{NO-BREAK SPACE}") for entry in entries)
     return fill(whole, width=width).replace("\N{NO-BREAK SPACE}", " ")
@@ -239,6 +266,10 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
         kind = "not possible" if known is None else "fits too" if known else "too large"
         # The beginning of a reason, up to its details.
         simpler = one.reason.endswith(" is simpler")
+        decided = re.match(r"needs .*, at most (\S+ \S+) of \S+ \S+ at ", one.reason)
+        if decided:
+            groups[kind].setdefault(one.strategy, f"up to {decided.group(1)}")
+            continue
         short = "as fast, not as simple" if simpler else re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
         groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, group, width=width) for kind, group in groups.items() if group]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search import Memo, Question, ask, best_alone, changed
+from shardwise.plan.search import Memo, Question, ask, best_alone, changed, weights_on_host
 from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
@@ -21,6 +21,8 @@ _Saves = Literal["step", "GPU hours", "token"]
 
 #: What a change must save to be advised: of a step, of its GPU hours, or of a token.
 _WORTH: dict[_Saves, float] = {"step": 0.1, "GPU hours": 0.15, "token": 0.15}
+#: How many times the time may be taken where weights need not lie in the host's memory.
+_RATHER = 1.25
 #: What advice looks at beside the chosen strategy.
 _USUAL = ("ddp", "fsdp")
 #: On more GPUs than this no other number of them is looked at.
@@ -39,8 +41,8 @@ _DRAWBACKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Tried:
-    """A change, and the question that it makes of another. `question`: None where there is none, for
-    `reason`; `saves`: what it is advised for."""
+    """A change, and the question that it makes of another. `question`: None where there is none,
+    for `reason`; `saves`: what it is advised for."""
 
     name: str
     saves: _Saves = "step"
@@ -231,11 +233,12 @@ def _planned(tried: _Tried) -> Candidate | None:
 
 
 def _is_better(tried: _Tried, best: Candidate, first: Candidate, *, least: float) -> bool:
-    """Whether a change saves enough, or all of the host's memory. `least`: seconds of what is advised."""
+    """Whether a change saves enough, or the host's memory. `least`: seconds of what is advised."""
     on_host = first.execution.offload != "none" and best.execution.offload == "none"
     if tried.saves == "step":
         most = (1 - _WORTH["step"]) * least
-        as_fast = on_host and best.time.step_seconds <= least == first.time.step_seconds
+        most_slow = _RATHER if weights_on_host(first.execution) else 1.0
+        as_fast = on_host and best.time.step_seconds <= most_slow * least and least == first.time.step_seconds
         return best.time.step_seconds <= most or as_fast
     return _of(tried.saves, best) <= (1 - _WORTH[tried.saves]) * _of(tried.saves, first)
 
@@ -248,7 +251,8 @@ def _of(what: _Saves, one: Candidate) -> float:
 
 def _change(tried: _Tried, best: Candidate | None, first: Candidate) -> PlannedChange:
     hardware = tried.question.cluster.name if tried.question else str(tried.sets.get("hardware", ""))
-    known = {"name": tried.name, "sets": tried.sets, "hardware": hardware, "drawback": tried.drawback}
+    known: dict[str, Any] = {"name": tried.name, "sets": tried.sets, "drawback": tried.drawback}
+    known["hardware"] = hardware
     if best is None:
         reason = tried.reason or f"nothing fits on {hardware}"
         return PlannedChange(**known, fits=False, reason=reason, sentence=f"{tried.name}: {reason}")

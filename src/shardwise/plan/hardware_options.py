@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from shardwise.catalog.offers import num_offers
 from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.search import ask, best_alone, changed, on_hardware
+from shardwise.plan.search import Found, ask, best_alone, changed, doubt_of, on_hardware
+from shardwise.plan.start_up import SENTENCE, start_up_seconds
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape
@@ -21,6 +23,8 @@ from shardwise.units import GIB, format_gib
 GOALS: tuple[Goal, ...] = ("cheapest", "fastest", "fewest-gpus")
 #: Rows that are shown.
 SHOWN = 10
+#: The cards that people own, and how many of one they have.
+OWNED, MOST_OWNED = ("RTX-3090", "RTX-4090", "RTX-5090"), 2
 #: More GPUs of a kind are compared only where the job does not fit on so many, and then up to the second number: else
 #: the fastest hardware would always be the largest.
 USUAL_GPUS, MOST_GPUS_OFFERED = 8, 1024
@@ -35,24 +39,38 @@ _WITHOUT_RECOMPUTATION = 0.65
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    """Hardware that the job fits on, with its best execution."""
+    """Hardware that the job fits on, with its best execution. `start_up`: seconds of a run beside
+    its steps, of which a step has its share; 0 where the machine is there."""
 
     cluster: Cluster
     candidate: Candidate
+    start_up: float = 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        """Of a step alone, doubts of its layout counted."""
+        found = Found(execution=self.candidate.execution, seconds=self.candidate.time.step_seconds)
+        return found.seconds * doubt_of(found, self.cluster)
 
     @property
     def seconds(self) -> float:
-        return self.candidate.time.step_seconds
+        """Of a step, with its share of the start."""
+        total, step = self.candidate.time.total_seconds, self.candidate.time.step_seconds
+        return self.step_seconds + (self.start_up * step / total if total else 0.0)
 
     @property
     def usd(self) -> float:
-        """Of a step, at the typical price; infinite where that is not known."""
+        """Of that, at the typical price; infinite where that is not known."""
         return _usd(self.cluster, self.seconds)
 
 
 def _usd(cluster: Cluster, seconds: float) -> float:
     price = cluster.gpu.typical_usd_per_hour
     return inf if price is None else price * cluster.num_gpus * seconds / 3600
+
+
+def _step_usd(fit: _Fit) -> float:
+    return _usd(fit.cluster, fit.step_seconds)
 
 
 def _memory(cluster: Cluster) -> int:
@@ -76,11 +94,14 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
 
 
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
-    """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten in price and time
-    by none."""
-    beaten = [any(other.usd < fit.usd and other.seconds < fit.seconds for other in fits) for fit in fits]
+    """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten
+    in price and time by none; what one provider alone has wins only where nothing else fits."""
     found: dict[Goal, _Fit] = {}
-    for goal in GOALS if fits else ():
+    offered = [fit for fit in fits if num_offers(fit.cluster) > 1] if alike else []
+    every = fits
+    for goal in GOALS if every else ():
+        fits = every if goal == "fewest-gpus" else offered or every
+        beaten = [any(other.usd < fit.usd and other.seconds < fit.seconds for other in fits) for fit in fits]
         figures = [_figure(goal, fit) for fit in fits]
         most = min(figures)[0] * alike.get(goal, 1.0)
         among = [n for n, one in enumerate(figures) if one[0] <= most and (goal != "cheapest" or not beaten[n])]
@@ -94,7 +115,9 @@ def best_of_catalogue(
     """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of each
     GPU the sizes it is offered in, the smallest first. Raises UnsupportedError: the job cannot be
     forecast at all."""
-    comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows)
+    comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows, rented=True)
+    for size in comparison.owned:
+        comparison.try_on(size)
     usual = [[size for size in kind if size.num_gpus <= USUAL_GPUS] for kind in kinds]
     for group in ([size for kind in usual for size in kind[:1]], [size for kind in usual for size in kind[1:]]):
         for size in sorted(group, key=comparison.least):
@@ -120,23 +143,38 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     """The best for each goal, and between the cheapest and the fastest what nothing beats in price and time."""
     if not fits:
         return []
+    owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
+    owned = [min(some, key=lambda fit: fit.usd) for n in (1, MOST_OWNED) if (some := _of_size(owned, n))]
     cheapest, fastest = best["cheapest"], best["fastest"]
     between = [cheapest]
     for fit in sorted(fits, key=lambda fit: fit.usd):
         faster = fit.seconds * _ALIKE["fastest"] < between[-1].seconds
         if cheapest.usd < fit.usd < fastest.usd and faster and fastest.seconds * _ALIKE["fastest"] < fit.seconds:
             between.append(fit)
-    room = SHOWN - len(best)
+    room = SHOWN - len({id(one) for one in best.values()}) - len(owned)
     if len(between) > room:
         between = [between[n * len(between) // room] for n in range(room)]
-    return [fit for fit in fits if any(fit is one for one in (*best.values(), *between))]
+    return [fit for fit in fits if any(fit is one for one in (*best.values(), *between, *owned))]
+
+
+def _of_size(fits: Sequence[_Fit], num_gpus: int) -> list[_Fit]:
+    return [fit for fit in fits if fit.cluster.num_gpus == num_gpus]
 
 
 class _Comparison:
     """Some hardware, with the best execution on each, or why there is none or none was looked for."""
 
-    def __init__(self, job: Job, model: ModelShape, among: Sequence[Cluster], *, num_rows: int | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        model: ModelShape,
+        among: Sequence[Cluster],
+        *,
+        num_rows: int | None,
+        rented: bool = False,
+    ) -> None:
         self.fits: list[_Fit] = []
+        self.rented = rented
         self._job, self._model, self._among, self._num_rows = job, model, among, num_rows
         # Offload only where it is stated, for there is other hardware; what one kind of GPU took is remembered.
         job = changed(job, "train", offload="none") if job.train.offload == "auto" else job
@@ -162,7 +200,7 @@ class _Comparison:
 
     def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
         """Looks for the best execution on some hardware; `explain` says in full why there is none."""
-        if cluster.name in self._passed:
+        if cluster.name in self._passed or any(fit.cluster.name == cluster.name for fit in self.fits):
             return
         try:
             found = best_alone(on_hardware(self._question, cluster))
@@ -170,11 +208,18 @@ class _Comparison:
             self._passed[cluster.name] = False, str(error)
             return
         if found is not None:
-            self.fits.append(_Fit(cluster=cluster, candidate=found))
+            start_up = start_up_seconds(self._question, found) if self.rented else 0.0
+            self.fits.append(_Fit(cluster=cluster, candidate=found, start_up=start_up))
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
         rejected = answer(on_hardware(self._question, cluster)).rejected if explain else ()
         self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
+
+    @property
+    def owned(self) -> list[Cluster]:
+        """Cards and boxes that people own, which have a row whatever is cheaper."""
+        among = [size for size in self._among if size.gpu.name in OWNED and size.num_gpus <= MOST_OWNED]
+        return [size for size in among if _memory(size) >= _least_bytes(self._job, self._model)]
 
     def may_fit(self, kind: Sequence[Cluster]) -> bool:
         """Whether the job fits on some size of a GPU, or may."""
@@ -189,7 +234,7 @@ class _Comparison:
         for fit in self.fits:
             if fit.cluster.gpu == cluster.gpu and fit.cluster.num_gpus < cluster.num_gpus:
                 recomputes = fit.candidate.execution.gradient_checkpointing != "none"
-                shared = fit.seconds * fit.cluster.num_gpus / cluster.num_gpus
+                shared = fit.candidate.time.step_seconds * fit.cluster.num_gpus / cluster.num_gpus
                 seconds = max(seconds, shared * (_WITHOUT_RECOMPUTATION if recomputes else 1))
         return _usd(cluster, seconds), seconds
 
@@ -200,7 +245,9 @@ class _Comparison:
             return None
         usd, seconds = self.least(cluster)
         usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
-        return next((fit.cluster.name for fit in self.fits if fit.usd <= usd and fit.seconds <= seconds), None)
+        return next(
+            (fit.cluster.name for fit in self.fits if _step_usd(fit) <= usd and fit.step_seconds <= seconds), None
+        )
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
         """The plan on the best hardware, with a row for each that was compared: first those to be shown."""
@@ -217,6 +264,7 @@ class _Comparison:
             price_date=prices.date if prices else None,
             price_source=prices.source if prices else None,
             options=(*rows, *sorted(passed, key=lambda one: one.fits is not None)),
+            start_up=SENTENCE if self.rented and any(one.total_seconds for one in rows) else None,
         )
         if ranked:
             made = answer(on_hardware(self._question, ranked[0].cluster))
@@ -268,7 +316,8 @@ def _priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> O
 def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
     """A row with all figures of the best execution."""
     known, layout, time = _priced(fit.cluster, fits=True), fit.candidate.execution.layout, fit.candidate.time
-    hours, per_million = time.total_seconds and time.total_seconds / 3600, 1e6 / time.tokens_per_second / 3600
+    total = None if time.total_seconds is None else time.total_seconds + fit.start_up
+    hours, per_million = total and total / 3600, 1e6 / time.tokens_per_second / 3600
     typical = known.typical_usd_per_hour
     return replace(
         known,
@@ -279,7 +328,7 @@ def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
         peak_bytes=fit.candidate.memory.peak_bytes,
         capacity_bytes=fit.candidate.memory.capacity_bytes,
         step_seconds=time.step_seconds,
-        total_seconds=time.total_seconds,
+        total_seconds=total,
         usd=_times(known.usd_per_hour, hours),
         usd_per_million_tokens=_times(known.usd_per_hour, per_million),
         typical_usd=None if typical is None or hours is None else typical * hours,

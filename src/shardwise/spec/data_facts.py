@@ -195,6 +195,8 @@ class DataFacts(_Open):
 
     Attributes:
         template_from: `tokenizer`, `default`, `none` where rows need none, or the file of `data.chat_template`.
+        sampled: rows whose lengths were looked at, which stand for all; 0 where there is no
+            tokenizer, so that lengths are from bytes; None where all were prepared.
     """
 
     train: PartFacts
@@ -205,6 +207,7 @@ class DataFacts(_Open):
     template_from: str | None = None
     ends: EndFacts | None = None
     preview: tuple[RowShown, ...] = ()
+    sampled: int | None = None
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None) -> DataFacts | None:
@@ -230,7 +233,10 @@ class DataFacts(_Open):
             yield "tokens", f"{part.num_tokens:,} in {part.num_samples:,} {how}{shown}"
         if known is not None:
             spread = f"median {known.median:,}, P95 {known.p95:,}, longest {known.longest:,} tokens"
-            yield "lengths", f"{spread}; mean {known.mean:,.0f}"
+            if self.sampled == 0:
+                spread = "from bytes, 4 a token, as the tokenizer is not here"
+            looked_at = f", of {self.sampled:,} rows that were looked at" if self.sampled else ""
+            yield "lengths", f"{spread}; mean {known.mean:,.0f}{looked_at}"
             yield "max_length", self.over(known)
         if self.template_from is not None:
             yield "template", _TEMPLATES.get(self.template_from, f"{self.template_from} (data.chat_template)")
@@ -246,7 +252,7 @@ class DataFacts(_Open):
     def over(self, known: RowLengths) -> str:
         """How many rows are longer than `max_length`, and what is done with them."""
         if not known.num_over:
-            return f"{known.max_length:,}: no row is longer"
+            return f"{known.max_length:,}: {'no row' if self.sampled is None else 'none of these'} is longer"
         head = f"{known.max_length:,}: {_of(known.num_over, known.num_rows)} of {known.num_rows:,} rows are longer"
         if self.over_long == "error":
             some = f", {known.p95:,} 95 % of the rows" if known.max_length < known.p95 < known.longest else ""

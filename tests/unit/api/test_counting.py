@@ -106,11 +106,11 @@ def test_a_second_look_reads_no_row_until_a_file_is_changed(asked: JobMaker, row
     assert api.data(path) == api.CountedData(facts=first), "of equal size and time, it is not read"
     assert api.plan(path).data == first
     later(rows, '{"text": "the cat"}\n')
-    assert api.plan(path).data is None, "what is not so any more is not said"
+    assert api.plan(path).data.sampled is not None, "what is not so any more is not said"
     assert api.data(path).facts.lengths.num_rows == 1
     tokenizer = tmp_path / "model" / "tokenizer.json"
     later(tokenizer, tokenizer.read_text())
-    assert api.plan(path).data is None, "the tokenizer decides it too"
+    assert api.plan(path).data.sampled is not None, "the tokenizer decides it too"
 
 
 def test_a_file_that_comes_into_a_folder_and_a_template_that_changes_are_noticed(asked: JobMaker, rows: Path) -> None:
@@ -124,10 +124,10 @@ def test_a_file_that_comes_into_a_folder_and_a_template_that_changes_are_noticed
     assert facts.template_from == str(template)
     assert api.plan(path).data == facts
     shutil.copy(folder / "a.jsonl", folder / "b.jsonl")
-    assert api.plan(path).data is None
+    assert api.plan(path).data.sampled is not None
     assert api.data(path).facts.lengths.num_rows == 80
     later(template, template.read_text())
-    assert api.plan(path).data is None
+    assert api.plan(path).data.sampled is not None
 
 
 def test_what_was_prepared_is_what_train_reads_and_a_lost_cache_is_made_again(
@@ -150,7 +150,7 @@ def test_what_was_prepared_is_what_train_reads_and_a_lost_cache_is_made_again(
 def test_a_plan_knows_steps_and_lengths_once_rows_were_counted(asked: JobMaker, tmp_path: Path) -> None:
     path = asked()
     before = api.plan(path)
-    assert (before.data, before.best.time.total_seconds) == (None, None)
+    assert before.data.sampled is not None
     api.data(path)
     after, expected = api.plan(path), lengths_of(path)
     assert after.best.time.total_seconds == pytest.approx(10 * after.best.time.step_seconds), "40 rows are 10 steps"
@@ -218,3 +218,39 @@ def test_a_note_that_another_version_wrote_or_that_is_damaged_is_none(asked: Job
         assert noted_data(read_job(path)) is None
     note.write_text("{")
     assert noted_data(read_job(path)) is None
+
+
+def test_a_plan_counts_rows_and_looks_at_the_lengths_of_some(asked: JobMaker, rows: Path) -> None:
+    path = asked(over_long="truncate")
+    made, expected = api.plan(path), lengths_of(path)
+    assert (made.run.rows_from, made.run.num_rows, made.run.num_steps) == ("sampled", 40, 10)
+    assert made.data.sampled == 32, "of one small file its first rows are looked at"
+    assert made.data.lengths.mean == pytest.approx(sum(expected[:32]) / 32, rel=0.05)
+    assert made.run.seconds == 10 * made.best.time.step_seconds
+    assert "10 steps of 40 rows (counted, with the lengths of a sample): " in made.run.sentence
+    assert plan_from_json(made.to_json()) == made
+    later(rows, rows.read_text() * 2)
+    assert api.plan(path).run.num_rows == 80
+    api.data(path)
+    assert (api.plan(path).run.rows_from, api.plan(path).data.sampled) == ("counted", None)
+
+
+def test_without_a_tokenizer_lengths_are_from_bytes_and_without_rows_it_says_why(asked: JobMaker, rows: Path) -> None:
+    path = asked()
+    for file in Path(read_job(path).model).glob("tokenizer*"):
+        file.unlink()
+    made = api.plan(path)
+    assert (made.run.rows_from, made.run.num_rows, made.data.sampled) == ("sampled", 40, 0)
+    assert made.data.lengths.mean == pytest.approx(rows.stat().st_size / 40 / 4, abs=1)
+    assert "from bytes, 4 a token, as the tokenizer is not here" in dict(made.data.lines())["lengths"]
+    later(rows, '{"no": "known column"}\n')
+    refused = api.plan(path)
+    assert refused.run.num_rows is None
+    assert any("rows are not counted: " in note for note in refused.data_notes)
+    rows.unlink()
+    assert any("there is no such file" in note for note in api.plan(path).data_notes)
+
+
+def test_without_data_a_plan_asks_for_a_number_of_rows(asked: JobMaker) -> None:
+    path = asked(path=[])
+    assert api.plan(path).run.sentence == "say data.num_rows for time and cost"

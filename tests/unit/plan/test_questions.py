@@ -9,7 +9,7 @@ from tests.unit.plan.asking import plan
 
 LARGE = "data: {max_length: 2048}\ntrain: {global_batch_size: 16}\n"
 
-#: (model, hardware, job): the known recipe, which a forecast of no measured layout does not beat by little.
+#: (model, hardware, job): the known recipe, which no unmeasured layout beats by little.
 DDP_OR_FSDP = [
     ("llama-3.1-8b", "2x RTX-3090", "method: lora\n"),
     ("llama-3.1-8b", "2x RTX-3090", "method: lora\n" + LARGE),
@@ -105,3 +105,57 @@ def test_what_if_has_a_row_for_each_change_and_says_why_one_has_none():
     assert rows["one GPU fewer"].hardware == "1x RTX-3090"
     assert rows["packing"].reason == "lengths of rows are not known: name data.path"
     assert plan_from_json(made.to_json()) == made
+
+
+@pytest.fixture(scope="module")
+def anywhere():
+    from shardwise.catalog.offers import offered_hardware
+    from shardwise.plan import best_of_catalogue
+    from tests.unit.plan.asking import find_model, job
+
+    def asked(method, **keys):
+        kinds = [sizes for sizes in offered_hardware(most=8) if sizes]
+        asks = job(method=method, goal="cheapest", **keys)
+        shape = find_model("llama-3.1-8b", offline=True)
+        return best_of_catalogue(asks, model=shape, kinds=kinds, num_rows=20_000)
+
+    return asked
+
+
+def test_any_hardware_has_a_row_for_cards_that_people_own_and_counts_starting(anywhere):
+    made = anywhere("lora").offers
+    rows = {one.hardware: one for one in made.shown}
+    assert {"1x RTX-4090", "2x RTX-4090"} <= rows.keys()
+    assert len(rows) == len(made.shown)
+    card = plan("llama-3.1-8b", "1x RTX-4090", "method: lora\n", num_rows=20_000).best
+    start = rows["1x RTX-4090"].total_seconds - card.time.total_seconds
+    assert 300 < start < 600
+    dollars = card.cost.usd_per_hour * rows["1x RTX-4090"].total_seconds / 3600
+    assert rows["1x RTX-4090"].typical_usd == pytest.approx(dollars)
+    assert made.notes()[0].startswith("runs and costs include starting: 5 min to boot")
+
+
+def test_eight_gpus_for_minutes_are_not_the_cheapest_and_one_offer_alone_does_not_win(anywhere):
+    from shardwise.catalog.gpus import parse_hardware
+    from shardwise.catalog.offers import num_offers
+
+    for method in ("lora", "full"):
+        made = anywhere(method).offers
+        best = {goal: one for one in made.options for goal in one.best_for}
+        assert best["cheapest"].num_gpus <= 2
+        winners = (best["cheapest"], best["fastest"])
+        assert all(num_offers(parse_hardware(one.hardware)) > 1 for one in winners)
+
+
+def test_one_gpu_that_is_too_small_hears_of_qlora_and_of_the_smallest_that_fit():
+    advice = " | ".join(plan("llama-3.1-8b", "1x RTX-4090", "").advice)
+    assert "method: qlora would fit; it rounds the frozen weights to 4 bits" in advice
+    assert "smallest single GPUs that fit with float32 masters and adamw, without offload: 1x H200, 1x B200" in advice
+    adapters = " | ".join(plan("llama-3-70b", "1x L4", "method: lora\ntrain: {offload: none}\n").advice)
+    assert "method: qlora needs 4 GPUs (4x L4)" in adapters
+
+
+def test_a_lowest_offer_is_a_floor_of_the_cost():
+    best = plan("llama-3.1-8b", "1x RTX-3060", "method: qlora\n", num_rows=20_000).best
+    assert best.cost.at_least
+    assert best.cost.usd == pytest.approx(best.cost.usd_per_hour * best.time.total_seconds / 3600)

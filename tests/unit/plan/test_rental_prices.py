@@ -5,6 +5,7 @@ import pytest
 from shardwise.catalog.gpus import find_gpu
 from shardwise.plan.explain.reasons import price_sentence
 from shardwise.spec.job.keys import Goal
+from shardwise.spec.plan.forecast import cost_text
 from tests.unit.plan.asking import plan
 
 
@@ -15,8 +16,7 @@ def best_of(hardware, goal="fastest"):
 def test_one_price_is_no_range():
     said = price_sentence(find_gpu("MI355X").gpu, goal="fastest")
     assert said == (
-        "costs are at the one price known for the MI355X, $8.60 an hour (prices of 2026-07-31: "
-        "Oracle Cloud's price list)"
+        "costs are at the one price known for the MI355X, $8.60 an hour (Oracle Cloud's price list, 2026-07-31)"
     )
 
 
@@ -29,11 +29,13 @@ def test_without_a_price_a_plan_says_so_and_forecasts_no_cost(goal: Goal, ranked
     assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)
 
 
-def test_a_lowest_offer_is_said_and_no_cost_is_forecast_from_it():
+def test_a_lowest_offer_is_said_and_costs_begin_at_it():
     best = best_of("4x RTX-4070-Ti", "cheapest")
     said = (
-        "only a lowest offer is known for the RTX-4070-Ti, $0.090 an hour, so no cost is forecast; "
+        "only a lowest offer is known for the RTX-4070-Ti, $0.090 an hour, which costs begin at; "
         "cheapest takes the fewest GPU hours"
     )
     assert said in best.reasons
-    assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)
+    assert best.cost.at_least
+    assert best.cost.usd_per_hour == pytest.approx(0.09 * best.execution.layout.world_size)
+    assert cost_text(best.cost) == f"from ${best.cost.usd_per_hour:.{3 if best.cost.usd_per_hour < 0.1 else 2}f}/h"

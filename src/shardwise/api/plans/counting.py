@@ -11,6 +11,7 @@ from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.noted_data import noted_data
 from shardwise.launch.processes.command import require_torch
 from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
+from shardwise.launch.processes.torch_helpers import sample_rows
 from shardwise.plan import run_of
 from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.keys import Job
@@ -59,7 +60,7 @@ def data(job: Job | str | Path, *, overrides: Sequence[str | Override] = ()) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownData:
-    """What a plan knows of a job's rows without reading any. `num_rows`: as the job states, or as counted."""
+    """What a plan knows of a job's rows. `num_rows`: as the job states, or as counted."""
 
     job: Job
     num_rows: int | None
@@ -68,25 +69,46 @@ class KnownData:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, request: Request) -> KnownData:
-        """What was counted before of files that have not changed."""
-        noted = noted_data(request.job)
+    def of(cls, request: Request, *, samples_rows: bool = False) -> KnownData:
+        """What was counted before of files that have not changed. `samples_rows`: where nothing
+        was, rows are counted, and some of them read."""
+        noted, stated, why = noted_data(request.job), request.job.data.num_rows, None
+        if noted is None and samples_rows and not stated and _is_here(request.job):
+            why = _sampled(request)
+            noted = noted_data(request.job)
         facts = None if noted is None else noted.facts
         samples, lengths = (None, None) if facts is None else facts.train.known
-        stated = request.job.data.num_rows
+        if facts is not None and facts.sampled is not None and lengths is not None:
+            # The longest row is hardly among some: memory is for rows as long as they may be.
+            lengths = replace(lengths, longest=request.job.data.max_length)
         return cls(
             job=request.job,
             num_rows=stated or samples,
             lengths=lengths,
             facts=facts,
-            notes=tuple(_notes(request, facts)),
+            notes=(*_notes(request, facts), *([f"rows are not counted: {why}"] if why else [])),
         )
 
     def shown_in(self, made: Plan) -> Plan:
         """A plan that says so."""
-        source = "stated" if self.job.data.num_rows else "counted"
+        counted = "counted" if self.facts is None or self.facts.sampled is None else "sampled"
+        source = "stated" if self.job.data.num_rows else counted
         run = run_of(self.job, made.best, num_rows=self.num_rows, rows_from=source)
         return replace(made, data=self.facts, data_notes=self.notes, run=run)
+
+
+def _is_here(job: Job) -> bool:
+    """Whether all files to train on are on this machine."""
+    return bool(job.data.path) and all(Path(source.path).expanduser().exists() for source in job.data.path)
+
+
+def _sampled(request: Request) -> str | None:
+    """Counts rows and looks at some of them; why not, or None."""
+    with tempfile.TemporaryDirectory(prefix="shardwise-rows-") as folder:
+        run = RunDirectory(Path(folder))
+        write_json(run.resolved, request.job.to_json())
+        write_places(run, request.written.by_key)
+        return sample_rows(run.root)
 
 
 def _notes(request: Request, facts: DataFacts | None) -> Iterator[str]:

@@ -99,7 +99,7 @@ def _planned(request: Request, solve: str | None, *, asks_what_if: bool) -> Plan
         cluster = _hardware(request.job)
     if cluster is None:
         return _on_open_hardware(request)
-    return plan_for(request, cluster=cluster, asks_what_if=asks_what_if)
+    return plan_for(request, cluster=cluster, asks_what_if=asks_what_if, samples_rows=True)
 
 
 def _for_target(request: Request, target: str) -> Plan:
@@ -174,7 +174,7 @@ def _solved(request: Request, name: str) -> Plan:
     with request.blaming("model"):
         model = profiled(find_model(job.model), job, [cluster])
     with request.placing():
-        known = KnownData.of(request)
+        known = KnownData.of(request, samples_rows=True)
         made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.num_rows))
     if made.best is None:
         _refuse_misfit(request, model=model, cluster=cluster)
@@ -187,7 +187,7 @@ def _on_open_hardware(request: Request) -> Plan:
         kinds = _on_offer(request.job)
     with request.blaming("model"):
         model = profiled(find_model(request.job.model), request.job, [size for kind in kinds for size in kind])
-    known = KnownData.of(request)
+    known = KnownData.of(request, samples_rows=True)
     with request.placing():
         if "," in (request.job.hardware or ANY):
             clusters = [size for kind in kinds for size in kind]
@@ -233,10 +233,11 @@ def plan_for(
     cluster: Cluster,
     known: tuple[int | None, Lengths | None] = (None, None),
     asks_what_if: bool = False,
+    samples_rows: bool = False,
 ) -> Plan:
     """The plan of a request on given hardware. `known`: the number of a run's rows and their lengths; where they are
     not, those that were counted before."""
-    counted = KnownData.of(request)
+    counted = KnownData.of(request, samples_rows=samples_rows)
     num_rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
     read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
     with request.blaming("model"):

@@ -85,7 +85,7 @@ class Preparation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _File:
+class SurveyedFile:
     """One file, cut and recognised; `form` is None where no row could be recognised."""
 
     chunks: tuple[Chunk, ...]
@@ -96,7 +96,7 @@ class _File:
 
 def ingest(asked: Preparation, *, into: Path) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: all problems of all files."""
-    files = [_survey(asked, index) for index in range(len(asked.files))]
+    files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
     rules, limits = asdict(asked.rules), asdict(asked.limits)
@@ -134,14 +134,15 @@ def ingest(asked: Preparation, *, into: Path) -> None:
     write_json(into / "summary.json", summary)
 
 
-def _survey(asked: Preparation, index: int) -> _File:
+def survey(asked: Preparation, index: int) -> SurveyedFile:
+    """A file, cut into chunks, with the format of its rows."""
     file = asked.files[index]
     low, high = CHUNK_BYTES
     total = sum(state.size for state in asked.states)
     cut = cut_file(file, index=index, chunk_bytes=min(high, max(low, total // 64)))
     found = first_columns(cut.chunks)
     if found is None:
-        return _File(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
+        return SurveyedFile(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
     line, columns = found
     names = renamed({column: column for column in columns}, asked.job.data.columns)
     try:
@@ -149,17 +150,17 @@ def _survey(asked: Preparation, index: int) -> _File:
         renames, objective = asked.job.data.columns, asked.job.objective
         form = recognise(columns, wanted=wanted, renames=renames, objective=objective)
     except RowError as error:
-        return _File(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
+        return SurveyedFile(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
     needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)
     seen = [column for column in seen_columns(columns) if column not in needed]
     needed += tuple(seen)  # a row in which they are not empty is refused
     # These are read by columns, so the others are never loaded; a CSV row must be split in full.
     chunks = [replace(chunk, header=needed) if chunk.kind in COLUMNAR else chunk for chunk in cut.chunks]
     ignored = tuple(column for column in columns if column not in needed)
-    return _File(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
+    return SurveyedFile(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
 
 
-def _work(pool: Pool, files: Sequence[_File], chunks: Sequence[Chunk], stems: Sequence[Path]) -> list[Reply]:
+def _work(pool: Pool, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], stems: Sequence[Path]) -> list[Reply]:
     """The workers' replies, in the order of the chunks."""
     # A file without a recognised row has only bad ones: any format reports them.
     names = [(files[chunk.file].form or FORMATS[0]).name for chunk in chunks]
@@ -185,7 +186,7 @@ def _failed(chunk: Chunk, error: str) -> Reply:
     return {**_NO_ROWS, "failed": True, "num_problems": 1, "problems": [problem]}
 
 
-def _check_template(pool: Pool, asked: Preparation, files: Sequence[_File]) -> None:
+def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile]) -> None:
     """Raises DataError, once and at the job's key, where a template that rows need cannot be compiled."""
     needed = any(file.form and file.form.name != "text" for file in files)
     path = asked.job.data.chat_template
@@ -195,7 +196,7 @@ def _check_template(pool: Pool, asked: Preparation, files: Sequence[_File]) -> N
 
 
 def _report_problems(
-    asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+    asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises DataError where anything is wrong: in the order of files and lines, the first few listed, all counted."""
     found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
@@ -260,7 +261,7 @@ def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
             raise DataError.at(", ".join(source.label for source in names[part]), reason)
 
 
-def _template_from(asked: Preparation, files: Sequence[_File], facts: Mapping[str, Any]) -> str:
+def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Mapping[str, Any]) -> str:
     """Where the chat template comes from that rows were rendered with: a word, or the file that the job names."""
     forms = {file.form.name for file in files if file.form}
     if forms <= {"text"}:
@@ -296,7 +297,7 @@ def _preview(
 
 
 def _describe(
-    asked: Preparation, files: Sequence[_File], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
+    asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """One entry per source: its formats, its rows, and the columns nothing was done with."""
     owner = asked.source_of_file

@@ -48,7 +48,7 @@ def prepare(
     root = cache_root()
     places = read_places(run)
     with places.blaming("data", "chat_template"):
-        template = _template(job)
+        template = template_of(job)
     train, evaluation = _sources(job, root=root, places=places)
     states = source_states(train + evaluation, places=places)
     with places.blaming("model"):
@@ -85,7 +85,8 @@ def prepare(
     return data_json
 
 
-def _template(job: Job) -> str | None:
+def template_of(job: Job) -> str | None:
+    """The chat template that a job's file holds. Raises DataError: it cannot be read."""
     path = job.data.chat_template
     if path is None:
         return None

@@ -142,7 +142,7 @@ def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[Place]:
             block += rest
             if len(rest) == MAX_ROW_BYTES and not rest.endswith(b"\n"):
                 raise BrokenFileError(line + block.count(b"\n"), TOO_LONG)
-        if block.strip():
+        if not block.isspace():
             yield start, start + len(block), line
         start += len(block)
         line += block.count(b"\n")

@@ -4,6 +4,7 @@ It alone parses rows and renders chat templates, both from strangers. It speaks 
 
     {"do": "load", ...}    -> facts about the tokenizer, or {"error": ...}
     {"do": "chunk", ...}   -> what became of a chunk's rows; tokens go to files
+    {"do": "sample", ...}  -> how many rows a chunk has, and the lengths of the first
     {"do": "template"}     -> {}, or {"error": ...} where the chat template cannot be compiled
     {"do": "decode", ...}  -> tokens as text, for the preview
 """
@@ -14,6 +15,7 @@ import errno
 import gc
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -116,6 +118,22 @@ class Worker:
                 shard.append(list(self._keep(batch, tally)))
         return tally
 
+    def sample(self, chunk: Chunk, *, form: Format, most: int, whole: bool) -> Tally:
+        """The lengths of a chunk's first rows, of a pair its longer side's, written nowhere; `whole`: all its rows are
+        counted."""
+        tally, rendered = Tally(), list[Row]()
+        bound_next_batch(self.limits)
+        for index, row in enumerate(read_chunk(chunk)):
+            tally.num_rows = index + 1
+            one = self._render(row, form, tally, columnar=chunk.kind in COLUMNAR) if index < most else None
+            if one is not None:
+                rendered.append(one)
+            if tally.num_rows >= most and not whole:
+                break
+        encoded = iter(self.tokenizer.encode([side for row in rendered for side in row.sides]))
+        tally.lengths = dict(Counter(max(len(next(encoded).ids) for _ in row.sides) for row in rendered))
+        return tally
+
     def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[Row]]:
         batch: list[Row] = []
         characters = 0
@@ -205,6 +223,13 @@ def _chunk(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {**asdict(tally), "problems": sorted(tally.problems), "keys": unread}
 
 
+def _sample(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    described = {**request["chunk"], "header": tuple(request["chunk"]["header"])}
+    form, most, whole = BY_NAME[request["format"]], request["most"], request["whole"]
+    tally = worker.sample(Chunk(**described), form=form, most=most, whole=whole)
+    return {"num_rows": tally.num_rows, "lengths": sorted(tally.lengths.items())}
+
+
 def _may_read(template: str, key: str) -> bool:
     """Whether a template names a key of messages, or writes messages whole."""
     whole = r"\bm(sg|essages?)?\s*(\|\s*(tojson|items|string)|\.items\()"
@@ -222,7 +247,7 @@ def _decode(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    verbs = {"chunk": _chunk, "template": _template, "decode": _decode}
+    verbs = {"chunk": _chunk, "sample": _sample, "template": _template, "decode": _decode}
     try:
         return verbs[request["do"]](worker, request)
     except (TemplateMemoryError, MemoryError):

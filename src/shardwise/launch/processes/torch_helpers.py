@@ -99,6 +99,15 @@ def block_profiles(question: dict[str, Any]) -> tuple[ModelProfile, ...] | str:
     return tuple(from_plain(ModelProfile, one) for one in answer["profiles"])
 
 
+def sample_rows(folder: Path) -> str | None:
+    """Lets `programs.sample_rows` count the rows of a folder's job; why it does not, or None."""
+    try:
+        _output_of("shardwise.programs.sample_rows", str(folder), limit=LIMIT_SECONDS)
+    except (_HelperFailedError, subprocess.TimeoutExpired, OSError) as error:
+        return str(error)
+    return None
+
+
 def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
     """The JSON object of `shardwise.programs.difference` for two folders with weights; a tensor may differ by
     `tolerance` of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""

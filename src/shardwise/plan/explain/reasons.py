@@ -221,13 +221,14 @@ def price_sentence(gpu: Gpu, *, goal: Goal) -> str | None:
     typical = gpu.typical_usd_per_hour
     if typical is not None:
         citation = cited([gpu.name])
-        where = f" (prices of {citation.date}: {citation.source})" if citation else ""
+        dated = "" if citation is None or citation.date in citation.source or " to " in citation.date else citation.date
+        where = f" ({citation.source}{dated and ', '}{dated})" if citation else ""
         return f"costs are at {_kind_of(gpu)} the {gpu.name}, {format_dollars(typical)} an hour{where}"
     ranked = "; cheapest takes the fewest GPU hours" if goal == "cheapest" else ""
     if gpu.usd_per_hour is None:
         return f"no price is known for the {gpu.name}, so no cost is forecast{ranked}"
     lowest = format_dollars(gpu.usd_per_hour[0])
-    return f"only a lowest offer is known for the {gpu.name}, {lowest} an hour, so no cost is forecast{ranked}"
+    return f"only a lowest offer is known for the {gpu.name}, {lowest} an hour, which costs begin at{ranked}"
 
 
 def _kind_of(gpu: Gpu) -> str:

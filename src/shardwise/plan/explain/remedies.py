@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.catalog.offers import has_fabric, machine_sizes
+from shardwise.catalog.offers import has_fabric, machine_sizes, offered_hardware
 from shardwise.errors import UnsupportedError
 from shardwise.plan.memory import forecast_memory
-from shardwise.plan.search import Choice, Question, Search, bytes_beyond_host, considered, offloads, sized, sizes_on
+from shardwise.plan.search import (
+    Choice,
+    Memo,
+    Question,
+    Search,
+    bytes_beyond_host,
+    considered,
+    offloads,
+    on_hardware,
+    sized,
+    sizes_on,
+)
 from shardwise.plan.work import BFLOAT16_BYTES, TYPES, Work, state_bytes, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -24,6 +35,8 @@ _SHORTEST_LENGTH = 64
 #: Checkpointing whose saved tensors wait in the host's memory, the fastest first.
 _ON_HOST: tuple[Checkpointing, ...] = ("selective_offloaded", "offloaded")
 _MOST_GPUS_ADVISED = 1024
+#: Single GPUs that are named.
+_MOST_NAMED = 3
 #: GPUs of a machine, of a kind that no provider is known to rent out.
 _USUAL_SIZES = [1, 2, 4, 8]
 #: Numbers of nodes between one that does not hold the job and its double, which does.
@@ -40,6 +53,10 @@ def remedies(question: Question) -> Iterator[str]:
         yield f"method: lora would fit{_by_offload(lora)}"
     if (gpus := _gpus_that_fit(question)) is not None:
         yield f"{gpus.name} would fit{_by_offload(replace(question, cluster=gpus))}"
+    if (qlora := _in_4_bits(question)) is not None:
+        yield qlora
+    if question.cluster.num_gpus == 1 and (smallest := _smallest_that_fit(question)):
+        yield f"the smallest single GPUs that fit{_how(question)}: {', '.join(smallest)}"
     if (host := _with_more_host_memory(question)) is not None:
         yield host
 
@@ -71,6 +88,43 @@ def _with_adapters(question: Question) -> Question | None:
         return replace(question, job=lora, inventory=take_inventory(lora, question.model))
     except UnsupportedError:
         return None
+
+
+def _in_4_bits(question: Question) -> str | None:
+    """A sentence on QLoRA, or how many GPUs that needs; None where a job has it, or none hold it."""
+    if question.job.method == "qlora" or question.cluster.gpu.kind == "cpu":
+        return None
+    qlora = question.job.model_copy(update={"method": "qlora"})
+    try:
+        asked = replace(question, job=qlora, inventory=take_inventory(qlora, question.model), memo=Memo())
+    except UnsupportedError:
+        return None
+    if fits(asked):
+        return f"method: qlora would fit{_by_offload(asked)}; it rounds the frozen weights to 4 bits"
+    more = _gpus_that_fit(asked)
+    return None if more is None else f"method: qlora needs {more.num_gpus} GPUs ({more.name})"
+
+
+def _how(question: Question) -> str:
+    """With what weights and states, where a job trains all of them."""
+    if question.job.method != "full":
+        return f" with {question.job.method}"
+    precision, optimizer = question.job.train.precision, question.job.train.optimizer
+    kept = "bf16 weights without float32 masters" if precision == "bf16" else "float32 masters"
+    return f" with {kept} and {'adamw' if optimizer == 'auto' else optimizer}, without offload"
+
+
+def _smallest_that_fit(question: Question) -> list[str]:
+    """Single GPUs on offer that hold the job without offload, the least memory first."""
+    if question.cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
+        return []
+    offered = [sizes[0] for sizes in offered_hardware(most=1) if sizes[0].num_gpus == 1]
+    found: list[str] = []
+    for cluster in sorted(offered, key=lambda one: one.gpu.usable_bytes):
+        if cluster.gpu.usable_bytes > question.cluster.gpu.usable_bytes and len(found) < _MOST_NAMED:
+            alone = on_hardware(question, cluster).with_offload("none")
+            found += [cluster.name] if Search(alone).something_fits() else []
+    return found
 
 
 def fits(question: Question) -> bool:

@@ -14,7 +14,9 @@ from shardwise.plan.search.executions import (
 from shardwise.plan.search.forecasts import Forecasts, bytes_beyond_host, hardware_json, model_json
 from shardwise.plan.search.goals import (
     BETTER,
+    Found,
     best_first,
+    doubt_of,
     ratio,
     simplicity_of,
     tie_of,

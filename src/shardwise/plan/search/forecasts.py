@@ -32,7 +32,9 @@ class Forecast:
 def candidate_of(question: Question, forecast: Forecast) -> Candidate:
     """What is known of an execution, as plan.json has it."""
     work, time, execution = forecast.work, forecast.time, forecast.work.execution
-    price = work.cluster.gpu.typical_usd_per_hour
+    gpu = work.cluster.gpu
+    at_least = gpu.typical_usd_per_hour is None and gpu.usd_per_hour is not None
+    price = gpu.usd_per_hour[0] if gpu.usd_per_hour and at_least else gpu.typical_usd_per_hour
     hourly = None if price is None else price * execution.layout.world_size
     kernel = attention_refusal(execution.attn_implementation, work.cluster.gpu, precision=execution.precision)
     usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
@@ -41,7 +43,7 @@ def candidate_of(question: Question, forecast: Forecast) -> Candidate:
         fits=True,
         memory=forecast.memory,
         time=time,
-        cost=Cost(usd=usd, usd_per_hour=hourly),
+        cost=Cost(usd=usd, usd_per_hour=hourly, at_least=at_least),
         not_trained=(*not_trained(question.job, execution, model=question.model), *([kernel] if kernel else [])),
     )
 

@@ -15,8 +15,8 @@ class RunForecast:
     """The whole run.
 
     Attributes:
-        rows_from: `stated` (data.num_rows), `counted` (by preparation), `sampled` (counted lines, lengths of some of
-            them) or `max_steps`, which says the length of a run without them; None where nothing does.
+        rows_from: `stated` (data.num_rows), `counted` (by preparation), `sampled` (counted lines,
+            lengths of some) or `max_steps`, which needs no rows; None where nothing is known.
         num_rows: to train on; None where they are not known.
         num_steps, seconds, usd: None where they are not known.
         sentence: all of it, or what to say for it to be known.

@@ -80,6 +80,7 @@ def _nested(found: Plain) -> Plain:
     if "hardware_options" in found:
         prices = {f"price_{name}": _section(found, "prices").get(name) for name in ("date", "source")}
         offers = {"goal": _section(found, "job").get("goal"), "options": found["hardware_options"]}
+        offers["start_up"] = found.get("start_up")
         nested["offers"] = {**offers, **prices}
     return nested
 

@@ -20,7 +20,7 @@ from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars
 from shardwise.spec.plan.on_stack import OnStack
-from shardwise.units import format_count, format_seconds
+from shardwise.units import format_count, format_gib, format_seconds
 
 VERSION = 1
 
@@ -101,12 +101,14 @@ class TimeForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Rental price; None where the catalogue knows none."""
+    """Rental price; None where the catalogue knows none. `at_least`: it is the lowest offer's, as no
+    other is known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     usd: float | None = None
     usd_per_hour: float | None = None
+    at_least: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,20 +250,26 @@ def named(strategy: str, layout: Layout) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether it fits, with what, and how fast."""
+    """Whether it fits, with what, how long and how dear the run is, with which memory and speed."""
     if plan.best is None:
         return f"nothing fits on {plan.hardware.get('name', 'this machine')}"
     execution, time = plan.best.execution, plan.best.time
     offload = "" if execution.offload == "none" else f" with offload {execution.offload}"
+    memory, run = plan.best.memory, ""
+    if time.total_seconds is not None:
+        cost = "" if plan.best.cost.usd is None else f" and {cost_text(plan.best.cost)}"
+        run = f", {format_seconds(time.total_seconds)}{cost} for the run"
+    used = f"{format_gib(memory.peak_bytes)} (at most {format_gib(memory.peak_high_bytes)}) of "
     speed = f"{format_seconds(time.step_seconds)} a step, {format_count(time.tokens_per_second)} tokens/s"
     return (
         f"{'forecast only' if plan.best.not_trained else 'fits'}: {named(execution.layout.strategy, execution.layout)}"
-        f"{offload}, {speed}, GPUs busy {100 * time.gpu_utilization:.0f} % of the time"
+        f"{offload}{run}, {used}{format_gib(memory.capacity_bytes)}; {speed}, MFU {100 * time.mfu:.0f} %"
     )
 
 
 def cost_text(cost: Cost) -> str:
     """The price of the run, else of an hour, else a dash."""
+    least = "from " * cost.at_least
     if cost.usd is not None:
-        return format_dollars(cost.usd)
-    return f"{format_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"
+        return least + format_dollars(cost.usd)
+    return f"{least}{format_dollars(cost.usd_per_hour)}/h" if cost.usd_per_hour is not None else "-"

@@ -101,12 +101,14 @@ class Offers:
     Attributes:
         goal: the job's.
         price_date, price_source: when and where the prices shown were read; None where there are none.
+        start_up: what of starting a machine is in times and costs; None where nothing is.
     """
 
     goal: Goal
     price_date: str | None
     price_source: str | None
     options: tuple[Offer, ...]
+    start_up: str | None = None
 
     @property
     def shown(self) -> tuple[Offer, ...]:
@@ -148,7 +150,8 @@ class Offers:
     def notes(self) -> list[str]:
         """What else was compared, and what does not fit: those with one reason together."""
         others = sum(option.fits is not False and not option.shown for option in self.options)
-        said = [f"{others} more are no better in price and time, or hardly; --json lists them"] if others else []
+        said = [self.start_up] if self.start_up else []
+        said += [f"{others} more are no better in price and time, or hardly; --json lists them"] if others else []
         unfit = [option for option in self.options if option.fits is False]
         if len(unfit) > _MOST_NAMED:
             return [*said, f"the job does not fit, or is not trained, on {len(unfit)} more; --json says why"]
@@ -161,5 +164,6 @@ class Offers:
         """The keys of plan.json that open hardware adds."""
         return {
             "hardware_options": [asdict(option) for option in self.options],
+            **({"start_up": self.start_up} if self.start_up else {}),
             "prices": None if self.price_date is None else {"date": self.price_date, "source": self.price_source},
         }
