@@ -95,10 +95,10 @@ def render(
     return Shown(text=text, status=status, headers=headers or {})
 
 
-def as_json(data: Any, *, status: int = 200, **headers: str) -> Shown:
+def as_json(data: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Shown:
     """JSON, as small as it can be."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Shown(text=text, kind="application/json", status=status, headers=headers)
+    return Shown(text=text, kind="application/json", status=status, headers=headers or {})
 
 
 class Pages:
@@ -152,7 +152,7 @@ class Pages:
         if answer.plan is None:
             return as_json({"errors": answer.by_field, "general": answer.general}, status=400)
         headers = {"content-disposition": 'attachment; filename="plan.json"'}
-        return as_json(api.plan_as_file(answer.plan, model=answer.model), **headers)
+        return as_json(api.plan_as_file(answer.plan, model=answer.model), headers=headers)
 
     def keep(self, raw: bytes) -> Shown:
         """Keeps a dropped config.json, and says under which name."""
