@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def off(self) -> str:
-        """How far the forecast was off, in words to stand behind it; empty where that is not known."""
+        """How far the forecast was off, as words behind it; empty where that is not known."""
         error = self.error_percent
         if error is None:
             return ""

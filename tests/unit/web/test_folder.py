@@ -1,4 +1,4 @@
-"""The planner as a folder of files: what refuses to make one, what it answers, and the very folder in a browser."""
+"""The planner as a folder of files: what refuses to make one, and the very folder in a browser."""
 
 from __future__ import annotations
 
