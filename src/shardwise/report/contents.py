@@ -87,6 +87,16 @@ class Comparison:
         """The error as text."""
         return write_error(self.error_percent)
 
+    @property
+    def off(self) -> str:
+        """How far the forecast was off, as words behind it; empty where that is not known."""
+        error = self.error_percent
+        if error is None:
+            return ""
+        if abs(error) < 0.5:
+            return ", as measured"
+        return f", {abs(error):.0f} % {'above' if error > 0 else 'below'} what was measured"
+
     def to_json(self) -> dict[str, Any]:
         """With the error."""
         return {**asdict(self), "error_percent": self.error_percent}

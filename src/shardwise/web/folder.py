@@ -1,4 +1,4 @@
-"""The planner as a folder of files: pages, Pyodide, and the packages that a worker of the page runs"""
+"""The planner as a folder of files: pages, Pyodide, and the packages that a worker runs"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ SOLVES = {
     "gpus": "the fewest GPUs",
 }
 MOST_COMPARED = 4
-#: Strategies in the order in which one meets them, and how the toy's layers, rows and tensors are called.
+#: Strategies in the order in which one meets them, and the toy's layers, rows and tensors.
 ORDER = ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2")
 LETTERS, ROWS = ("a", "b", "c"), range(3)
 HELD = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer states"}
@@ -95,10 +95,10 @@ def render(
     return Shown(text=text, status=status, headers=headers or {})
 
 
-def as_json(data: Any, *, status: int = 200, **headers: str) -> Shown:
+def as_json(data: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Shown:
     """JSON, as small as it can be."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Shown(text=text, kind="application/json", status=status, headers=headers)
+    return Shown(text=text, kind="application/json", status=status, headers=headers or {})
 
 
 class Pages:
@@ -152,7 +152,7 @@ class Pages:
         if answer.plan is None:
             return as_json({"errors": answer.by_field, "general": answer.general}, status=400)
         headers = {"content-disposition": 'attachment; filename="plan.json"'}
-        return as_json(api.plan_as_file(answer.plan, model=answer.model), **headers)
+        return as_json(api.plan_as_file(answer.plan, model=answer.model), headers=headers)
 
     def keep(self, raw: bytes) -> Shown:
         """Keeps a dropped config.json, and says under which name."""
@@ -167,7 +167,7 @@ class Pages:
 
 
 def _learn_page(query: Mapping[str, str]) -> dict[str, Any]:
-    """What the page shows at the place that the address names; what it does not have is taken as the beginning."""
+    """What the page shows at the place that the address names; no place is the beginning."""
     strategies = {one.name: one for one in api.STRATEGIES}
     under = query.get("under", "")
     under = under if under in strategies else ORDER[0]
@@ -202,7 +202,7 @@ def _in_words(held: frozenset[tuple[int, int]]) -> str:
 
 
 def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict[str, str]:
-    """A plan as what is to be copied: the texts of files by name, and what else there is to say, as sentences."""
+    """A plan as what is to be copied: texts of files by name, and else sentences."""
     if shown == "command":
         return {"command": question.command(model)}
     if shown == "job.yaml":

@@ -18,7 +18,7 @@ from tests.unit.report.runs import FORECAST_PARTS, RunMaker, finished_run, make_
 
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp;\x1b[31m\ud800"
 STRUCTURE = "html head meta title style body main header section div footer details summary script figure figcaption"
-WORDS = "p span h1 h2 h3 ul li dl dt dd table thead tbody tr th td code pre mark strong svg rect line text"
+WORDS = "p span h1 h2 h3 ul li dl dt dd table thead tbody tr th td code pre mark strong svg rect line text g progress"
 ALLOWED = {*STRUCTURE.split(), *WORDS.split()}
 STATIC = Path(pages.__file__).parents[1] / "static"
 LICENCE = STATIC.joinpath("uplot.LICENSE.txt").read_text()
@@ -174,3 +174,17 @@ def test_a_long_example_is_cut_and_says_so(tmp_path: Path) -> None:
     source = report_html(collect(maker.run))
     assert len(source) - sum(map(len, SCRIPTS)) < 60_000
     assert source.count(" … cut here") == 5
+
+
+def test_a_run_is_called_by_its_name_and_a_forecast_is_above_or_below_in_words(tmp_path: Path) -> None:
+    source = report_html(collect(finished_run(tmp_path / "mine")))
+    assert "<h1>mine</h1>" in source
+    assert '<progress aria-label="Steps" max="50" value="50">' in source
+    assert "forecast 2.20 s, 10\xa0% above what was measured" in source
+    assert "left.</p>" not in source, "it has ended"
+    for heading in ("What ran", "Consistency checks", "Files"):
+        assert f"<h2>{heading}</h2><details><summary>" in source, "folded"
+    hardware = {"name": "cpu:2", "node": {"gpu": {"kind": "cpu", "measured": False}}}
+    run = finished_run(tmp_path / "nominal")
+    write_json(run.plan, {**make_plan(make_job()).to_json(), "hardware": hardware})
+    assert "2.20 s, 10" not in report_html(collect(run)), "a nominal time is not far from anything"

@@ -136,6 +136,12 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> N
         tab.until(f"document.querySelector('#moment label').textContent.startsWith('Moment {moment} ')")
     page.keyboard.press("ArrowLeft")
     page.wait_for_url("**at=2")
+    page.click("[data-play]")
+    page.wait_for_url("**at=4")
+    page.click("[data-play]")
+    assert page.get_attribute("[data-play]", "aria-pressed") == "false"
+    page.go_back()
+    page.wait_for_url("**at=3")
     page.goto(served.url + "/runs")
     page.wait_for_selector("html.scripted")
     for ticked in range(2):

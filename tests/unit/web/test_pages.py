@@ -252,7 +252,7 @@ def test_a_run_that_a_process_holds_is_running(served: Served) -> None:
     assert told()[0] == "unfinished"
     tag = served.get("/run", name="runs/held").headers["etag"]
     with locked(maker.run):
-        assert told() == ("running", "Running: step 5 of 50, phase training.")
+        assert told() == ("running", "Running: step 5 of 50, phase training. About 1 min 30 s left.")
         assert served.get("/run", name="runs/held").headers["etag"] != tag
         maker.ended("stopped")
         assert told()[0] == "running"

@@ -47,7 +47,7 @@ def plan_as_part(made: Plan, *, model: str | None = None, titled: bool = False) 
 
 
 def plan_as_file(made: Plan, *, model: str) -> dict[str, Any]:
-    """plan.json of a plan, with the model under another name, and without what only a page shows."""
+    """plan.json of a plan, with another name for the model and without what only pages show."""
     return replace(made, job={**made.job, "model": model}, what_if=()).to_json()
 
 

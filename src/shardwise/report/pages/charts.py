@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A row of a chart. `below`: segments of a second, thinner track; `broken`: it is longer than the chart."""
+    """A row of a chart. `below`: segments of a thinner track; `broken`: longer than the chart."""
 
     label: str
     total: str

@@ -61,7 +61,16 @@ def _context(report: Report) -> dict[str, Any]:
         "more_curves": [chart["title"] for chart in _preference_curves(report)],
         "configured": CONFIGURED_TYPES,
         "nominal": NOMINAL_TIMES in report.notes,
+        "left": _seconds_left(report),
     }
+
+
+def _seconds_left(report: Report) -> float | None:
+    """Of a run that goes on, at the step time that was measured."""
+    outcome, step = report.outcome, report.comparison("step time")
+    if outcome.state not in ("running", "unfinished") or not outcome.total_steps or step is None:
+        return None
+    return None if step.measured is None else step.measured * (outcome.total_steps - outcome.step)
 
 
 def curves_of(report: Report) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 (() => {
   const base = new URL(".", location.href), waiting = new Map();
   const SAID = {
-    loading: "Loading the planner, once: 17 MB", starting: "Starting the planner", ready: "Runs in this browser",
+    loading: "Loading the planner, once: 18 MB", starting: "Starting the planner", ready: "Runs in this browser",
     kept: "Runs in this browser, and without a network",
   };
   const state = document.getElementById("state");

@@ -148,6 +148,8 @@
       if (link) { fillFrom(new URL(link.href).searchParams); ask(link.href, { fill: true }); }
       else visit(page.href);
     }
+    const playable = event.target.closest("[data-play]");
+    if (playable) play(playable);
     const button = event.target.closest("[data-copies]");
     if (button) copy(button, document.getElementById(button.dataset.copies));
   });
@@ -156,6 +158,21 @@
     const link = document.querySelector(`a[data-key="${CSS.escape(event.key)}"]`);
     if (link) { event.preventDefault(); link.click(); }
   });
+  // Steps by itself, until it is pressed again or there is no next.
+  let playing;
+  const play = (button) => {
+    clearInterval(playing);
+    const on = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", on);
+    button.textContent = on ? "Pause" : "Play";
+    if (on) playing = setInterval(() => {
+      const next = document.getElementById("next");
+      if (!next || flying) return;
+      if (next.href === location.href) { play(button); return; }
+      history.replaceState(null, "", next.href);
+      ask(next.href, { fill: true });
+    }, 900);
+  };
   const copy = async (button, from) => {
     try {
       await navigator.clipboard.writeText(from.textContent);
@@ -182,6 +199,7 @@
   };
   const begin = () => {
     for (const slider of sliders()) { slider.disabled = false; slider.step = "any"; }
+    for (const button of document.querySelectorAll("[data-play]")) button.hidden = false;
     slide();
   };
   const slid = (slider) => {
