@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from shardwise.api.plans.asking import read_request
 from shardwise.api.plans.calibrated import with_runs
 from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.shapes import find_model, profiled
@@ -31,7 +32,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.generation import Generation
 from shardwise.spec.plan.timeline import Timeline
-from shardwise.spec.request import Override, Request, read_request
+from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import misfit

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise.api.plans.asking import read_request
 from shardwise.api.plans.planning import plan
 from shardwise.api.plans.shapes import find_model
 from shardwise.catalog.models import config_of
@@ -19,7 +20,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
 from shardwise.spec.rehearsal import RankRehearsal, Rehearsal, Rehearsing, TensorGroup
-from shardwise.spec.request import Override, read_request
+from shardwise.spec.request import Override
 from shardwise.spec.support.rehearsed import rehearsal_refusals
 
 

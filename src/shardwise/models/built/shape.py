@@ -199,13 +199,13 @@ def config_from(data: dict[str, Any]) -> Any:
     decoder."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    if data["model_type"].endswith(_DRAFTS):
+        raise UnsupportedError("it drafts tokens for another model, whose hidden states, keys and values it reads")
     try:
         kind: Any = CONFIG_MAPPING[data["model_type"]]
         config = kind.from_dict(kind._decode_special_floats(deepcopy(data)))
     except Exception as error:  # noqa: BLE001 - a stranger's configuration meets a library's own checks
         raise UnsupportedError(f"transformers cannot read it: {said(error)}") from None
-    if config.model_type.endswith(_DRAFTS):
-        raise UnsupportedError("it drafts tokens for another model, whose hidden states, keys and values it reads")
     _refuse_other_kinds(text_config(config))
     return config
 
