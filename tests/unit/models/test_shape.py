@@ -150,6 +150,7 @@ def test_a_stranger_is_counted_exactly(kind: str, changes: dict[str, Any], kinds
         ("bert", "it is an encoder, in which a token sees those after it"),
         ("bart", "it is the decoder of an encoder-decoder, which reads what an encoder made"),
         ("trocr", "it is the decoder of an encoder-decoder"),
+        ("musicgen", "it is the decoder of an encoder-decoder"),
         ("hrm_text", "lists of modules L_module.layers, H_module.layers, none of which alone is its decoder's blocks"),
         ("phi4_multimodal", "it is a model of more than text, in which transformers has no language model"),
         ("gemma4_assistant", "it drafts tokens for another model, whose hidden states, keys and values it reads"),
