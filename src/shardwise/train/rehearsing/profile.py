@@ -132,7 +132,7 @@ def _measured(
 ) -> ModelProfile:
     """`stand_in`: what stands in the place of other blocks; None where all of them run."""
     fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
-    state_packed(job.data.packing)
+    state_packed(bool(job.data.packing))
     with alone(Layout(), rank=0) as world, ExitStack() as modes:
         (part,) = cut_parts(
             lambda: _built(job, execution, deepcopy(config)),
