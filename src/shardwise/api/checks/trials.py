@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.api.plans.asking import read_request
-from shardwise.api.plans.shapes import find_model
+from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.api.runs.opening import Programs, Update
 from shardwise.api.runs.training import TrainResult, train
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError

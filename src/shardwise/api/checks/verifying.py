@@ -10,8 +10,7 @@ from typing import Any
 
 from shardwise.api.checks.proof import NOTHING_PROVEN, Proof
 from shardwise.api.checks.trials import Trying, read_trials
-from shardwise.api.plans.asking import read_request
-from shardwise.api.plans.shapes import find_model
+from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.api.runs.opening import Programs, Update
 from shardwise.errors import InputError, Problem, UnsupportedError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, nothing_to_compare

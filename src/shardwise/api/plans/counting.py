@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardwise.api.plans.asking import read_request
+from shardwise.api.plans.shapes import read_request
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.noted_data import noted_data
 from shardwise.launch.processes.command import require_torch

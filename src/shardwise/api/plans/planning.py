@@ -6,10 +6,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardwise.api.plans.asking import read_request
 from shardwise.api.plans.calibrated import with_runs
 from shardwise.api.plans.counting import KnownData
-from shardwise.api.plans.shapes import find_model, profiled
+from shardwise.api.plans.shapes import find_model, profiled, read_request
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import PROBED, probed_machine, this_machine

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.api.plans.asking import read_request
 from shardwise.api.plans.planning import plan
-from shardwise.api.plans.shapes import find_model
+from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.catalog.models import config_of
 from shardwise.errors import DoesNotFitError, UnsupportedError
 from shardwise.launch.processes.torch_helpers import rehearsed

@@ -227,7 +227,7 @@ def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = fake = fakes.from_tensor(buffer)
-                ledger.take_in(fake, "weights")  # GPT's masks are parts of one, which are no memory of their own
+                ledger.take_in(fake, "weights")  # views of it are no memory
     ledger.tag(made.values(), "weights")
 
 
