@@ -1,5 +1,5 @@
 """Finds the shape of a job's model: in the catalogue, or by a process that builds it; and profiles of blocks that no
-rule knows, which are measured once and kept; reads what is asked as far as that depends on it."""
+rule knows, which are measured once and kept."""
 
 from __future__ import annotations
 
