@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import shardwise.train.model
 from shardwise.data.store import PreparedData
 from shardwise.errors import InputError, UnsupportedError, said
-from shardwise.models.built.shape import shape_of
+from shardwise.models.built.shape import built_shape, shape_of
 from shardwise.models.wrapper import find_inside
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.job.file import job_from_data
@@ -79,6 +79,10 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
         correct_routers(model)
         model.save_pretrained(folder)
     except Exception as error:  # noqa: BLE001 - whatever a family raises, it has no tiny model
+        try:
+            built_shape({"model_type": family}, file="config.json")
+        except (InputError, UnsupportedError) as refused:
+            return {**found, "refused": _sentence(refused, folder)}
         return {**found, "unbuilt": f"{type(error).__name__}: {said(error)}"}
     _tokenizer().save_pretrained(folder)
     try:
@@ -114,17 +118,21 @@ class _Cells:
     def __init__(self, *, root: Path, folder: Path, rows: Path) -> None:
         self._root, self._folder, self._rows = root, folder, rows
         self._worlds: dict[int, Ranks] = {}
+        self._alone = ""
 
     def all(self, ways: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
         """(method, way, what became of it)."""
         try:
             for method in METHODS:
                 expected: Any = None
+                self._alone = "not run: one process was not right"
                 for way in ways:
                     try:
                         made = self._cell(method, way, expected)
                     except UnsupportedError as error:
-                        yield method, way, f"refused: {_sentence(error, self._folder)}"
+                        refused = f"refused: {_sentence(error, self._folder)}"
+                        self._alone = refused if way == "single" else self._alone
+                        yield method, way, refused
                         continue
                     except AssertionError as error:
                         yield method, way, str(error)
@@ -149,7 +157,7 @@ class _Cells:
             plain, made = self._ranks(1).run(_one, run, chosen)[0]
             assert not plain, f"differs from transformers: {plain}"
             return made
-        assert expected is not None, "not run: one process was not right"
+        assert expected is not None, self._alone
         ranks = self._ranks(layout.world_size).run(_trained, run, chosen)
         differs = unlike(expected, ranks)
         assert not differs, f"differs from one process: {differs}"

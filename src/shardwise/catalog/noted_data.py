@@ -79,7 +79,7 @@ def _reckoned(facts: DataFacts, counts: Mapping[int, int], job: Job) -> DataFact
         eval=None,
         lengths=RowLengths.of(counts, max_length=most),
         over_long=data.over_long,
-        packing=data.packing,
+        packing=bool(data.packing),
     )
 
 

@@ -122,8 +122,8 @@ class Keys:
     ) -> None:
         """Finds the names of `stored`, all keys of the folder, for a model before it is spread; `shape_of` a key. A key
         that `known` has, the names of the whole model (by itself those of `model`), keeps it where no other name fits.
-        Renamings that none needed are not undone in `saved`, as in transformers. Raises UnsupportedError: a weight is
-        made of keys in another way."""
+        Renamings that none needed are not undone in `saved`, as in transformers.
+        Raises UnsupportedError: a weight is made of keys in another way."""
         from transformers.core_model_loading import dot_natural_key
 
         renamings, stackings, others = _transforms(model)
@@ -197,8 +197,8 @@ def _refuse_made(name: str, others: Iterable[Any]) -> None:
 
 
 def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
-    """What `from_pretrained` applies to each key of a folder, in its order: renamings, what stacks or joins weights,
-    and what else makes one weight of others."""
+    """What `from_pretrained` applies to each key of a folder, in its order: renamings, what stacks
+    or joins weights, and what else makes weights of others."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shardwise import api
 from shardwise.errors import HardwareError, JobError
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -66,3 +67,11 @@ def test_a_plans_execution_is_asked_for_in_full(file: Path) -> None:
     assert job.layout != "auto"
     assert (job.train.micro_batch_size, job.train.gradient_checkpointing, job.train.seed) == (3, "full", 7)
     assert "auto" not in [value for key, value in job.train.model_dump().items() if key in execution.to_json()]
+
+
+@pytest.mark.parametrize(("model", "packed"), [("falcon-7b", False), ("llama-3.1-8b", True)])
+def test_rows_are_packed_by_auto_where_documents_stay_apart(model: str, packed: bool, capsys) -> None:
+    flags = [f"model={model}", "method=lora", "hardware=1x H100-SXM", "data.packing=auto", "data.num_rows=100"]
+    assert api.plan(overrides=flags).job["data"]["packing"] is packed
+    said = "rows are padded: packing is not trained for falcon, whose code in transformers lets packed documents see"
+    assert (said in capsys.readouterr().err) is not packed

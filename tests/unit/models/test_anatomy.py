@@ -12,6 +12,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import find_anatomy, tensor_plan
 from shardwise.models.load import build_on_meta
+from shardwise.models.stage import final_norm
 from shardwise.spec.support.splits import TENSOR_FAMILIES
 from tests.dist.worlds import installed
 
@@ -83,3 +84,8 @@ def test_a_plan_that_names_the_tied_embedding_is_that_of_the_blocks() -> None:
     blocks = dict(config.base_model_tp_plan)
     config.base_model_tp_plan = {**blocks, "embed_tokens": "embedding_rowwise"}
     assert tensor_plan(config) == {name.removeprefix("layers.*."): style for name, style in blocks.items()}
+
+
+def test_the_final_norm_is_the_plans_though_it_has_no_weights() -> None:
+    anatomy = find_anatomy(build_on_meta(transformers.OlmoConfig(**SMALL), attn_implementation="sdpa"))
+    assert final_norm(anatomy, width=32) is anatomy.model.get_submodule("model.norm")

@@ -12,12 +12,13 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.errors import ModelError
+from shardwise.errors import ModelError, UnsupportedError
 from shardwise.models.buffers import saved_buffers
 from shardwise.models.keys import Keys, StoredSpan
 from shardwise.models.load import build_on_meta, materialise, read_config
 from shardwise.models.weights import Weights
-from tests.dist.worlds import installed
+from tests.dist.tiny import tiny_config
+from tests.dist.worlds import installed, said_by
 from tests.unit.catalog.small import small_config, their_config
 
 KINDS = list(FAMILIES)
@@ -110,3 +111,14 @@ def test_what_is_wrong_is_said_of_the_key_in_the_file(tmp_path: Path) -> None:
     change_file(tmp_path, {"embed_out.weight": torch.ones(3, 5)})
     with pytest.raises(ModelError, match=r"embed_out\.weight has the shape \(3, 5\); config\.json asks for \(97, 64\)"):
         load(tmp_path)
+
+
+def test_what_loading_makes_of_weights_in_an_unknown_way_is_refused(tmp_path) -> None:
+    if not installed(["inkling2_text"]):
+        pytest.skip("the installed transformers has no inkling2_text")
+    tiny_config("inkling2_text").save_pretrained(tmp_path)
+    model = build_on_meta(read_config(tmp_path), attn_implementation="eager")
+    key = "model.llm.layers.0.mlp.experts.w13_weight"
+    said = said_by(UnsupportedError, Keys, model, [key], lambda _: (4, 64, 64))
+    assert "w13_weight transformers makes model.layers.0.mlp.experts.gate_up_proj as it loads, by Interleave" in said
+    assert said.endswith("save it by save_pretrained(folder, save_original_format=False)")

@@ -105,6 +105,8 @@ def stranger(kind: str, **changes: Any) -> dict[str, Any]:
 
 MIXTURE = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16}
 GATED_DELTA = {**MIXTURE, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+ZERO_EXPERTS = {"n_routed_experts": 4, "zero_expert_num": 4, "moe_topk": 2, "num_layers": 2, "num_hidden_layers": 2}
+ZERO_EXPERTS |= {"expert_ffn_hidden_size": 16, "ffn_hidden_size": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16}
 #: A family with something in it that no rule knows, and how many kinds of blocks it has.
 STRANGERS: list[tuple[str, dict[str, Any], int]] = [
     ("mamba", {}, 1),
@@ -122,6 +124,7 @@ STRANGERS: list[tuple[str, dict[str, Any], int]] = [
     ("gemma4_text", {**MIXTURE, "vocab_size_per_layer_input": 97, "num_kv_shared_layers": 0}, 2),
     ("rwkv", {}, 2),
     ("openai-gpt", {"n_embd": 64, "n_layer": 3, "n_head": 4}, 1),
+    ("longcat_flash", {**ZERO_EXPERTS, **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "v_head_dim"), 16)}, 1),
 ]
 
 
@@ -147,14 +150,21 @@ def test_a_stranger_is_counted_exactly(kind: str, changes: dict[str, Any], kinds
         ("bert", "it is an encoder, in which a token sees those after it"),
         ("bart", "it is the decoder of an encoder-decoder, which reads what an encoder made"),
         ("trocr", "it is the decoder of an encoder-decoder"),
+        ("musicgen", "it is the decoder of an encoder-decoder"),
         ("hrm_text", "lists of modules L_module.layers, H_module.layers, none of which alone is its decoder's blocks"),
         ("phi4_multimodal", "it is a model of more than text, in which transformers has no language model"),
+        ("gemma4_assistant", "it drafts tokens for another model, whose hidden states, keys and values it reads"),
         ("doge", "its code chooses the keys of a token among those after it too, so it is not causal"),
     ],
 )
 def test_what_is_no_decoder_is_refused_as_what_it_is(kind: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         built_shape(stranger(kind), file="config.json")
+
+
+def test_what_a_configuration_calls_otherwise_is_read_under_the_name_that_its_class_knows() -> None:
+    config = {"vocab_size": 97, "d_model": 64, "num_layers": 2, "attention_heads": 4, "ffn_dim": 96, **SPECIALS}
+    assert built_shape({"model_type": "xglm", **config}, file="config.json").num_attention_heads == 4
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.api.plans.shapes import find_model
+from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.api.runs.opening import Programs, Update
 from shardwise.api.runs.training import TrainResult, train
 from shardwise.errors import InputError, Problem, StoppedError, UnsupportedError
@@ -19,7 +19,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.request import Override, Request, read_request
+from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import impossibilities, not_trained_under, refused_everywhere

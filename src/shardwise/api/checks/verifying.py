@@ -10,14 +10,14 @@ from typing import Any
 
 from shardwise.api.checks.proof import NOTHING_PROVEN, Proof
 from shardwise.api.checks.trials import Trying, read_trials
-from shardwise.api.plans.shapes import find_model
+from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.api.runs.opening import Programs, Update
 from shardwise.errors import InputError, Problem, UnsupportedError
 from shardwise.launch.trials import REFERENCE, Trial, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.request import Override, read_request
+from shardwise.spec.request import Override
 from shardwise.spec.run import read_metrics
 
 #: What the parity contract is stated for.

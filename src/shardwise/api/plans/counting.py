@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shardwise.api.plans.shapes import read_request
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.noted_data import noted_data
 from shardwise.launch.processes.command import require_torch
@@ -17,7 +18,7 @@ from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import write_places
 from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.request import Override, Request, read_request
+from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, write_json
 
 

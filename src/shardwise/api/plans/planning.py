@@ -10,7 +10,7 @@ from pathlib import Path
 from shardwise.api.plans.calibrated import with_runs
 from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.for_target import plan_for_target
-from shardwise.api.plans.shapes import find_model, profiled
+from shardwise.api.plans.shapes import find_model, profiled, read_request
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.offers import ANY, alternatives, is_open, offered_hardware
 from shardwise.catalog.probe import PROBED, probed_machine, this_machine
@@ -33,7 +33,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.generation import Generation
 from shardwise.spec.plan.timeline import Timeline
-from shardwise.spec.request import Override, Request, read_request
+from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, revision_of, write_json, write_text
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import misfit

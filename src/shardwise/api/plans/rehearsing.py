@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.api.plans.planning import plan
-from shardwise.api.plans.shapes import find_model
+from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.catalog.models import config_of
 from shardwise.errors import DoesNotFitError, UnsupportedError
 from shardwise.launch.processes.torch_helpers import rehearsed
@@ -19,7 +19,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
 from shardwise.spec.rehearsal import RankRehearsal, Rehearsal, Rehearsing, TensorGroup
-from shardwise.spec.request import Override, read_request
+from shardwise.spec.request import Override
 from shardwise.spec.support.rehearsed import rehearsal_refusals
 
 

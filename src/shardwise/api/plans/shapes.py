@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -17,12 +17,16 @@ from shardwise.catalog import models
 from shardwise.catalog.stated import UnlistedFamilyError, can_build
 from shardwise.launch.processes.torch_helpers import block_profiles, built_shape
 from shardwise.plan import open_executions
+from shardwise.spec import request as spec
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import Override
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.model.profile import ModelProfile
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.request import Request
 from shardwise.spec.run import cache_root, read_json, write_json
+from shardwise.spec.support.rows import first, packed
 
 #: Packages whose code a profile is of.
 _MEASURED = ("shardwise", "torch", "transformers", "peft")
@@ -38,6 +42,20 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
     if shape.wrapper is None or shape.wrapper.frozen_parameters is not None or not can_build():
         return shape
     return built_shape(models.config_of(name, offline=offline, revision=revision), file=name)
+
+
+def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:
+    """As `spec.request.read_request`. `auto` packs rows where the model's code keeps documents
+    apart; elsewhere they are padded, which is said. Raises also ModelError: there is no such model."""
+    request = spec.read_request(job, overrides=overrides)
+    if request.job.data.packing != "auto":
+        return request
+    with request.blaming("model"):
+        lacking = first([packed(find_model(request.job.model))])
+    if lacking is not None:
+        print(f"rows are padded: {lacking.row.what}", file=sys.stderr, flush=True)
+    data = request.job.data.model_copy(update={"packing": lacking is None})
+    return replace(request, job=request.job.model_copy(update={"data": data}))
 
 
 def profiled(model: ModelShape, job: Job, clusters: Iterable[Cluster]) -> ModelShape:

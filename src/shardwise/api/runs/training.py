@@ -34,7 +34,8 @@ from shardwise.launch.run_folder import Before, held_to, run_of, taken_back_on_e
 from shardwise.report.contents import Report
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.job.keys import Job
-from shardwise.spec.request import Override, Request, read_request
+from shardwise.api.plans.shapes import read_request
+from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, read_json
 
 

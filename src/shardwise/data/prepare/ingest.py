@@ -238,7 +238,7 @@ def _parts(asked: Preparation, shards: Sequence[Shard], *, into: Path, ends: End
             own,
             files=[file.label for source in sources for file in source.files],
             weights=[source.weight for source in sources],
-            packed=asked.job.data.packing,
+            packed=bool(asked.job.data.packing),
             max_length=asked.job.data.max_length,
             sides=sides,
             labelled=asked.job.objective == "kto",

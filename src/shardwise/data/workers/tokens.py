@@ -122,8 +122,8 @@ class Tokenizer:
 
     @property
     def padding_id(self) -> int:
-        """The last token of a text; padding never counts. A padding token of its own has often a row of zeros in the
-        embedding, of which Gemma 3n's blocks have no gradient."""
+        """The last token of a text; padding never counts. Padding tokens have often a row of zeros,
+        of which Gemma 3n's blocks have no gradient."""
         return self.eos_id
 
     @property

@@ -130,8 +130,8 @@ class _Generic:
         return found or max(norm.size for block in blocks for norm in block.norms)
 
     def _number(self, *keys: str) -> int | None:
-        """A whole number that the configuration states, by the first name that it has or that its class knows it by; of
-        a list the largest."""
+        """A whole number that the configuration states, by the first name that it or its class has;
+        of a list the largest."""
         for key in keys:
             value: Any = self._stated.get(key, self._stated.get(self._config.attribute_map.get(key, "")))
             of_layers = cast(list[Any], value) if isinstance(value, list | tuple) else [value]

@@ -199,24 +199,24 @@ def config_from(data: dict[str, Any]) -> Any:
     decoder."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    if data["model_type"].endswith(_DRAFTS):
+        raise UnsupportedError("it drafts tokens for another model, whose hidden states, keys and values it reads")
     try:
         kind: Any = CONFIG_MAPPING[data["model_type"]]
         config = kind.from_dict(kind._decode_special_floats(deepcopy(data)))
     except Exception as error:  # noqa: BLE001 - a stranger's configuration meets a library's own checks
         raise UnsupportedError(f"transformers cannot read it: {said(error)}") from None
-    if config.model_type.endswith(_DRAFTS):
-        raise UnsupportedError("it drafts tokens for another model, whose hidden states, keys and values it reads")
-    _refuse_other_kinds(text_config(config))
+    _refuse_other_kinds(text_config(config), whole=config)
     return config
 
 
-def _refuse_other_kinds(config: Any) -> None:
-    """Refuses encoders, and what decodes behind one."""
+def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
+    """Refuses encoders, and what decodes behind one, by itself or inside a `whole` model."""
     from transformers.models.auto import modeling_auto as lists
 
     kind, decodes = config.model_type, getattr(config, "is_decoder", None)
     behind = kind in lists.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind in _BEHIND_ENCODERS
-    if behind or getattr(config, "is_encoder_decoder", False):
+    if behind or any(getattr(one, "is_encoder_decoder", False) for one in (config, whole)):
         raise UnsupportedError("it is the decoder of an encoder-decoder, which reads what an encoder made")
     if kind in (*lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *_ENCODERS) and not decodes:
         raise UnsupportedError("it is an encoder, in which a token sees those after it")

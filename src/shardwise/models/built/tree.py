@@ -90,7 +90,7 @@ class Tree:
         )
 
     def _are_experts(self, module: nn.Module, own: dict[str, nn.Parameter]) -> bool:
-        """Whether experts are stacked in the parameters of a module; some may lack a matrix (LongCat-Flash)."""
+        """Whether parameters are stacks of experts, which may lack a matrix (LongCat-Flash)."""
         if not any(parameter.ndim == 3 for parameter in own.values()) or isinstance(module, nn.modules.conv._ConvNd):
             return False
         said = {value for key, value in vars(module).items() if "expert" in key and isinstance(value, int)}

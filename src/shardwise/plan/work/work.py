@@ -136,7 +136,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         types=types,
         sharded=execution.gathers_weights,
         masked=execution.attn_implementation in MASKED
-        and (job.data.packing or (model.sliding_window or length) < length),
+        and (bool(job.data.packing) or (model.sliding_window or length) < length),
         attention=execution.attn_implementation,
         length=length,
         dropout=bool(job.adapters and job.adapters.lora_dropout),

@@ -63,7 +63,8 @@ class DataSpec(Strict):
         path: the sources; none only for planning, with `num_rows` stated.
         columns: {column of a row format: its name in the files}, for rows under other names.
         max_length: tokens per sequence at most.
-        packing: several rows in one sequence, apart in attention and positions.
+        packing: several rows in one sequence, apart in attention and positions; `auto`: where the model's code keeps
+            them apart, else rows are padded, which is said.
         train_on: which tokens count in the loss; `auto` is the assistant's for chats, the completion for pairs, all
             for plain text.
         over_long: what happens to rows longer than `max_length`.
@@ -79,7 +80,7 @@ class DataSpec(Strict):
     path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])
     columns: dict[ColumnName, Text] = Field(default_factory=dict[ColumnName, Text])
     max_length: Whole = 1024
-    packing: bool = False
+    packing: bool | Literal["auto"] = False
     train_on: TrainOn = "auto"
     over_long: OverLong = "error"
     eval_path: Annotated[list[SourceSpec], BeforeValidator(_as_sources)] = Field(default_factory=list[SourceSpec])

@@ -276,11 +276,15 @@ def of_streams(execution: Execution) -> list[Row]:
     ]
 
 
+def packed(model: ModelShape) -> Row:
+    """Why documents of one sequence are not kept apart."""
+    what = f"packing is not trained for {model.family}, whose code in transformers lets packed documents see each other"
+    untold = model.family in MASKED_WITHOUT_POSITIONS or model.mixes_documents
+    return Row(untold, what, "use packing: false", "data.packing")
+
+
 def of_rows(job: Job, model: ModelShape) -> list[Row]:
     """Why a row's result would depend on the rows beside it."""
-    packed = (
-        f"packing is not trained for {model.family}, whose code in transformers lets packed documents see each other"
-    )
     steady, length = model.steady_positions, job.data.max_length
     long = (
         f"max_length {length} is not trained: beyond {steady} tokens this model's rotary positions follow the longest "
@@ -289,9 +293,8 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
     adapted = (
         f"blocks of {model.family} share weights, and PEFT gives each block adapters of its own, which are not counted"
     )
-    untold = job.data.packing and (model.family in MASKED_WITHOUT_POSITIONS or model.mixes_documents)
     return [
-        Row(untold, packed, "use packing: false", "data.packing"),
+        *([packed(model)] if job.data.packing else []),
         Row(model.shares_weights and job.adapters is not None, adapted, "use method: full", "method"),
         Row(steady is not None and length > steady, long, f"use max_length: {steady} or less", "data.max_length"),
     ]

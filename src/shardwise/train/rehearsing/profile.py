@@ -132,7 +132,7 @@ def _measured(
 ) -> ModelProfile:
     """`stand_in`: what stands in the place of other blocks; None where all of them run."""
     fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
-    state_packed(job.data.packing)
+    state_packed(bool(job.data.packing))
     with alone(Layout(), rank=0) as world, ExitStack() as modes:
         (part,) = cut_parts(
             lambda: _built(job, execution, deepcopy(config)),
@@ -227,7 +227,7 @@ def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = fake = fakes.from_tensor(buffer)
-                ledger.take_in(fake, "weights")  # GPT's masks are parts of one, which are no memory of their own
+                ledger.take_in(fake, "weights")  # views of it are no memory
     ledger.tag(made.values(), "weights")
 
 
