@@ -243,7 +243,7 @@ def test_copies_of_embedding_and_head_are_off_in_the_reference(ask, tmp_path) ->
         found = train_cell(job, tmp_path / reference, spread(Layout(tp=2), micros=2, optimizer="sgd"))[0]
         losses.append(found.series("loss"))
     assert relative(*losses) <= 1e-5
-    assert abs(losses[0][-1] - losses[0][0]) > 1e-3
+    assert abs(losses[0][-1] - losses[0][0]) > 1e-4
 
 
 def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, alone, tmp_path) -> None:
