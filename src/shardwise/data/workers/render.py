@@ -146,6 +146,8 @@ class Renderer:
                 return self._plain(text, spans, notes=() if self.template is None else (NO_CHAT,))
             asked, answered = {"role": "user", "content": example.prompt}, {"role": "assistant"}
             example = conversation([asked, {**answered, "content": example.completion}])
+        elif self.rendered is True:
+            raise RowError(_RENDERED_CHAT)
         rendered = self._chat(example)
         start = min(first for first, _ in rendered.spans or ((0, 0),))
         return replace(rendered, spans=((start, len(rendered.text)),))
@@ -172,8 +174,7 @@ class Renderer:
                     marked = f"message {example.excluded} is marked as not trained, and train_on: all trains everything"
                     raise RowError(f"{marked}; use train_on: assistant, or remove the mark")
                 if self.rendered is True:
-                    what = "data.rendered: true has no meaning for a chat, which is put into a template; remove it"
-                    raise RowError(what)
+                    raise RowError(_RENDERED_CHAT)
                 return self._chat(example)
 
     def _plain(self, text: str, spans: tuple[Span, ...] | None, *, notes: tuple[str, ...] = ()) -> Rendered:
@@ -379,6 +380,8 @@ def _prints_objects(messages: Sequence[Message], text: str) -> bool:
     """Whether arguments of calls stand in a text as Python prints them, as where a template expects JSON text."""
     return any(call["arguments"] and str(call["arguments"]) in text for _, _, call in calls_in(messages))
 
+
+_RENDERED_CHAT = "data.rendered: true has no meaning for a chat, which is put into a template; remove it"
 
 _UNSTABLE = (
     "the chat template rewrites earlier turns, so the assistant's part cannot be told apart; use train_on: all, or "

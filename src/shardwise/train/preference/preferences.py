@@ -16,7 +16,7 @@ from shardwise.data.store import IGNORED, PreparedData
 from shardwise.parallel.mesh import World, to_device
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import PreferenceSpec
-from shardwise.train.preference.judge import NUM_FIGURES, Judge, Listen, named
+from shardwise.train.preference.judge import DIVERGENCE, NUM_FIGURES, Judge, Listen, named
 from shardwise.train.preference.reference import Logs, counts_once
 
 #: Makes what the root module gives of micro-batches, each with its judge, without gradients; adapters off if asked.
@@ -94,7 +94,7 @@ class Preferences:
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
-            figures[5] = self._divergent
+            figures[DIVERGENCE] = self._divergent
         return figures
 
     def named(self, figures: Sequence[float], *, prefix: str = "") -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +96,7 @@ def read_logs(path: Path, *, shape: tuple[int, int], world: World) -> Logs:
 
 def write_logs(path: Path, logs: Logs) -> None:
     """Writes them, whole or not at all."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_suffix(f".{os.getpid()}")
     logs.astype("<f4").tofile(partial)
     partial.rename(path)
 
