@@ -80,7 +80,7 @@ ALIKE = "chosen and rejected are the same, so that nothing is learnt from them"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class RenderedRow:
     """A row as text: one side, or chosen and rejected. `label`: whether it is a good answer, where rows say so."""
 
     line: int
@@ -116,8 +116,8 @@ class Worker:
                 shard.append(list(self._keep(batch, tally)))
         return tally
 
-    def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[Row]]:
-        batch: list[Row] = []
+    def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[RenderedRow]]:
+        batch: list[RenderedRow] = []
         characters = 0
         for row in read_chunk(chunk):
             if tally.num_rows % BATCH_ROWS == 0:
@@ -135,7 +135,7 @@ class Worker:
         if batch:
             yield batch
 
-    def _render(self, row: DataRow | BadRow, form: Format, tally: Tally, *, columnar: bool) -> Row | None:
+    def _render(self, row: DataRow | BadRow, form: Format, tally: Tally, *, columnar: bool) -> RenderedRow | None:
         if isinstance(row, BadRow):
             tally.problem(row.line, row.message)
             return None
@@ -150,9 +150,9 @@ class Worker:
             if isinstance(answer, Conversation):
                 tally.keys.update(*answer.messages)
         label = example.label if isinstance(example, Labelled) else True
-        return Row(line=row.line, sides=sides, label=label)
+        return RenderedRow(line=row.line, sides=sides, label=label)
 
-    def _keep(self, batch: list[Row], tally: Tally) -> Iterator[tuple[int, Tokens]]:
+    def _keep(self, batch: list[RenderedRow], tally: Tally) -> Iterator[tuple[int, Tokens]]:
         """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or neither."""
         encoded = iter(self.tokenizer.encode([side for row in batch for side in row.sides]))
         for row in batch:

@@ -29,7 +29,7 @@ from shardwise.train.watching.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class SeenRows:
     """Which rows a run sees. `fingerprint`: of the prepared data."""
 
     job: Job
@@ -49,7 +49,7 @@ class Rows:
 def know_reference(
     preferences: Preferences,
     step: GradientAccumulator,
-    rows: Rows,
+    rows: SeenRows,
     *,
     run: RunDirectory,
     model: TrainedModel,
@@ -83,7 +83,7 @@ def know_reference(
     gc.collect()
 
 
-def _reference_model(rows: Rows, stated: str, *, step: GradientAccumulator, run: RunDirectory) -> TrainedModel:
+def _reference_model(rows: SeenRows, stated: str, *, step: GradientAccumulator, run: RunDirectory) -> TrainedModel:
     del run
     folder = find_model_folder(stated, revision=None)
     job = rows.job.model_copy(update={"model": stated, "method": "full", "lora": None})
@@ -92,7 +92,7 @@ def _reference_model(rows: Rows, stated: str, *, step: GradientAccumulator, run:
 
 def _know_parts(
     preferences: Preferences,
-    rows: Rows,
+    rows: SeenRows,
     step: GradientAccumulator,
     *,
     content: dict[str, str],
