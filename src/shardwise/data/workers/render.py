@@ -126,8 +126,8 @@ class Renderer:
         return {name: Template(source, self.special_tokens) for name, source in sources.items()}
 
     def sides(self, example: AnyExample) -> tuple[Rendered, ...]:
-        """The rows of an example, each with what of it is trained: of a preference chosen and rejected, otherwise
-        one. Raises as `render`."""
+        """The rows of an example, each with what of it is trained: of a preference chosen and
+        rejected, otherwise one. Raises as `render`."""
         match example:
             case Preference(chosen=chosen, rejected=rejected):
                 return self._compared(chosen), self._compared(rejected)
@@ -137,8 +137,8 @@ class Renderer:
                 return (self.render(example),)
 
     def _compared(self, example: Conversation | Pair) -> Rendered:
-        """An answer to be compared with others: all counts that stands behind its prompt, as in TRL; text that is no
-        chat is put into a template where the job says so alone."""
+        """An answer to be compared with others: all counts that stands behind its prompt, as in
+        TRL; text that is no chat is put into a template where the job says so alone."""
         if isinstance(example, Pair):
             if self.template is None or self.rendered is not False:
                 text = example.prompt + example.completion

@@ -81,7 +81,8 @@ ALIKE = "chosen and rejected are the same, so that nothing is learnt from them"
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedRow:
-    """A row as text: one side, or chosen and rejected. `label`: whether it is a good answer, where rows say so."""
+    """A row as text: one side, or chosen and rejected. `label`: whether it is a good answer, where
+    rows say so."""
 
     line: int
     sides: tuple[Rendered, ...]
@@ -153,7 +154,8 @@ class Worker:
         return RenderedRow(line=row.line, sides=sides, label=label)
 
     def _keep(self, batch: list[RenderedRow], tally: Tally) -> Iterator[tuple[int, Tokens]]:
-        """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or neither."""
+        """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or
+        neither."""
         encoded = iter(self.tokenizer.encode([side for row in batch for side in row.sides]))
         for row in batch:
             sides = [next(encoded) for _ in row.sides]

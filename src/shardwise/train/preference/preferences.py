@@ -1,4 +1,5 @@
-"""What a step of preferences has beside forwards and backwards: the reference's part, the KL of a batch, figures."""
+"""What a step of preferences has beside forwards and backwards: the reference's part, the KL of a
+batch, figures."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ Outputs = Callable[..., list[torch.Tensor | None]]
 
 @dataclass(kw_only=True, eq=False)
 class Part:
-    """The rows to train on, or to evaluate on. `known`: log-probabilities [samples, sides] under the reference, where
-    they were computed before; `known_mismatched`: sums of mismatched answers, by the bytes of a batch's samples;
-    `text_weight`, `divergence`: of all of them, where they are one batch."""
+    """The rows to train on, or to evaluate on. `known`: log-probabilities [samples, sides] under
+    the reference, where they were computed before; `known_mismatched`: sums of mismatched answers,
+    by the bytes of a batch's samples; `text_weight`, `divergence`: of all of them, where they are
+    one batch."""
 
     batcher: Batcher
     known: Logs | None = None
@@ -90,7 +92,8 @@ class Preferences:
         ]
 
     def settled(self) -> torch.Tensor:
-        """The figures of all ranks, of what was judged since the last `judges` of a step or the evaluation's begin."""
+        """The figures of all ranks, of what was judged since the last `judges` of a step or the
+        evaluation's begin."""
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
@@ -146,7 +149,8 @@ class Preferences:
         )
 
     def _references(self, part: Part, micros: Sequence[MicroBatch], outputs: Outputs) -> list[torch.Tensor]:
-        """Log-probabilities of each row under the reference, float32 [rows]; 0 where there is none."""
+        """Log-probabilities of each row under the reference, float32 [rows]; 0 where there is
+        none."""
         device = self.world.device
         if part.known is not None:
             return [to_device(_taken(part.known, micro), device) for micro in micros]
@@ -176,7 +180,8 @@ class Preferences:
     def mismatched(
         self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
     ) -> torch.Tensor:
-        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch behind the prompts of
+        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch
+        behind the prompts of
         others: each row has the answer of the row before it, the first that of the last."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
         per_forward = batcher.samples_per_forward
