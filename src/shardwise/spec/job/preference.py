@@ -12,11 +12,11 @@ from shardwise.spec.job.strict import NotNegative, Positive, Strict, Text
 Objective = Literal["sft", "dpo", "orpo", "kto", "simpo"]
 
 #: Of pairs, then of single rows.
-LossType = Literal[
-    *("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "apo_zero", "apo_down"),
-    *("discopop", "sft", "sigmoid_norm"),
-    *("kto", "apo_zero_unpaired"),
-]
+LossType = (
+    Literal["sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard"]
+    | Literal["apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"]
+    | Literal["kto", "apo_zero_unpaired"]
+)
 _OF_ROWS = ("kto", "apo_zero_unpaired")
 #: What `label_smoothing` is read by.
 _SMOOTHED = ("exo_pair", "robust")

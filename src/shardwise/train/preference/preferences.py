@@ -174,8 +174,8 @@ class Preferences:
             reference: Any = self.mismatched(part, ids, outputs, adapters_off=True)
         else:
             reference = part.known_mismatched[ids.tobytes()]
-        self._divergent = ((policy - reference) / len(ids)).clamp(min=0)
-        return self._divergent.float()
+        self._divergent = found = ((policy - reference) / len(ids)).clamp(min=0)
+        return found.float()
 
     def mismatched(
         self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
