@@ -36,6 +36,7 @@ def _run(folder: Path, *command: object) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_eight_of_ten_answers_change_as_taught(tmp_path) -> None:
     shutil.copytree(DEMO, tmp_path / "examples/demo")
     rows = sorted((tmp_path / "examples/demo/data").glob("*.jsonl"))

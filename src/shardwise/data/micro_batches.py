@@ -54,13 +54,14 @@ class Documents:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """What one forward pass of one rank sees. Of preferences each sample has two rows, chosen and rejected, one after
-    the other.
+    """What one forward pass of one rank sees. Of preferences each sample has two rows, chosen and
+    rejected, one after the other.
 
     Attributes:
         input_ids: int64, shape [micro_batch_size * sides, length].
         position_ids: same shape; they restart at 0 in each document of packed data.
-        labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not count.
+        labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not
+            count.
         real: bool, same shape: what is no padding.
         documents: of packed rows.
     """

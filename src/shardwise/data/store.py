@@ -15,8 +15,8 @@ little-endian without headers; their lengths are in manifest.json:
     sample_source.bin  uint16 [num_samples]        which source a sample comes from
     doc_label.bin      bool   [num_documents]      whether a document is a good answer, where rows say so
 
-A sample of preferences is a pair, two documents that are rows of their own, chosen and rejected: its length is that of
-the longer one.
+A sample of preferences is a pair, two documents that are rows of their own, chosen and rejected:
+its length is that of the longer one.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedData:
-    """Samples ready for training, mapped from disk. `files`: names for messages, by the numbers in `doc_file`;
-    `weights`: how often the samples of each source are seen per epoch; `sides`: rows of a sample."""
+    """Samples ready for training, mapped from disk. `files`: names for messages, by the numbers in
+    `doc_file`; `weights`: how often the samples of each source are seen per epoch; `sides`: rows of
+    a sample."""
 
     folder: Path
     arrays: Mapping[str, npt.NDArray[Any]]
@@ -132,7 +133,8 @@ class PreparedData:
         return self.arrays["doc_label"][documents]
 
     def chosen_tokens(self, samples: Ints, *, prompts: bool) -> int:
-        """Labels that count of the chosen sides of pairs, or with `prompts` all tokens that another stands before."""
+        """Labels that count of the chosen sides of pairs, or with `prompts` all tokens that another
+        stands before."""
         total, offsets = 0, self.arrays["offsets"]
         for document in self.arrays["sample_docs"][self.arrays["sample_offsets"][samples]].tolist():
             start, stop = int(offsets[document]) + 1, int(offsets[document + 1])
@@ -140,7 +142,8 @@ class PreparedData:
         return total
 
     def mismatched(self, samples: Ints) -> PreparedData:
-        """In memory, as many rows as there are samples: the prompt of each with the answer of the one before it."""
+        """In memory, as many rows as there are samples: the prompt of each with the answer of the
+        one before it."""
         rows = [self.sample(int(sample)) for sample in samples]
         begins = [int(np.argmax(labels != IGNORED)) + 1 for _, _, labels in rows]
         prompts = [ids[:begin] for (ids, _, _), begin in zip(rows, begins, strict=True)]

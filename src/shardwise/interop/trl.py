@@ -1,4 +1,5 @@
-"""TRL: a script with the SFTConfig or DPOConfig of a plan, and the Accelerate configuration that shards it"""
+"""TRL: a script with the SFTConfig or DPOConfig of a plan, and the Accelerate configuration that
+shards it"""
 
 from __future__ import annotations
 

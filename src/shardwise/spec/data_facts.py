@@ -129,7 +129,8 @@ class SourceFacts(_Open):
 
 @dataclass(frozen=True, kw_only=True)
 class PartFacts(_Open):
-    """The rows to train on, or to evaluate on, as they are used; None is not known. `sides`: rows of a sample."""
+    """The rows to train on, or to evaluate on, as they are used; None is not known. `sides`: rows
+    of a sample."""
 
     sources: tuple[SourceFacts, ...] = ()
     num_rows: int | None = None

@@ -31,7 +31,7 @@ from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
-from shardwise.train.preference.known import Rows, know_reference
+from shardwise.train.preference.known import SeenRows, know_reference
 from shardwise.train.preference.preferences import Part, Preferences
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.saving.export import learned_ends
@@ -169,7 +169,7 @@ def build(
         preferences=preferences,
     )
     if preferences is not None and fill is materialise:  # not in a rehearsal, which has no numbers
-        rows = Rows(job=job, execution=execution, fingerprint=prepared["fingerprint"], batches=batches)
+        rows = SeenRows(job=job, execution=execution, fingerprint=prepared["fingerprint"], batches=batches)
         know_reference(preferences, step, rows, run=run, model=model, journal=journal, keep=trial_rows is None)
     return Build(
         job=job,

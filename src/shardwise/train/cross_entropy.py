@@ -36,7 +36,8 @@ Vocabulary = Whole | Rows
 
 
 class JudgesRows(Protocol):
-    """What makes a loss of sums of log-probabilities, float32 [num_sums]: the loss, and its slope in each of them."""
+    """What makes a loss of sums of log-probabilities, float32 [num_sums]: the loss, and its slope
+    in each of them."""
 
     @property
     def num_sums(self) -> int:
@@ -50,11 +51,11 @@ class JudgesRows(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
-    """The positions that a loss is summed over. `labels`: int64 [n], a token or `IGNORED`; `positions`: int64 [n],
-    indices of hidden states, None where they are taken in order; `size`: of a chunk, the last may be smaller;
-    `compiled`: softmax and its gradient are one kernel of torch's compiler, where all tokens are on one rank; `judge`:
-    what makes the loss of log-probabilities, each added to the sum that `rows`, int64 [n], says; None where the loss is
-    their negative."""
+    """The positions that a loss is summed over. `labels`: int64 [n], a token or `IGNORED`;
+    `positions`: int64 [n], indices of hidden states, None where they are taken in order; `size`: of
+    a chunk, the last may be smaller; `compiled`: softmax and its gradient are one kernel of torch's
+    compiler, where all tokens are on one rank; `judge`: what makes the loss of log-probabilities,
+    each added to the sum that `rows`, int64 [n], says; None where the loss is their negative."""
 
     labels: torch.Tensor
     positions: torch.Tensor | None
@@ -201,9 +202,9 @@ class _Loss(torch.autograd.Function):
 
 
 class _Judged(_Loss):
-    """The loss that a judge makes of log-probabilities. A slope in them is known once all are. The gradient of a hidden
-    state waits for it, as it is; that of a trained head is made with it, of the logits where they are one chunk, else
-    of logits that are made again."""
+    """The loss that a judge makes of log-probabilities. A slope in them is known once all are. The
+    gradient of a hidden state waits for it, as it is; that of a trained head is made with it, of
+    the logits where they are one chunk, else of logits that are made again."""
 
     @staticmethod
     def forward(

@@ -28,9 +28,10 @@ from shardwise.train.precision import Dtypes, cast_activations
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened [batch * length], None for all, in
-    order; `tokens`: int64 [n], the token that each of them is to predict, or -100 where it is not trained; `judge`:
-    what makes a loss of log-probabilities, which are added up by `rows`, int64 [n]."""
+    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened [batch *
+    length], None for all, in order; `tokens`: int64 [n], the token that each of them is to predict,
+    or -100 where it is not trained; `judge`: what makes a loss of log-probabilities, which are
+    added up by `rows`, int64 [n]."""
 
     positions: torch.Tensor | None
     tokens: torch.Tensor
@@ -46,8 +47,8 @@ class Targets:
         rows: torch.Tensor | None = None,
         judge: JudgesRows | None = None,
     ) -> Targets:
-        """From labels [batch, length] on the CPU, shifted, -100 where nothing is trained, and `rows` of the same shape;
-        without a GPU synchronisation."""
+        """From labels [batch, length] on the CPU, shifted, -100 where nothing is trained, and
+        `rows` of the same shape; without a GPU synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
         sums = None if rows is None else rows.flatten()

@@ -25,9 +25,10 @@ from shardwise.train.preference.reference import listening
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAccumulator:
-    """Accumulates the gradients of one global batch; each of its trained tokens has the same weight. `keeps_casts`:
-    weights that autocast casts are cast once for all micro-batches; `scale` is the loss's in float16; `balance`: the
-    loss of routers, or None; `preferences`: where the loss is of pairs or labelled rows, each with the same weight."""
+    """Accumulates the gradients of one global batch; each of its trained tokens has the same
+    weight. `keeps_casts`: weights that autocast casts are cast once for all micro-batches; `scale`
+    is the loss's in float16; `balance`: the loss of routers, or None; `preferences`: where the loss
+    is of pairs or labelled rows, each with the same weight."""
 
     spread: Spread
     world: World
@@ -37,7 +38,8 @@ class GradientAccumulator:
     preferences: Preferences | None = None
 
     def units(self, batch: GlobalBatch) -> int:
-        """What the summed loss of a batch is divided by: its trained tokens, or its pairs or rows of preferences."""
+        """What the summed loss of a batch is divided by: its trained tokens, or its pairs or rows
+        of preferences."""
         return batch.trained_tokens if self.preferences is None else len(batch.sample_ids)
 
     @property
@@ -47,8 +49,8 @@ class GradientAccumulator:
         return 1.0 if self.scale.is_fixed else self.scale.value / self.spread.gradient_divisor
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
-        """Runs all micro-batches of this rank; the loss of the global batch per unit, on every rank: a float64 scalar
-        on its device, which the host has not waited for."""
+        """Runs all micro-batches of this rank; the loss of the global batch per unit, on every
+        rank: a float64 scalar on its device, which the host has not waited for."""
         inputs, units = self._judged(batch), self.units(batch)
         uneven = None if self.balance is None else self._count_routes(self.balance, inputs)
         # Casts live until the outermost context ends, which is this one, though autocast is on in forwards alone.
@@ -83,7 +85,8 @@ class GradientAccumulator:
             self.preferences.begin_evaluation(self.outputs)
 
     def figures(self, *, prefix: str = "") -> dict[str, float]:
-        """What is recorded beside the loss: of the last step, or of an evaluation. Every rank calls it."""
+        """What is recorded beside the loss: of the last step, or of an evaluation. Every rank calls
+        it."""
         if self.preferences is None:
             return {}
         return self.preferences.named(self.preferences.settled().tolist(), prefix=prefix)
@@ -91,7 +94,8 @@ class GradientAccumulator:
     def outputs(
         self, micros: Sequence[MicroBatch], judges: Sequence[JudgesRows], *, adapters_off: bool = False
     ) -> list[torch.Tensor | None]:
-        """What the root module makes of micro-batches without gradients, None on ranks whose stage makes none."""
+        """What the root module makes of micro-batches without gradients, None on ranks whose stage
+        makes none."""
         with listening(self.spread.modules, adapters_off=adapters_off):
             return [*self.spread.outputs(self._inputs(micros, judges))]
 

@@ -46,8 +46,8 @@ def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documen
 
 
 def evaluation_rows(documents: int, *, fraction: float, seed: int, sides: int = 1) -> npt.NDArray[np.bool_]:
-    """Which documents are set aside: round(fraction * rows) of the rows of so many sides, at least one, chosen by the
-    seed."""
+    """Which documents are set aside: round(fraction * rows) of the rows of so many sides, at least
+    one, chosen by the seed."""
     count = documents // sides
     chosen = np.zeros(count, bool)
     if fraction and count:
@@ -79,8 +79,9 @@ def write_store(
     sides: int = 1,
     labelled: bool = False,
 ) -> dict[str, Any]:
-    """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest. `sides`: documents of a
-    sample that is no packed one; `labelled`: each says whether it is a good answer."""
+    """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest. `sides`:
+    documents of a sample that is no packed one; `labelled`: each says whether it is a good
+    answer."""
     lengths = documents["length"]
     capacity = max_length if packed else None
     sample_offsets, sample_docs = _samples(documents, num_sources=len(weights), capacity=capacity, sides=sides)
@@ -128,8 +129,8 @@ def write_store(
 def _samples(
     documents: Documents, *, num_sources: int, capacity: int | None, sides: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(offsets, documents): one document each, or its sides, or packs. A pack never mixes sources: weights act on
-    packs."""
+    """(offsets, documents): one document each, or its sides, or packs. A pack never mixes sources:
+    weights act on packs."""
     count = len(documents)
     if capacity is None:
         return np.arange(0, count + 1, sides), np.arange(count)

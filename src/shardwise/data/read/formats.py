@@ -104,8 +104,8 @@ def recognise(
     renames: Mapping[Any, str] | None = None,
     objective: Objective = "sft",
 ) -> Format:
-    """The first format of the objective's table whose required columns are there, or the wanted one. Raises RowError:
-    no format matches, or the wanted one does not.
+    """The first format of the objective's table whose required columns are there, or the wanted
+    one. Raises RowError: no format matches, or the wanted one does not.
 
     Args:
         columns: as the file has them.
@@ -281,7 +281,8 @@ def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 def _answered(before: list[ChatMessage], answer: list[ChatMessage], row: Row, column: str) -> Conversation:
-    """A prompt of messages and what answers it. Raises RowError: nothing does, or somebody else than the assistant."""
+    """A prompt of messages and what answers it. Raises RowError: nothing does, or somebody else
+    than the assistant."""
     if not answer:
         raise RowError(
             f"{column} has no message behind the prompt that both sides share; write one, or the prompt apart"

@@ -126,8 +126,8 @@ class Renderer:
         return {name: Template(source, self.special_tokens) for name, source in sources.items()}
 
     def sides(self, example: AnyExample) -> tuple[Rendered, ...]:
-        """The rows of an example, each with what of it is trained: of a preference chosen and rejected, otherwise
-        one. Raises as `render`."""
+        """The rows of an example, each with what of it is trained: of a preference chosen and
+        rejected, otherwise one. Raises as `render`."""
         match example:
             case Preference(chosen=chosen, rejected=rejected):
                 return self._compared(chosen), self._compared(rejected)
@@ -137,8 +137,8 @@ class Renderer:
                 return (self.render(example),)
 
     def _compared(self, example: Conversation | Pair) -> Rendered:
-        """An answer to be compared with others: all counts that stands behind its prompt, as in TRL; text that is no
-        chat is put into a template where the job says so alone."""
+        """An answer to be compared with others: all counts that stands behind its prompt, as in
+        TRL; text that is no chat is put into a template where the job says so alone."""
         if isinstance(example, Pair):
             if self.template is None or self.rendered is not False:
                 text = example.prompt + example.completion
@@ -146,6 +146,8 @@ class Renderer:
                 return self._plain(text, spans, notes=() if self.template is None else (NO_CHAT,))
             asked, answered = {"role": "user", "content": example.prompt}, {"role": "assistant"}
             example = conversation([asked, {**answered, "content": example.completion}])
+        elif self.rendered is True:
+            raise RowError(_RENDERED_CHAT)
         rendered = self._chat(example)
         start = min(first for first, _ in rendered.spans or ((0, 0),))
         return replace(rendered, spans=((start, len(rendered.text)),))
@@ -172,8 +174,7 @@ class Renderer:
                     marked = f"message {example.excluded} is marked as not trained, and train_on: all trains everything"
                     raise RowError(f"{marked}; use train_on: assistant, or remove the mark")
                 if self.rendered is True:
-                    what = "data.rendered: true has no meaning for a chat, which is put into a template; remove it"
-                    raise RowError(what)
+                    raise RowError(_RENDERED_CHAT)
                 return self._chat(example)
 
     def _plain(self, text: str, spans: tuple[Span, ...] | None, *, notes: tuple[str, ...] = ()) -> Rendered:
@@ -379,6 +380,8 @@ def _prints_objects(messages: Sequence[Message], text: str) -> bool:
     """Whether arguments of calls stand in a text as Python prints them, as where a template expects JSON text."""
     return any(call["arguments"] and str(call["arguments"]) in text for _, _, call in calls_in(messages))
 
+
+_RENDERED_CHAT = "data.rendered: true has no meaning for a chat, which is put into a template; remove it"
 
 _UNSTABLE = (
     "the chat template rewrites earlier turns, so the assistant's part cannot be told apart; use train_on: all, or "

@@ -82,8 +82,9 @@ ALIKE = "chosen and rejected are the same, so that nothing is learnt from them"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A row as text: one side, or chosen and rejected. `label`: whether it is a good answer, where rows say so."""
+class RenderedRow:
+    """A row as text: one side, or chosen and rejected. `label`: whether it is a good answer, where
+    rows say so."""
 
     line: int
     sides: tuple[Rendered, ...]
@@ -121,7 +122,7 @@ class Worker:
     def sample(self, chunk: Chunk, *, form: Format, most: int, whole: bool) -> Tally:
         """The lengths of a chunk's first rows, of a pair its longer side's, written nowhere; `whole`: all its rows are
         counted."""
-        tally, rendered = Tally(), list[Row]()
+        tally, rendered = Tally(), list[RenderedRow]()
         bound_next_batch(self.limits)
         for index, row in enumerate(read_chunk(chunk)):
             tally.num_rows = index + 1
@@ -134,8 +135,8 @@ class Worker:
         tally.lengths = dict(Counter(max(len(next(encoded).ids) for _ in row.sides) for row in rendered))
         return tally
 
-    def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[Row]]:
-        batch: list[Row] = []
+    def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[RenderedRow]]:
+        batch: list[RenderedRow] = []
         characters = 0
         for row in read_chunk(chunk):
             if tally.num_rows % BATCH_ROWS == 0:
@@ -153,7 +154,7 @@ class Worker:
         if batch:
             yield batch
 
-    def _render(self, row: DataRow | BadRow, form: Format, tally: Tally, *, columnar: bool) -> Row | None:
+    def _render(self, row: DataRow | BadRow, form: Format, tally: Tally, *, columnar: bool) -> RenderedRow | None:
         if isinstance(row, BadRow):
             tally.problem(row.line, row.message)
             return None
@@ -168,10 +169,11 @@ class Worker:
             if isinstance(answer, Conversation):
                 tally.keys.update(*answer.messages)
         label = example.label if isinstance(example, Labelled) else True
-        return Row(line=row.line, sides=sides, label=label)
+        return RenderedRow(line=row.line, sides=sides, label=label)
 
-    def _keep(self, batch: list[Row], tally: Tally) -> Iterator[tuple[int, Tokens]]:
-        """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or neither."""
+    def _keep(self, batch: list[RenderedRow], tally: Tally) -> Iterator[tuple[int, Tokens]]:
+        """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or
+        neither."""
         encoded = iter(self.tokenizer.encode([side for row in batch for side in row.sides]))
         for row in batch:
             sides = [next(encoded) for _ in row.sides]

@@ -1,4 +1,5 @@
-"""Forwards without gradients that a step of preferences has beside its own: of the reference, of the KL of `kto`."""
+"""Forwards without gradients that a step of preferences has beside its own: of the reference, of
+the KL of `kto`."""
 
 from __future__ import annotations
 
@@ -8,23 +9,24 @@ from shardwise.spec.job.preference import WITH_REFERENCE
 
 
 def forwards_of_reference(work: Work) -> int:
-    """Forwards of all of a step's micro-batches. `kto` takes answers behind the prompts of others, too, under what is
-    trained and, where it is compared with itself, under the reference."""
+    """Forwards of all of a step's micro-batches. `kto` takes answers behind the prompts of others,
+    too, under what is trained and, where it is compared with itself, under the reference."""
     job = work.job
     mismatched = job.preference is not None and job.preference.loss_type == ["kto"]
     return (1 + mismatched) * job.compares_with_itself + mismatched
 
 
 def knows_reference(work: Work) -> bool:
-    """Whether log-probabilities under the reference are computed before the first step, of each row that is seen."""
+    """Whether log-probabilities under the reference are computed before the first step, of each row
+    that is seen."""
     job = work.job
     stated = job.preference is not None and job.preference.reference != "none"
     return stated and job.objective in WITH_REFERENCE and not job.compares_with_itself
 
 
 def of_reference(scene: Scene, forward: Alive) -> Alive:
-    """What is alive in such a forward, which keeps nothing; of `forward`, blocks alone. The last stage makes logits, a
-    chunk at a time."""
+    """What is alive in such a forward, which keeps nothing; of `forward`, blocks alone. The last
+    stage makes logits, a chunk at a time."""
     if not scene.part.is_last:
         return forward
     return {**forward, "logits": logits(scene), "activations": max(forward.get("activations", 0), head_input(scene))}

@@ -58,24 +58,28 @@ class LoraSpec(Strict):
 
 
 class TrainSpec(Strict):
-    """Optimisation in the words of `transformers.TrainingArguments`, and what `auto` leaves to the planner.
+    """Optimisation in the words of `transformers.TrainingArguments`, and what `auto` leaves to the
+    planner.
 
     Attributes:
-        global_batch_size: sequences per optimizer step over all GPUs; of objectives of pairs (`dpo`, `orpo`, `simpo`)
-            pairs, two sequences each.
-        learning_rate: the highest; by default 2e-5 for full fine-tuning, 2e-4 for adapters, of preferences 1e-6, 1e-5.
+        global_batch_size: sequences per optimizer step over all GPUs; of objectives of pairs
+            (`dpo`, `orpo`, `simpo`) pairs, two sequences each.
+        learning_rate: the highest; by default 2e-5 for full fine-tuning, 2e-4 for adapters, of
+            preferences 1e-6, 1e-5.
         adam_beta1, adam_beta2, adam_epsilon: AdamW's constants.
-        save_steps: checkpoint every so many steps; 0: none on the way. The last step of adapters is saved in any case,
-            and that at which a run is stopped.
+        save_steps: checkpoint every so many steps; 0: none on the way. The last step of adapters is
+            saved in any case, and that at which a run is stopped.
         save_total_limit: verified checkpoints to keep; null keeps all.
-        eval_steps: evaluate every so many steps, and at the end; 0 at the end only, where there is evaluation data.
+        eval_steps: evaluate every so many steps, and at the end; 0 at the end only, where there is
+            evaluation data.
         logging_steps: steps between plain progress lines; metrics.jsonl has every step.
         full_determinism: deterministic kernels, slower.
-        disable_dropout: the model's own dropout is switched off, whatever its configuration says; of preferences by
-            default, unless `lora_dropout` is set.
-        quantize_experts: with method qlora, experts that a block keeps in one tensor are in 4 bits too; `auto`: they
-            are, but in a run that began before this key was there.
-        save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one they are trained in.
+        disable_dropout: the model's own dropout is switched off, whatever its configuration says;
+            of preferences by default, unless `lora_dropout` is set.
+        quantize_experts: with method qlora, experts that a block keeps in one tensor are in 4 bits
+            too; `auto`: they are, but in a run that began before this key was there.
+        save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one
+            they are trained in.
     """
 
     global_batch_size: Annotated[int, Field(ge=1, le=10**9)] = 8

@@ -1,4 +1,5 @@
-"""What a job learns: text (`sft`), or preferences, in the words and with the defaults of TRL 1.16."""
+"""What a job learns: text (`sft`), or preferences, in the words and with the defaults of TRL
+1.16."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from shardwise.spec.job.strict import NotNegative, Positive, Strict, Text
 Objective = Literal["sft", "dpo", "orpo", "kto", "simpo"]
 
 #: Of pairs, then of single rows.
-LossType = Literal[
-    *("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "apo_zero", "apo_down"),
-    *("discopop", "sft", "sigmoid_norm"),
-    *("kto", "apo_zero_unpaired"),
-]
+LossType = (
+    Literal["sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard"]
+    | Literal["apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"]
+    | Literal["kto", "apo_zero_unpaired"]
+)
 _OF_ROWS = ("kto", "apo_zero_unpaired")
 #: What `label_smoothing` is read by.
 _SMOOTHED = ("exo_pair", "robust")
@@ -29,11 +30,14 @@ class PreferenceSpec(Strict):
 
     Attributes:
         beta: how near the reference what is trained stays; of `orpo` the weight of the odds ratio.
-        loss_type: of `dpo`, one or several, which are added up; of `kto`, `kto` or `apo_zero_unpaired`.
+        loss_type: of `dpo`, one or several, which are added up; of `kto`, `kto` or
+            `apo_zero_unpaired`.
         loss_weights: of several losses; by default each has weight 1.
-        label_smoothing: of `robust` and `exo_pair`, and of `simpo`: the share of labels taken to be wrong.
-        reference: `auto`: the same model with adapters off, in full training as `precomputed`, which has its
-            log-probabilities computed before the first step; `none`: no reference; or a model (a folder or hub id).
+        label_smoothing: of `robust` and `exo_pair`, and of `simpo`: the share of labels taken to be
+            wrong.
+        reference: `auto`: the same model with adapters off, in full training as `precomputed`,
+            which has its log-probabilities computed before the first step; `none`: no reference; or
+            a model (a folder or hub id).
         simpo_gamma: the margin of `simpo`.
         desirable_weight, undesirable_weight: of the rows of `kto`, by their labels.
     """

@@ -133,8 +133,8 @@ class Metrics:
         loss_scale: float | None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """Writes one step; `norm` is None where it was skipped, `loss_scale` where nothing is scaled; `figures`: what
-        is recorded beside, by name."""
+        """Writes one step; `norm` is None where it was skipped, `loss_scale` where nothing is
+        scaled; `figures`: what is recorded beside, by name."""
         beside = {name: value if math.isfinite(value) else None for name, value in (figures or {}).items()}
         rate, busy = batch.tokens / self._seconds, sum(pulse.busy) / len(pulse.busy)
         peak = self.world.size * (self.peak_flops or 0)

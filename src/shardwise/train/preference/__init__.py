@@ -1,1 +1,2 @@
-"""Learning from preferences: losses, the coefficients of log-probabilities, the reference, and what is recorded."""
+"""Learning from preferences: losses, the coefficients of log-probabilities, the reference, and what
+is recorded."""

@@ -1,4 +1,5 @@
-"""What the loss of a micro-batch is by the log-probabilities of its rows, and its slope in each of them."""
+"""What the loss of a micro-batch is by the log-probabilities of its rows, and its slope in each of
+them."""
 
 from __future__ import annotations
 
@@ -67,12 +68,13 @@ class Judge:
 
     @property
     def num_sums(self) -> int:
-        """Sums of log-probabilities that it reads: of rows, and of prompts behind them where those are trained too."""
+        """Sums of log-probabilities that it reads: of rows, and of prompts behind them where those
+        are trained too."""
         return len(self.tokens) * (2 if self.objective == "orpo" else 1)
 
     def __call__(self, sums: Tensor, *, learns: bool) -> tuple[Tensor, Tensor]:
-        """This rank's part of the summed loss, a scalar, and the whole loss's slope in each of the sums, float32
-        [num_sums] of this rank's positions."""
+        """This rank's part of the summed loss, a scalar, and the whole loss's slope in each of the
+        sums, float32 [num_sums] of this rank's positions."""
         sums = whole_rows(sums, group=self.group)
         with torch.enable_grad():
             given = sums.detach().requires_grad_(learns)
@@ -129,8 +131,8 @@ class Judge:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Listen:
-    """In the place of a judge: the log-probabilities of rows are what is asked for, and nothing is learnt. `num_sums`:
-    how many; `group`: as in `Judge`."""
+    """In the place of a judge: the log-probabilities of rows are what is asked for, and nothing is
+    learnt. `num_sums`: how many; `group`: as in `Judge`."""
 
     num_sums: int
     group: dist.ProcessGroup | None = None

@@ -1,4 +1,5 @@
-"""Log-probabilities under the reference that are computed once, before the first step, of the rows that a run sees."""
+"""Log-probabilities under the reference that are computed once, before the first step, of the rows
+that a run sees."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from shardwise.train.watching.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class SeenRows:
     """Which rows a run sees. `fingerprint`: of the prepared data."""
 
     job: Job
@@ -49,16 +50,17 @@ class Rows:
 def know_reference(
     preferences: Preferences,
     step: GradientAccumulator,
-    rows: Rows,
+    rows: SeenRows,
     *,
     run: RunDirectory,
     model: TrainedModel,
     journal: Journal,
     keep: bool,
 ) -> None:
-    """Fills in what is known, where the job does not compare with its own model as it trains. The weights are those
-    that training begins with, before a checkpoint is read: a run that goes on finds the same. `keep`: beside the data,
-    for other runs. Raises UnsupportedError: the model that is named as the reference has other tokens."""
+    """Fills in what is known, where the job does not compare with its own model as it trains. The
+    weights are those that training begins with, before a checkpoint is read: a run that goes on
+    finds the same. `keep`: beside the data, for other runs. Raises UnsupportedError: the model that
+    is named as the reference has other tokens."""
     job, stated = rows.job, preferences.spec.reference
     if job.objective not in WITH_REFERENCE or job.compares_with_itself or stated == "none":
         return
@@ -83,7 +85,7 @@ def know_reference(
     gc.collect()
 
 
-def _reference_model(rows: Rows, stated: str, *, step: GradientAccumulator, run: RunDirectory) -> TrainedModel:
+def _reference_model(rows: SeenRows, stated: str, *, step: GradientAccumulator, run: RunDirectory) -> TrainedModel:
     del run
     folder = find_model_folder(stated, revision=None)
     job = rows.job.model_copy(update={"model": stated, "method": "full", "lora": None})
@@ -92,7 +94,7 @@ def _reference_model(rows: Rows, stated: str, *, step: GradientAccumulator, run:
 
 def _know_parts(
     preferences: Preferences,
-    rows: Rows,
+    rows: SeenRows,
     step: GradientAccumulator,
     *,
     content: dict[str, str],

@@ -1,9 +1,11 @@
-"""The losses of preferences, each of log-probabilities of pairs [pairs], or of labelled rows [rows].
+"""The losses of preferences, each of log-probabilities of pairs [pairs], or of labelled rows
+[rows].
 
-`d` is the difference of the log-ratios of chosen and rejected, policy over reference. Sources: DPO (Rafailov et al.,
-2023), IPO (Azar et al., 2023), SLiC's hinge (Zhao et al., 2023), robust DPO (Chowdhury et al., 2024), EXO (Ji et al.,
-2024), NCA (Chen et al., 2024), BCO (Jung et al., 2024), SPPO (Wu et al., 2024), APO (D'Oosterlinck et al., 2024),
-DiscoPOP (Lu et al., 2024), ORPO (Hong et al., 2024), SimPO (Meng et al., 2024), KTO (Ethayarajh et al., 2024).
+`d` is the difference of the log-ratios of chosen and rejected, policy over reference. Sources: DPO
+(Rafailov et al., 2023), IPO (Azar et al., 2023), SLiC's hinge (Zhao et al., 2023), robust DPO
+(Chowdhury et al., 2024), EXO (Ji et al., 2024), NCA (Chen et al., 2024), BCO (Jung et al., 2024),
+SPPO (Wu et al., 2024), APO (D'Oosterlinck et al., 2024), DiscoPOP (Lu et al., 2024), ORPO (Hong et
+al., 2024), SimPO (Meng et al., 2024), KTO (Ethayarajh et al., 2024).
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ _TEMPERATURE = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """What is known of pairs, float32 [pairs]: summed log-probabilities of both sides, their log-ratios to the
-    reference, the tokens that each sums over; `prompts`: log-probabilities of the chosen side's prompt, or 0.
-    `text_weight`: what turns a sum of token losses into this batch's part of their mean."""
+    """What is known of pairs, float32 [pairs]: summed log-probabilities of both sides, their
+    log-ratios to the reference, the tokens that each sums over; `prompts`: log-probabilities of the
+    chosen side's prompt, or 0. `text_weight`: what turns a sum of token losses into this batch's
+    part of their mean."""
 
     chosen: Tensor
     rejected: Tensor
@@ -125,7 +128,8 @@ def means(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def orpo(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
-    """The token loss of the chosen row, prompt included, less `beta` times the log of the odds ratio's sigmoid."""
+    """The token loss of the chosen row, prompt included, less `beta` times the log of the odds
+    ratio's sigmoid."""
     chosen, rejected = means(pairs)
     odds = (chosen - rejected) - (_log_of_rest(chosen) - _log_of_rest(rejected))
     return -pairs.text_weight * (pairs.chosen + pairs.prompts) - spec.beta * F.logsigmoid(odds)
@@ -149,7 +153,8 @@ def simpo(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
 
 
 def kto(ratio: Tensor, good: Tensor, *, divergence: float | Tensor, spec: PreferenceSpec) -> Tensor:
-    """Of rows by their log-ratios [rows] and labels; `divergence`: the KL of the global batch, at least 0."""
+    """Of rows by their log-ratios [rows] and labels; `divergence`: the KL of the global batch, at
+    least 0."""
     base = divergence if spec.loss_type == ["kto"] else 0.0
     sign = torch.where(good, 1.0, -1.0)
     weight = torch.where(good, spec.desirable_weight, spec.undesirable_weight)

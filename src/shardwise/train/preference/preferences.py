@@ -1,4 +1,5 @@
-"""What a step of preferences has beside forwards and backwards: the reference's part, the KL of a batch, figures."""
+"""What a step of preferences has beside forwards and backwards: the reference's part, the KL of a
+batch, figures."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from shardwise.data.store import IGNORED, PreparedData
 from shardwise.parallel.mesh import World, to_device
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import PreferenceSpec
-from shardwise.train.preference.judge import NUM_FIGURES, Judge, Listen, named
+from shardwise.train.preference.judge import DIVERGENCE, NUM_FIGURES, Judge, Listen, named
 from shardwise.train.preference.reference import Logs, counts_once
 
 #: Makes what the root module gives of micro-batches, each with its judge, without gradients; adapters off if asked.
@@ -25,9 +26,10 @@ Outputs = Callable[..., list[torch.Tensor | None]]
 
 @dataclass(kw_only=True, eq=False)
 class Part:
-    """The rows to train on, or to evaluate on. `known`: log-probabilities [samples, sides] under the reference, where
-    they were computed before; `known_mismatched`: sums of mismatched answers, by the bytes of a batch's samples;
-    `text_weight`, `divergence`: of all of them, where they are one batch."""
+    """The rows to train on, or to evaluate on. `known`: log-probabilities [samples, sides] under
+    the reference, where they were computed before; `known_mismatched`: sums of mismatched answers,
+    by the bytes of a batch's samples; `text_weight`, `divergence`: of all of them, where they are
+    one batch."""
 
     batcher: Batcher
     known: Logs | None = None
@@ -90,11 +92,12 @@ class Preferences:
         ]
 
     def settled(self) -> torch.Tensor:
-        """The figures of all ranks, of what was judged since the last `judges` of a step or the evaluation's begin."""
+        """The figures of all ranks, of what was judged since the last `judges` of a step or the
+        evaluation's begin."""
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
-            figures[5] = self._divergent
+            figures[DIVERGENCE] = self._divergent
         return figures
 
     def named(self, figures: Sequence[float], *, prefix: str = "") -> dict[str, float]:
@@ -146,7 +149,8 @@ class Preferences:
         )
 
     def _references(self, part: Part, micros: Sequence[MicroBatch], outputs: Outputs) -> list[torch.Tensor]:
-        """Log-probabilities of each row under the reference, float32 [rows]; 0 where there is none."""
+        """Log-probabilities of each row under the reference, float32 [rows]; 0 where there is
+        none."""
         device = self.world.device
         if part.known is not None:
             return [to_device(_taken(part.known, micro), device) for micro in micros]
@@ -170,13 +174,14 @@ class Preferences:
             reference: Any = self.mismatched(part, ids, outputs, adapters_off=True)
         else:
             reference = part.known_mismatched[ids.tobytes()]
-        self._divergent = ((policy - reference) / len(ids)).clamp(min=0)
-        return self._divergent.float()
+        self._divergent = found = ((policy - reference) / len(ids)).clamp(min=0)
+        return found.float()
 
     def mismatched(
         self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs, *, adapters_off: bool = False
     ) -> torch.Tensor:
-        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch behind the prompts of
+        """The summed log-probability, a float64 scalar on every rank, of the answers of a batch
+        behind the prompts of
         others: each row has the answer of the row before it, the first that of the last."""
         batcher = replace(part.batcher, data=part.data.mismatched(ids))
         per_forward = batcher.samples_per_forward

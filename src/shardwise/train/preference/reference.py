@@ -1,9 +1,11 @@
-"""The reference of preferences: the same model with adapters off, or log-probabilities known before the first step."""
+"""The reference of preferences: the same model with adapters off, or log-probabilities known before
+the first step."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +27,8 @@ Hear = Callable[[Sequence[MicroBatch]], list[torch.Tensor | None]]
 
 @contextmanager
 def listening(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Generator[None]:
-    """Inside, modules drop nothing out, and with `adapters_off` are the model that adapters were added to. PEFT's own
-    switch would freeze adapters, and leave them so."""
+    """Inside, modules drop nothing out, and with `adapters_off` are the model that adapters were
+    added to. PEFT's own switch would freeze adapters, and leave them so."""
     roots = list(modules)
     were = [root.training for root in roots]
     layers: list[Any] = [one for root in roots for one in root.modules() if hasattr(one, "_disable_adapters")]
@@ -48,8 +50,8 @@ def listening(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Ge
 def log_probabilities(
     batcher: Batcher, ids: npt.NDArray[np.int64], hear: Hear, *, world: World, passed: Callable[[], None]
 ) -> Logs:
-    """Of all rows of some samples, [samples, sides], the same on every rank. Every rank takes its share of each
-    forward; `passed`: called after each."""
+    """Of all rows of some samples, [samples, sides], the same on every rank. Every rank takes its
+    share of each forward; `passed`: called after each."""
     data, per_forward = batcher.data, batcher.samples_per_forward
     place = np.full(len(data), -1, np.int64)
     place[ids] = np.arange(len(ids))
@@ -71,14 +73,15 @@ def log_probabilities(
 
 
 def counts_once(world: World) -> bool:
-    """Whether this rank, of those that hold the same rows' log-probabilities, is the one that is counted."""
+    """Whether this rank, of those that hold the same rows' log-probabilities, is the one that is
+    counted."""
     at = world.layout.coordinates(world.rank)
     return at.tp == 0 and at.cp == 0
 
 
 def file_of(folder: Path, *, model: Mapping[str, str], fingerprint: str, precision: str) -> Path:
-    """Where the log-probabilities of prepared data are kept: beside it, by the files of the model, the rows, and the
-    type that is computed in."""
+    """Where the log-probabilities of prepared data are kept: beside it, by the files of the model,
+    the rows, and the type that is computed in."""
     described = {"model": dict(model), "data": fingerprint, "precision": precision}
     key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
     return folder / f"reference-{key}.bin"
@@ -95,7 +98,7 @@ def read_logs(path: Path, *, shape: tuple[int, int], world: World) -> Logs:
 
 def write_logs(path: Path, logs: Logs) -> None:
     """Writes them, whole or not at all."""
-    partial = path.with_suffix(".partial")
+    partial = path.with_suffix(f".{os.getpid()}")
     logs.astype("<f4").tofile(partial)
     partial.rename(path)
 
