@@ -152,7 +152,12 @@ def build(
         world=world,
         model=model,
         step=GradientAccumulator(
-            spread=model.spread, world=world, keeps_casts=casts, scale=scale, balance=model.balance
+            spread=model.spread,
+            world=world,
+            keeps_casts=casts,
+            scale=scale,
+            balance=model.balance,
+            leaves_padding=model.leaves_padding,
         ),
         batches=batches,
         evaluation=None if prepared["eval"] is None else EvalBatches(batcher(open_prepared(prepared["eval"]))),
