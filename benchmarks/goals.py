@@ -10,18 +10,21 @@ from pathlib import Path
 #: Seconds from the last step to the end, above those of a plain write of the same bytes: of a toy, and of other models.
 TOY_END_SECONDS, END_SECONDS = 1.0, 2.0
 
-#: Shardwise's first step over Trainer's at most, and its tokens per second over Trainer's at least.
+#: Shardwise's first step over Trainer's at most, its tokens per second over Trainer's at least, and its memory over
+#: Trainer's at most; of mixtures on one process and on two.
 FIRST_STEP, TOKENS = 1.15, 1.0
+MIXTURE = {"mixture, 1 process": (1.0, 1.3, 0.8), "mixture, 2 processes": (1.0, 1.8, 0.8)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Medians of one method on one number of processes. `first_step` and `tokens`: over Trainer's, None where that was
-    not measured; `end_seconds`: above a plain write of the same bytes."""
+    """Medians of one method on one number of processes. `first_step`, `tokens` and `memory`: over Trainer's, None where
+    that was not measured; `end_seconds`: above a plain write of the same bytes."""
 
     title: str
     first_step: float | None
     tokens: float | None
+    memory: float | None
     end_seconds: float
 
 
@@ -29,10 +32,13 @@ def judged(found: Found, *, toy: bool) -> list[tuple[bool, str]]:
     """Whether each goal is reached, with the line that says so."""
     most_end = TOY_END_SECONDS if toy else END_SECONDS
     lines = [_line(found, "s to the end above a plain write", found.end_seconds, at_most=most_end)]
+    first_step, tokens, memory = MIXTURE.get(found.title, (FIRST_STEP, TOKENS, None))
     if found.first_step is not None:
-        lines.append(_line(found, "x Trainer's time to the first step", found.first_step, at_most=FIRST_STEP))
+        lines.append(_line(found, "x Trainer's time to the first step", found.first_step, at_most=first_step))
     if found.tokens is not None:
-        lines.append(_line(found, "x Trainer's tokens/s", found.tokens, at_least=TOKENS))
+        lines.append(_line(found, "x Trainer's tokens/s", found.tokens, at_least=tokens))
+    if found.memory is not None and memory is not None:
+        lines.append(_line(found, "x Trainer's memory", found.memory, at_most=memory))
     return lines
 
 
@@ -41,7 +47,7 @@ def _line(
 ) -> tuple[bool, str]:
     is_good = at_least <= figure <= at_most
     wanted = f"at least {at_least:.2f}" if at_least else f"at most {at_most:.2f}"
-    return is_good, f"{'PASS' if is_good else 'FAIL'}  {found.title:<18} {figure:6.2f} {what}, wanted {wanted}"
+    return is_good, f"{'PASS' if is_good else 'FAIL'}  {found.title:<20} {figure:6.2f} {what}, wanted {wanted}"
 
 
 def plain_write(folder: Path) -> float:

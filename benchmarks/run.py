@@ -1,6 +1,7 @@
 """Shardwise beside transformers' Trainer and a plain Accelerate loop, full and LoRA, on one process and on two: time
-from command to first finished step, tokens per second, and time from the last step to the end. What is wanted of these
-is in goals.py; exits 1 where a line says FAIL.
+from command to first finished step, tokens per second, time from the last step to the end, and memory. What is wanted
+of these is in goals.py; exits 1 where a line says FAIL. A mixture of experts and a hybrid are trained in full; others
+run experts by `grouped_mm`, which is the faster of transformers' implementations on a CPU, and its default.
 
 Same model folder, rows, global batch, micro-batch, maximum length, optimizer, clipping, schedule, precision
 (float32), number of processes and of threads. Runs take turns (A B C C B A), so that a noisy machine is unfair to none,
@@ -10,6 +11,7 @@ appears. Throughput counts real tokens, from the end of the first step to that o
     python benchmarks/run.py                                      # `make bench`
     python benchmarks/run.py --against trainer --processes 2      # a third of it
     python benchmarks/run.py --steps 1 --toy --against trainer    # start and end alone
+    python benchmarks/run.py --kinds mixture hybrid --against trainer
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ class Work:
     """
 
     rows: Path
+    kind: str = "dense"
     processes: int = 1
-    model: Path = FOLDER / "model"
     steps: int = 8
     global_batch: int = 16
     micro_batch: int = 4
@@ -58,6 +60,11 @@ class Work:
     method: str = "full"
     max_length: int = 1024
     learning_rate: float = 5e-4
+
+    @property
+    def model(self) -> Path:
+        """Its folder."""
+        return FOLDER / f"model-{self.kind}"
 
     @property
     def accumulation(self) -> int:
@@ -78,12 +85,16 @@ class Timing:
         first_step_seconds: from starting the command to the end of the first optimizer step.
         tokens_per_second: real tokens of the later steps over their wall time; None where there is one step.
         end_seconds: from the end of the last step to that of the command, with the trained model saved.
+        peak_bytes: resident memory of its largest process.
+        cpu_seconds: of all its processes, to the end.
         disk_seconds: of a plain write of as many bytes, just after.
     """
 
     first_step_seconds: float
     tokens_per_second: float | None
     end_seconds: float
+    peak_bytes: int
+    cpu_seconds: float
     disk_seconds: float
     last_loss: float | None
 
@@ -100,11 +111,13 @@ def main() -> None:
     args = arguments()
     work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open)
     shutil.rmtree(FOLDER, ignore_errors=True)
-    make_model(work, toy=args.toy)
     measured: dict[str, Timings] = {}
-    for method, processes in itertools.product(args.methods, args.processes):
-        title = f"{method}, {processes} process{'es' if processes > 1 else ''}"
-        here = replace(work, method=method, processes=processes)
+    for kind, method, processes in itertools.product(args.kinds, args.methods, args.processes):
+        if kind != "dense" and method != "full":
+            continue
+        title = f"{method if kind == 'dense' else kind}, {processes} process{'es' if processes > 1 else ''}"
+        here = replace(work, kind=kind, method=method, processes=processes)
+        make_model(here, toy=args.toy)
         measured[title] = run_in_turns(here, args.against, rounds=args.rounds, title=title)
     ratios = write_results(measured)
     lines = [line for title in measured for line in judged(found(title, measured, ratios), toy=args.toy)]
@@ -117,6 +130,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=Work.steps)
+    parser.add_argument("--kinds", nargs="+", choices=("dense", "mixture", "hybrid"), default=["dense"])
     parser.add_argument("--methods", nargs="+", choices=("full", "lora"), default=["full", "lora"])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--against", nargs="+", choices=tuple(PLAIN), default=list(PLAIN))
@@ -135,6 +149,7 @@ def found(title: str, measured: dict[str, Timings], ratios: dict[str, Ratios]) -
         title=title,
         first_step=over["first_step_seconds"],
         tokens=over.get("tokens_per_second"),
+        memory=over.get("peak_bytes"),
         end_seconds=statistics.median(ends),
     )
 
@@ -145,7 +160,7 @@ def run_in_turns(work: Work, against: list[str], *, rounds: int, title: str) -> 
     timings: Timings = {name: [] for name in programs}
     for number in range(rounds):
         for name in list(programs)[:: -1 if number % 2 else 1]:
-            folder = FOLDER / f"{name}-{work.method}-{work.processes}-{number}"
+            folder = FOLDER / f"{name}-{work.kind}-{work.method}-{work.processes}-{number}"
             timings[name].append(programs[name](work, folder))
             print(f"{title}, round {number + 1}  {name:<11}{_shown(timings[name][-1])}", flush=True)
     return timings
@@ -160,11 +175,11 @@ def choose_rows() -> Path:
 
 
 def make_model(work: Work, *, toy: bool) -> None:
-    """A Llama of 25 million random parameters, or a toy, with a tokenizer trained on the rows."""
-    script = ROOT / "examples/demo/make_model.py"
-    hidden, layers = ("128", "2") if toy else ("512", "6")
-    sizes = ("--vocabulary-size", "8000", "--hidden-size", hidden, "--num-layers", layers, "--max-length", "1024")
-    subprocess.run([sys.executable, script, work.model, "--rows", work.rows, *sizes], check=True)
+    """A folder with a model of random parameters."""
+    if not work.model.exists():
+        script = ROOT / "benchmarks/models.py"
+        options = ["--rows", str(work.rows), *(["--toy"] if toy else [])]
+        subprocess.run([sys.executable, script, work.kind, work.model, *options], check=True)
 
 
 def time_shardwise(work: Work, folder: Path) -> Timing:
@@ -221,11 +236,12 @@ def timed(command: list[str], *, metrics: Path, folder: Path, work: Work) -> Tim
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         arrivals: list[float] = []
-        while process.poll() is None:
+        while not (ended_one := os.wait4(process.pid, os.WNOHANG))[0]:
             new = _count_lines(metrics) - len(arrivals)
             arrivals += [time.monotonic() - started] * new
             time.sleep(POLL_SECONDS)
         ended = time.monotonic() - started
+    process.returncode, used = os.waitstatus_to_exitcode(ended_one[1]), ended_one[2]
     if process.returncode or len(arrivals) < work.steps:
         sys.exit(f"failed with exit code {process.returncode}; its output: {folder / 'output.log'}")
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
@@ -234,6 +250,8 @@ def timed(command: list[str], *, metrics: Path, folder: Path, work: Work) -> Tim
         first_step_seconds=arrivals[0],
         tokens_per_second=tokens / (arrivals[-1] - arrivals[0]) if work.steps > 1 else None,
         end_seconds=ended - arrivals[-1],
+        peak_bytes=used.ru_maxrss * 1024,
+        cpu_seconds=used.ru_utime + used.ru_stime,
         disk_seconds=plain_write(folder),
         last_loss=records[-1]["loss"],
     )
@@ -248,7 +266,8 @@ def _count_lines(path: Path) -> int:
 
 def _shown(timing: Timing) -> str:
     speed = "" if timing.tokens_per_second is None else f"{timing.tokens_per_second:8.0f} tokens/s"
-    return f"first step after {timing.first_step_seconds:6.2f} s {speed}   end {timing.end_seconds:6.2f} s"
+    memory = f"{timing.peak_bytes / 2**20:6.0f} MiB"
+    return f"first step after {timing.first_step_seconds:6.2f} s {speed}   end {timing.end_seconds:6.2f} s {memory}"
 
 
 #: Figures of a run, and what they are called.
@@ -256,6 +275,8 @@ FIGURES = {
     "first_step_seconds": "s to the first step",
     "tokens_per_second": "real tokens/s",
     "end_seconds": "s from the last step",
+    "peak_bytes": "bytes of memory",
+    "cpu_seconds": "s of processors",
 }
 
 

@@ -9,7 +9,16 @@ from goals import Found, judged, plain_write  # noqa: E402
 
 
 def _verdicts(*, toy=False, **changed):
-    found = Found(**{"title": "lora, 2 processes", "first_step": 1.1, "tokens": 1.02, "end_seconds": 0.8, **changed})
+    found = Found(
+        **{
+            "title": "lora, 2 processes",
+            "first_step": 1.1,
+            "tokens": 1.02,
+            "end_seconds": 0.8,
+            "memory": 0.9,
+            **changed,
+        }
+    )
     return [line.split()[0] for is_good, line in judged(found, toy=toy) if is_good == line.startswith("PASS")]
 
 
@@ -23,8 +32,16 @@ def test_each_figure_is_judged_by_its_goal():
     assert _verdicts(tokens=None) == ["PASS", "PASS"]
 
 
+def test_a_mixture_has_goals_of_its_own():
+    mixture = {"title": "mixture, 1 process", "first_step": 0.99, "tokens": 1.31, "memory": 0.79}
+    assert _verdicts(**mixture) == ["PASS"] * 4
+    assert _verdicts(**{**mixture, "first_step": 1.01}) == ["PASS", "FAIL", "PASS", "PASS"]
+    assert _verdicts(**{**mixture, "title": "mixture, 2 processes"}) == ["PASS", "PASS", "FAIL", "PASS"]
+    assert _verdicts(**{**mixture, "memory": 0.81}) == ["PASS", "PASS", "PASS", "FAIL"]
+
+
 def test_a_line_says_the_figure_and_what_is_wanted():
-    found = Found(title="lora, 2 processes", first_step=None, tokens=0.96, end_seconds=0.8)
+    found = Found(title="lora, 2 processes", first_step=None, tokens=0.96, end_seconds=0.8, memory=None)
     assert [" ".join(line.split()) for _, line in judged(found, toy=False)] == [
         "PASS lora, 2 processes 0.80 s to the end above a plain write, wanted at most 2.00",
         "FAIL lora, 2 processes 0.96 x Trainer's tokens/s, wanted at least 1.00",

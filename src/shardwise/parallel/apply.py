@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from shardwise.parallel.compiled import apply_compile
 from shardwise.parallel.ddp import Buckets, apply_replication
-from shardwise.parallel.experts import apply_experts, stacks_of
+from shardwise.parallel.experts import RealRows, apply_experts, leave_padding, stacks_of
 from shardwise.parallel.fsdp import apply_sharding, shard_experts
 from shardwise.parallel.gradients import Finish
 from shardwise.parallel.mesh import World, side_by_side
@@ -42,6 +42,7 @@ class Stage:
         before, behind: what is called before the blocks and behind them, each a unit of sharding; none where tied.
         tied: names, in `root`, of parameters that another stage holds a copy of.
         idle: some weights may have no gradient in a step.
+        rows: what of a micro-batch is no padding, or None where experts see all of it.
     """
 
     index: int
@@ -54,6 +55,7 @@ class Stage:
     parts: Parts | None = None
     tied: frozenset[str] = frozenset()
     idle: bool = False
+    rows: RealRows | None = None
 
 
 def parallelize(
@@ -74,6 +76,9 @@ def parallelize(
 
         if world.expert_mesh is not None:
             apply_experts(stage.experts.values(), mesh=world.expert_mesh["ep"])
+
+        if stage.rows is not None:
+            leave_padding(stage.experts.values(), stage.rows)
 
         # Recompute wraps the block's own forward, inside the hooks that gather weights and inside compilation.
         apply_recompute(stage.blocks, execution.recompute)

@@ -1,9 +1,11 @@
-"""Expert parallel: each rank holds some of the experts whole, and tokens travel to them and back (all-to-all). Under
-tensor parallel, where each rank has all tokens, none travels."""
+"""Expert parallel: each rank holds some of the experts whole, and tokens travel to them and back
+(all-to-all). Under tensor parallel, where each rank has all tokens, none travels. Padding goes to
+no expert, here or elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any, cast
@@ -17,6 +19,36 @@ from torch.distributed.tensor import Shard
 
 from shardwise.parallel.tensor.collectives import Moves
 from shardwise.parallel.tensor.slices import Slicer
+
+
+@dataclass
+class RealRows:
+    """What of the micro-batch at work is no padding: `places` int64 [n] in the flattened `count`
+    tokens, or None where all of it goes to experts."""
+
+    places: torch.Tensor | None = None
+    count: int = 0
+
+    def __call__(self, forward: Callable[..., Any], *given: torch.Tensor, **named: Any) -> Any:
+        """Gives a module's forward those rows of tensors [tokens, ...] that are no padding; the
+        others come back as zeros."""
+        if self.places is None or named or any(len(one) != self.count for one in given):
+            return forward(*given, **named)
+        made = forward(*(one.index_select(0, self.places) for one in given))
+        return made.new_zeros(self.count, *made.shape[1:]).index_copy_(0, self.places, made)
+
+
+def leave_padding(modules: Iterable[nn.Module], rows: RealRows) -> None:
+    """Makes experts that are handed routes see no padding, of other ranks either: the last that is
+    done to forwards."""
+    for module in modules:
+        if _takes_routes(module):
+            module.forward = partial(rows, module.forward)
+
+
+def _takes_routes(experts: nn.Module) -> bool:
+    """Whether experts are not given all tokens once for each of them."""
+    return len(signature(type(stacks_of(experts)).forward).parameters) > 2  # itself, and tokens
 
 
 def stacks_of(experts: nn.Module) -> nn.Module:
@@ -38,7 +70,7 @@ def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
     are given all tokens once for each expert have no routes."""
     own = _deal(module, slicer=slicer)
     count = len(own) * slicer.mesh.size()
-    if len(signature(type(stacks_of(module)).forward).parameters) > 2:  # itself, and tokens
+    if _takes_routes(module):
         module.forward = partial(_own_routes, module.forward, own, moves)
     else:
         module.forward = partial(_own_rows, module.forward, own, count, moves)

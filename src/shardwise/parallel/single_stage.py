@@ -21,14 +21,16 @@ from shardwise.spec.layout.execution import Execution
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
     """One micro-batch on this rank's device, as the root module takes it: tensors [batch, length], `targets` of its
-    loss, where the `documents` of packed rows lie, and what is `real`, no padding, where that matters. The same on
-    every rank of one data-parallel share, but for context parallelism, which gives each its parts of the rows."""
+    loss, where the `documents` of packed rows lie, what is `real`, no padding, where that matters,
+    and its `places` in the flattened rows, int64 [n], None for all. The same on every rank of one
+    data-parallel share, but for context parallelism, which gives each its parts of the rows."""
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     targets: Any = None
     documents: Any = None
     real: torch.Tensor | None = None
+    places: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -166,6 +166,7 @@ def build(
         keeps_casts=casts,
         scale=scale,
         balance=model.balance,
+        leaves_padding=model.leaves_padding,
         preferences=preferences,
     )
     if preferences is not None and fill is materialise:  # not in a rehearsal, which has no numbers

@@ -19,6 +19,7 @@ from shardwise.data.micro_batches import Documents
 from shardwise.data.store import IGNORED
 from shardwise.methods.lora import is_adapter
 from shardwise.models.anatomy import Anatomy
+from shardwise.parallel.experts import RealRows
 from shardwise.parallel.mesh import to_device
 from shardwise.spec.layout.execution import chosen_positions
 from shardwise.spec.support.attention import BY_DOCUMENT
@@ -62,7 +63,8 @@ class Targets:
 
 class LossModule(nn.Module):
     """A causal language model that returns its summed token loss in float32, a scalar; without `makes_loss` hidden
-    states, and `head_loss` is None. `first_block`: index of the stage's first block; the rest as in `HeadLoss`."""
+    states, and `head_loss` is None. `first_block`: index of the stage's first block; `rows`: to be
+    told what is no padding; the rest as in `HeadLoss`."""
 
     def __init__(
         self,
@@ -74,11 +76,12 @@ class LossModule(nn.Module):
         compiled: bool = False,
         first_block: int = 0,
         makes_loss: bool = True,
+        rows: RealRows | None = None,
     ) -> None:
         super().__init__()
         self.model = anatomy.model
         self._backbone = anatomy.backbone_name
-        self._types = types
+        self._types, self._rows = types, rows
         self._told_documents = cast(Any, anatomy.backbone).config._attn_implementation in BY_DOCUMENT
         self.head_loss = HeadLoss(anatomy, chunk=chunk, plain=plain, compiled=compiled) if makes_loss else None
         if types.autocasts:
@@ -98,6 +101,7 @@ class LossModule(nn.Module):
         targets: Targets | None = None,
         documents: Documents | None = None,
         real: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sums the loss over the trained positions; a stage without the head returns hidden states.
 
@@ -108,7 +112,10 @@ class LossModule(nn.Module):
             targets: trained positions and their tokens.
             documents: where packed documents lie, for a kernel that is told.
             real: [batch, length], what is no padding, for routers that are balanced.
+            places: int64 [n], where in the flattened rows that is, for experts; None for all.
         """
+        if self._rows is not None:
+            self._rows.places, self._rows.count = places, position_ids.numel()
         backbone = cast(Any, self.backbone)
         inputs: dict[str, Any] = {"input_ids": input_ids} if hidden is None else {"inputs_embeds": hidden}
         if documents is not None and self._told_documents:

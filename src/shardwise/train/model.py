@@ -30,6 +30,7 @@ from shardwise.models.weights import Weights
 from shardwise.models.wrapper import Beside, find_inside, leave_others, pattern_of, text_config
 from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.context import NAME as CONTEXT
+from shardwise.parallel.experts import RealRows
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.tensor.slicing import Parts
@@ -53,7 +54,8 @@ from shardwise.train.saving.export import Result
 class TrainedModel:
     """A parallelized model. `shape`: of the whole model; `drops`: dropout is allowed in training; `ownership`: which
     parameters this rank owns; `elements`: of each weight of the whole model, adapters included, by name; `content`:
-    hash of config.json and of each file of weights, by its name; `balance`: the loss of its routers, or None."""
+    hash of config.json and of each file of weights, by its name; `balance`: the loss of its
+    routers, or None; `leaves_padding`: its experts are not to see padding."""
 
     shape: ModelShape
     spread: Spread
@@ -63,6 +65,7 @@ class TrainedModel:
     elements: dict[str, int]
     content: dict[str, str]
     balance: Balance | None = None
+    leaves_padding: bool = False
 
     @property
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -198,6 +201,7 @@ def spread_parts(
         elements=parts[0].elements,
         content=content,
         balance=parts[0].balance,
+        leaves_padding=parts[0].stage.rows is not None,
     )
 
 
@@ -257,8 +261,11 @@ def _part(
     norm = names.get(id(final_norm(anatomy, width=shape.hidden_size)), "")
     if place.count > 1:
         keep_stage(anatomy, place, _ends(anatomy, shape))
+    # Stages that recompute would have to know of which micro-batch; graphs want few shapes.
+    rows = RealRows() if shape.has_experts and place.count == 1 and not execution.compile else None
     root = LossModule(
         anatomy,
+        rows=rows,
         types=types,
         chunk=execution.head_chunk(shape.vocab_size, plain=shape.plain_head),
         plain=shape.plain_head,
@@ -284,6 +291,7 @@ def _part(
             width=anatomy.backbone.config.hidden_size,  # pyright: ignore
             **_outside(anatomy, root, place),
             experts=experts,
+            rows=rows,
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
             # Indexers choose and learn nothing, kernels read weights past adapters, short rows fill no chunk.

@@ -17,12 +17,24 @@ def preload_libraries(run: RunDirectory) -> None:
         job = read_job(run.resolved)
         leave_out_bitsandbytes(job)
         import transformers
-        import transformers.optimization
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[(read_json(run.plan) or {})["model"]["family"]])
         if job.adapters is not None:
             import peft  # noqa: F401
+        import_schedules(job)
+
+
+def import_schedules(job: Job) -> None:
+    """Imports transformers' schedules, and without adapters not PEFT, which comes with them."""
+    modules = cast(dict[str, Any], sys.modules)
+    hides = job.adapters is None and "peft" not in modules
+    if hides:
+        modules["peft"] = None
+    with suppress(ImportError):  # the build imports them as they are
+        import transformers.optimization  # noqa: F401
+    if hides:
+        del modules["peft"]
 
 
 def leave_out_bitsandbytes(job: Job) -> None:

@@ -22,19 +22,24 @@ from shardwise.train.loss_scale import LossScale
 from shardwise.train.preference.preferences import Preferences
 from shardwise.train.preference.reference import listening
 
+#: Padding is left out where no more than this part of rows remains: to join these is a copy.
+_MOST_LEFT = 0.95
+
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAccumulator:
     """Accumulates the gradients of one global batch; each of its trained tokens has the same
     weight. `keeps_casts`: weights that autocast casts are cast once for all micro-batches; `scale`
-    is the loss's in float16; `balance`: the loss of routers, or None; `preferences`: where the loss
-    is of pairs or labelled rows, each with the same weight."""
+    is the loss's in float16; `balance`: the loss of routers, or None; `leaves_padding`: experts are
+    not to see it; `preferences`: where the loss is of pairs or labelled rows, each with the same
+    weight."""
 
     spread: Spread
     world: World
     keeps_casts: bool
     scale: LossScale
     balance: Balance | None = None
+    leaves_padding: bool = False
     preferences: Preferences | None = None
 
     def units(self, batch: GlobalBatch) -> int:
@@ -133,10 +138,18 @@ class GradientAccumulator:
                 position_ids=to_device(own(micro.position_ids), device),
                 targets=targets(micro, judge),
                 real=None if self.balance is None else to_device(own(micro.real), device),
+                places=_places(own(micro.real), device) if self.leaves_padding else None,
                 documents=micro.documents and replace(micro.documents, ends=to_device(micro.documents.ends, device)),
             )
             for micro, judge in zip(micros, judges or [None] * len(micros), strict=True)
         ]
+
+
+def _places(real: torch.Tensor, device: torch.device) -> torch.Tensor | None:
+    """Where in flattened rows [batch, length] on the CPU no padding is; None where hardly any is,
+    or nothing else."""
+    places = real.flatten().nonzero().squeeze(1)
+    return to_device(places, device) if 0 < len(places) <= _MOST_LEFT * real.numel() else None
 
 
 def _row(micro: MicroBatch, row: int) -> MicroBatch:

@@ -41,7 +41,7 @@ from shardwise.train.measuring.metrics import peak_flops
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
-from shardwise.train.preload import leave_out_bitsandbytes, preload_libraries
+from shardwise.train.preload import import_schedules, leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
@@ -104,6 +104,7 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     if world.is_first:
         remove_leftovers(run.root)
         run.outcome.unlink(missing_ok=True)
+    import_schedules(job)
     began = time.monotonic()
     peak, peak_source = peak_flops(world.device, TYPES[execution.precision].compute)
     if world.is_first:
