@@ -199,7 +199,7 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
     result = api.train(path, on_update=updates.append, programs=FAKE)
     plan = read_plan(result.run.plan)
     assert plan.best.memory.capacity_bytes == 20000 * 1024**2
-    assert plan.notes == ["GPU 0: 59.4 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
+    assert plan.notes == ["GPU 0: 59.6 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
     assert f"  ! {plan.notes[0]}" in plan_lines(next(u for u in updates if isinstance(u, api.Planned)))
 
 
