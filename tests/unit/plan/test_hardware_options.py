@@ -163,14 +163,14 @@ def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
     assert made.best is None
     assert made.hardware["name"] == "4x L4"
     assert {option.fits for option in found.options} == {False}
-    assert found.options[-1].reason == "the job does not fit in the 22.1 GiB that each GPU has"
+    assert found.options[-1].reason == "the job does not fit in the 22.0 GiB that each GPU has"
     assert found.options[0].reason == "the job does not fit in the 14.6 GiB that the GPU has"
     assert found.sentence == "the job fits on nothing that was compared"
     assert found.notes() == [
         "1x T4: the job does not fit in the 14.6 GiB that the GPU has",
         "2x T4, 4x T4: the job does not fit in the 14.6 GiB that each GPU has",
-        "1x L4: the job does not fit in the 22.1 GiB that the GPU has",
-        "2x L4, 4x L4: the job does not fit in the 22.1 GiB that each GPU has",
+        "1x L4: the job does not fit in the 22.0 GiB that the GPU has",
+        "2x L4, 4x L4: the job does not fit in the 22.0 GiB that each GPU has",
     ]
 
 
