@@ -207,7 +207,7 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
     unformed = offers(of_list("1x H100-SXM, 4x H100-SXM", layout={"dp_shard": 4}))
     for found in (small, unformed):
         assert [option.fits for option in found.options] == [True, False]
-    assert "1x T4: needs 17.1 GiB, at most 17.3 GiB of 14.6 GiB at " in small.notes()[0]
+    assert "1x T4: needs 16.6 GiB, at most 16.8 GiB of 14.6 GiB at " in small.notes()[0]
     assert "multiplies out to 4 GPUs" in (unformed.options[1].reason or "")
     with pytest.raises(UnsupportedError, match="multiplies out to 4 GPUs"):
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})
