@@ -81,9 +81,10 @@ MEANINGS = {
     "seed": "of the order of rows, of which of them `eval_fraction` sets aside, of new weights and of dropout",
     "report_to": "experiment trackers, beside metrics.jsonl, of every step",
     "precision": (
-        "`mixed`, which `auto` is on GPUs, keeps trained weights, gradients and optimizer states in float32, frozen "
-        "weights in bfloat16, and computes in bfloat16; `bf16` keeps everything in bfloat16; `fp32`, which `auto` is "
-        "on CPU processes, in float32. `fp16` is `mixed` with float16 and a scale of the loss. Under `mixed` and "
+        "`mixed`, which `auto` is on GPUs with bfloat16 (compute capability 8.0, Ampere, and newer), keeps trained "
+        "weights, gradients and optimizer states in float32, frozen weights in bfloat16, and computes in bfloat16; "
+        "`bf16` keeps everything in bfloat16; `fp32`, which `auto` is on CPU processes, in float32. `fp16`, which "
+        "`auto` is on older GPUs, is `mixed` with float16 and a scale of the loss. Under `mixed` and "
         "`fp16` embeddings, the residual stream and outputs of norms are in 16 bits too, where torch.autocast leaves "
         "them in float32: float16 overflows sooner than there. A step whose gradients overflow is skipped and halves "
         "the scale; it counts as a step, in `max_steps` and in the learning rate's schedule (`skipped_step` in "

@@ -116,10 +116,15 @@ def test_states_move_to_another_layout(train, before, after, make_job, tmp_path)
     assert relative(whole.series("loss"), resumed.series("loss")) <= QUANTISED
 
 
-SCALED = {
-    name: replace(one, precision="fp16")
-    for name, one in {**CELLS, "offload": spread(Layout(dp_shard=2), offload="optimizer")}.items()
+MORE = {
+    "offload": spread(Layout(dp_shard=2), offload="optimizer"),
+    "zero2": spread(Layout(dp_shard=2, zero_stage=2, reshard_after_forward=False)),
+    "hsdp": spread(Layout(dp_replicate=2, dp_shard=2)),
+    "cp": spread(Layout(cp=2)),
+    "mp": spread(Layout(pp=2, schedule="sequential"), micros=2),
+    "zero_bubble": spread(Layout(pp=2, schedule="zero_bubble"), micros=2),
 }
+SCALED = {name: replace(one, precision="fp16") for name, one in {**CELLS, **MORE}.items()}
 
 #: So large that the first steps overflow float16, by a power of two that each halves.
 HUGE = 2.0**40

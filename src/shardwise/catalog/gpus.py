@@ -13,25 +13,31 @@ from shardwise.catalog.processors import cpu_cluster
 from shardwise.catalog.rates import with_rates
 from shardwise.errors import HardwareError, quoted
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node
-from shardwise.units import MIB
+from shardwise.units import GIB, MIB
 
 MAX_GPUS = 100_000
 MAX_CPU_PROCESSES = 1024
+MAX_GIGABITS = 100_000
 
 #: Held outside the allocator by one process: the CUDA context and the kernels of the libraries, 300 to 500 MB on recent
 #: drivers, 0.8 GiB measured on an H100 (CUDA 13). Communicators come on top, and are the planner's to count.
 CONTEXT_BYTES, _CONTEXT_BYTES_OF_HOPPER = 450 * MIB, 820 * MIB
 
-#: Of the memory that NVIDIA's driver reports, what no process can take. PyTorch's messages print a "total capacity" of
-#: 79.25 and 79.33 of 80.00 GiB for A100 and A800 (github.com/levihsu/OOTDiffusion issue 235, hahnyuan/PB-LLM issue 3),
-#: 39.5 of 40 (TianheWu/CoSeR 10), 23.64 of 23.99 for RTX-4090 (ali-vilab/VGen 104), 31.37 of 31.84 for RTX-5090
-#: (Wan-Video/Wan2.1 465), 15.61 of 15.99 for RTX-A4000 (DengKaiCQ/VGGT-Long 6), 23.53 of 24 for A30
-#: (google/RB-Modulation 5): within 0.15 GiB of this rule.
-_RESERVED_BYTES, _RESERVED_SHARE = 300 * MIB, 0.005
+#: Of the memory that NVIDIA's driver reports, what no process can take, at least: PyTorch's messages of too little
+#: memory print a "total capacity" that is 380 MiB and 0.6 % below it or more, on every card whose public logs were
+#: read. The lowest of those stands in the catalogue (`usable_gib`).
+_RESERVED_BYTES, _RESERVED_SHARE = 380 * MIB, 0.006
 
 _HARDWARE = re.compile(
-    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*]*|\d{3,}[a-z ]*)", re.IGNORECASE
+    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*@]*|\d{3,}[a-z ]*)", re.IGNORECASE
 )
+#: The link between machines, as it is stated: of each machine, which its GPUs share.
+_STATED_LINK = re.compile(r"(.*?)\s*@\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)\s*", re.IGNORECASE)
+#: What may stand before a GPU's number and be left out.
+_SERIES = ("rtx", "quadrortx")
+#: GPUs that switches join on boards come by so many; more are another machine's, but for Google's a2-megagpu-16g.
+_MOST_ON_BOARDS, _SOLD_BY_16 = 8, "A100-40GB"
+_NOT_TRIED = "AMD GPUs are planned for, and nothing was tried on ROCm"
 _CPU = re.compile(r"cpu(?:\s*:\s*(\d+))?", re.IGNORECASE)
 _USUAL_NODE = 8
 _DEFAULT_NETWORK = "ethernet100"
@@ -83,7 +89,7 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     gpu = Gpu(
         name=name,
         memory_bytes=row["memory_mib"] * MIB,
-        reserved_bytes=0 if name.startswith("MI") else reserved_bytes(row["memory_mib"] * MIB),
+        reserved_bytes=_reserved(name, row),
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
         host_bytes_per_second=_link("links", row.get("host", row["link"])).bytes_per_second,
@@ -103,13 +109,19 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     )
 
 
+def _reserved(name: str, row: dict[str, Any]) -> int:
+    memory = row["memory_mib"] * MIB
+    rule = 0 if name.startswith("MI") else reserved_bytes(memory)
+    return memory - int(row["usable_gib"] * GIB) if "usable_gib" in row else rule
+
+
 def _capability(row: dict[str, Any]) -> tuple[int, int] | None:
     major, _, minor = row.get("capability", "").partition(".")
     return (int(major), int(minor)) if major else None
 
 
 def reserved_bytes(memory_bytes: int) -> int:
-    """Of an NVIDIA GPU's memory, what its driver keeps."""
+    """Of an NVIDIA GPU's memory, what its driver keeps at least."""
     return _RESERVED_BYTES + int(memory_bytes * _RESERVED_SHARE)
 
 
@@ -133,6 +145,9 @@ def find_gpu(name: str) -> KnownGpu:
     for known in known_gpus().values():
         if wanted in known.names:
             return known
+    meant = [known for known in known_gpus().values() if any(series + wanted in known.names for series in _SERIES)]
+    if len(meant) == 1 and wanted[:1].isdigit():
+        return meant[0]
     raise HardwareError(
         f"hardware names the GPU {quoted(name.strip())}, which is not in the catalogue{_nearest(wanted)}"
     )
@@ -158,8 +173,9 @@ def _nearest(wanted: str) -> str:
 
 
 def parse_hardware(text: str) -> Cluster:
-    """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine. Raises
-    HardwareError: the text has another form, names an unknown GPU, or asks for an impossible number of them."""
+    """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine; `@ 100 Gb/s` behind
+    several machines states the port of each. Raises HardwareError: the text has another form, names an unknown GPU, or
+    asks for an impossible number of them, or for a machine that is not sold."""
     cpu = _CPU.fullmatch(text.strip())
     if cpu is not None:
         processes = _count(cpu.group(1) or "1", text)
@@ -173,11 +189,12 @@ def parse_hardware(text: str) -> Cluster:
             f"hardware is {text!r}, which leaves it open, which only `plan` answers; leave hardware out to use this "
             "machine, or name one"
         )
-    match = _HARDWARE.fullmatch(text.strip())
+    stated = _STATED_LINK.fullmatch(text)
+    match = _HARDWARE.fullmatch((stated.group(1) if stated else text).strip())
     if match is None:
         raise HardwareError(
-            f"hardware is {quoted(text)}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada' or "
-            "'2 x 8x H100-SXM', or cpu:N"
+            f"hardware is {quoted(text)}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada', "
+            "'2 x 8x H100-SXM' or '2 x 8x H100-SXM @ 400 Gb/s', or cpu:N"
         )
     counts = [_count(n, text) for n in match.group("first", "second") if n]
     num_nodes, num_gpus = (counts[0], counts[1]) if len(counts) == 2 else (1, counts[0] if counts else 1)
@@ -186,7 +203,51 @@ def parse_hardware(text: str) -> Cluster:
         raise HardwareError(
             f"hardware is {quoted(text)}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for"
         )
-    return cluster_of(known, num_gpus=num_gpus, num_nodes=num_nodes)
+    if len(counts) < 2:
+        _refuse_unsold(known, num_gpus, text)
+    cluster = cluster_of(known, num_gpus=num_gpus, num_nodes=num_nodes)
+    notes = (_NOT_TRIED,) if known.gpu.name.startswith("MI") else ()
+    if stated is not None:
+        network = _stated_link(cluster, rate=stated.group(2), unit=stated.group(3), text=text)
+        return replace(cluster, network=network, notes=notes)
+    return replace(cluster, notes=notes if cluster.network is None else (*notes, _assumed(cluster.network)))
+
+
+def _refuse_unsold(known: KnownGpu, num_gpus: int, text: str) -> None:
+    """Refuses one machine with more GPUs than it is sold with, unless its number is stated."""
+    name = known.gpu.name
+    most = 2 * _MOST_ON_BOARDS if name == _SOLD_BY_16 else max(_MOST_ON_BOARDS, known.node_gpus)
+    if num_gpus <= most or known.link.name.startswith("pcie"):
+        return
+    size = next((size for size in range(known.node_gpus, 0, -1) if num_gpus % size == 0), 1)
+    raise HardwareError(
+        f"hardware is {quoted(text)}, and a machine has at most {most} {name}; write '{num_gpus // size} x {size}x "
+        f"{name}' for {num_gpus // size} machines, or '1 x {num_gpus}x {name}' if one machine is what you mean"
+    )
+
+
+def _stated_link(cluster: Cluster, *, rate: str, unit: str, text: str) -> Link:
+    """A machine's port with the rate that is stated."""
+    if cluster.network is None:
+        raise HardwareError(
+            f"hardware is {quoted(text)}, which is one machine, and {rate} {unit} is a link between machines; leave it "
+            "out, or write '2 x 8x ...'"
+        )
+    gigabits = float(rate) * (8 if "B" in unit else 1)
+    if not 0 < gigabits <= MAX_GIGABITS:
+        raise HardwareError(f"hardware is {quoted(text)}; a link carries above 0 and at most {MAX_GIGABITS} Gb/s")
+    latency = cluster.network.latency_seconds
+    name = f"{gigabits:g} Gb/s"
+    return Link(name=name, bytes_per_second=gigabits / 8 * 1e9, latency_seconds=latency, shared=True)
+
+
+def _assumed(network: Link) -> str:
+    gigabits = network.bytes_per_second * 8 / 1e9
+    each = "machine" if network.shared else "GPU"
+    return (
+        f"{gigabits:g} Gb/s for each {each} are assumed between machines; state what a machine has behind hardware, "
+        "such as @ 100 Gb/s"
+    )
 
 
 def cluster_of(known: KnownGpu, *, num_gpus: int, num_nodes: int = 1) -> Cluster:

@@ -125,7 +125,8 @@ class Cluster:
         if self.gpu.kind == "cpu":
             return f"cpu:{self.num_gpus}"
         inside = f"{self.node.num_gpus}x {self.gpu.name}"
-        return inside if self.num_nodes == 1 else f"{self.num_nodes} x {inside}"
+        link = f" @ {self.network.name}" if self.network and self.network.name.endswith(" Gb/s") else ""
+        return inside if self.num_nodes == 1 else f"{self.num_nodes} x {inside}{link}"
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Cluster:

@@ -191,7 +191,7 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
         api.train(path, programs=FAKE)
     first, second, third = str(caught.value).splitlines()[:3]
     assert first == "nothing fits on 1x H100-SXM"
-    assert second == "GPU 0: 78.7 GiB are held by python (pid 1234); planned for the 0.3 GiB that are free"
+    assert second == "GPU 0: 78.9 GiB are held by python (pid 1234); planned for the 0.3 GiB that are free"
     assert third == "it fits where others leave the GPU to it: end what holds its memory, or wait"
     assert not (tmp_path / "run").exists()
     nvidia_smi(programs, gpus=line.format(free=20000), holders="GPU-a, 1234, 60600, /usr/bin/python\n")
@@ -199,7 +199,7 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
     result = api.train(path, on_update=updates.append, programs=FAKE)
     plan = read_plan(result.run.plan)
     assert plan.best.memory.capacity_bytes == 20000 * 1024**2
-    assert plan.notes == ["GPU 0: 59.4 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
+    assert plan.notes == ["GPU 0: 59.6 GiB are held by python (pid 1234); planned for the 19.5 GiB that are free"]
     assert f"  ! {plan.notes[0]}" in plan_lines(next(u for u in updates if isinstance(u, api.Planned)))
 
 
@@ -215,9 +215,9 @@ def test_blocks_are_not_to_be_compiled_without_a_compiler(make, job, monkeypatch
 
 
 def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None:
-    path = job(hardware="64x B200")
+    path = job(hardware="8 x 8x B200")
     assert api.plan(path).candidates
-    with pytest.raises(HardwareError, match=rf"{path}:4: hardware is 64x B200"):
+    with pytest.raises(HardwareError, match=rf"{path}:4: hardware is 8 x 8x B200"):
         api.train(path, programs=FAKE)
 
 

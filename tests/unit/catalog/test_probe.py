@@ -66,9 +66,9 @@ def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_arou
     assert this_machine(used=1).gpu.usable_bytes == find_gpu("H100-SXM").gpu.usable_bytes
     cluster = this_machine()
     assert (cluster.gpu.memory_bytes, cluster.gpu.usable_bytes) == (81559 * MIB, 29800 * MIB)
-    assert cluster.notes == ("GPU 1: 49.9 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
+    assert cluster.notes == ("GPU 1: 50.1 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
     driver(gpus)
-    assert "GPU 1: 49.9 GiB are held by processes that the driver does not name, such as" in this_machine().notes[0]
+    assert "GPU 1: 50.1 GiB are held by processes that the driver does not name, such as" in this_machine().notes[0]
 
 
 def test_of_several_holders_the_largest_come_first_with_what_they_hold(driver):

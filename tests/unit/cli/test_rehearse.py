@@ -145,9 +145,9 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
     assert after["memory"]["peak_bytes"] == pytest.approx(before["memory"]["peak_bytes"], rel=0.1)
     assert after["memory"]["peak_bytes"] != before["memory"]["peak_bytes"]
     assert after["memory"]["peak_low_bytes"] == after["memory"]["peak_bytes"]
-    rehearsed = re.fullmatch(r"rehearsed, it fits: .+ of 23.6 GiB in .+; the forecast is (.+)", after["reasons"][-1])
+    rehearsed = re.fullmatch(r"rehearsed, it fits: .+ of 23.5 GiB in .+; the forecast is (.+)", after["reasons"][-1])
     assert rehearsed is not None
-    assert after["reasons"][0].startswith(f"needs {rehearsed[1]}, of 23.6 GiB"), "the same figures as above"
+    assert after["reasons"][0].startswith(f"needs {rehearsed[1]}, of 23.5 GiB"), "the same figures as above"
     assert after["reasons"][:-1] == before["reasons"]
     assert made["candidates"][1:] == forecast["candidates"][1:]
     assert made["rejected"] == forecast["rejected"]

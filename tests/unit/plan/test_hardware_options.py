@@ -166,14 +166,14 @@ def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
     assert made.best is None
     assert made.hardware["name"] == "4x L4"
     assert {option.fits for option in found.options} == {False}
-    assert found.options[-1].reason == "the job does not fit in the 22.1 GiB that each GPU has"
+    assert found.options[-1].reason == "the job does not fit in the 22.0 GiB that each GPU has"
     assert found.options[0].reason == "the job does not fit in the 14.6 GiB that the GPU has"
     assert found.sentence == "the job fits on nothing that was compared"
     assert found.notes() == [
         "1x T4: the job does not fit in the 14.6 GiB that the GPU has",
         "2x T4, 4x T4: the job does not fit in the 14.6 GiB that each GPU has",
-        "1x L4: the job does not fit in the 22.1 GiB that the GPU has",
-        "2x L4, 4x L4: the job does not fit in the 22.1 GiB that each GPU has",
+        "1x L4: the job does not fit in the 22.0 GiB that the GPU has",
+        "2x L4, 4x L4: the job does not fit in the 22.0 GiB that each GPU has",
     ]
 
 
@@ -210,7 +210,7 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
     unformed = offers(of_list("1x H100-SXM, 4x H100-SXM", layout={"dp_shard": 4}))
     for found in (small, unformed):
         assert [option.fits for option in found.options] == [True, False]
-    assert "1x T4: needs 17.1 GiB, at most 17.3 GiB of 14.6 GiB at " in small.notes()[0]
+    assert "1x T4: needs 16.6 GiB, at most 16.8 GiB of 14.6 GiB at " in small.notes()[0]
     assert "multiplies out to 4 GPUs" in (unformed.options[1].reason or "")
     with pytest.raises(UnsupportedError, match="multiplies out to 4 GPUs"):
         of_list("1x H100-SXM, 1x T4", layout={"dp_shard": 4})

@@ -104,3 +104,19 @@ def test_blocks_in_bfloat16_are_not_compiled_for_gpus_that_have_none(precision, 
     assert best is not None and best.execution.compile is compiles
     said = any("inductor compiles no bfloat16 for T4" in reason for reason in best.reasons)
     assert said is not compiles, best.reasons
+
+
+@pytest.mark.parametrize("hardware", ["1x T4", "2x V100-16GB", "1x RTX-2080-Ti", "1x Quadro-RTX-8000"])
+def test_a_gpu_older_than_bfloat16_trains_in_float16_with_a_scale_of_the_loss(hardware) -> None:
+    asked = ["model=SmolLM2-135M", "method=lora", f"hardware={hardware}", "train.max_steps=5000"]
+    best = api.plan(overrides=asked).best
+    assert best is not None and best.execution.precision == "fp16" and best.execution.compile
+    assert any("is older than bfloat16 (compute capability 8.0)" in reason for reason in best.reasons)
+    stated = api.plan(overrides=[*asked, "train.precision=mixed"]).best
+    assert stated is not None and stated.execution.precision == "mixed"
+    assert best.time.step_seconds < stated.time.step_seconds / 2, "bfloat16 runs there at float32's rate"
+
+
+def test_a_gpu_with_bfloat16_trains_in_it() -> None:
+    best = api.plan(overrides=["model=SmolLM2-135M", "method=lora", "hardware=1x L4"]).best
+    assert best is not None and best.execution.precision == "mixed"

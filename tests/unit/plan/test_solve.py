@@ -103,7 +103,7 @@ def test_the_fewest_gpus_are_the_first_on_which_the_job_fits():
     found = solved("gpus", hardware="H100-SXM", model="llama-3.1-8b")
     assert (found.solved.value, found.solved.written) == (2, "2x H100-SXM")
     assert (found.solved.next.value, found.hardware["name"]) == (1, "2x H100-SXM")
-    assert "GiB of 79.0 GiB" in found.solved.next.reason
+    assert "GiB of 79.2 GiB" in found.solved.next.reason
 
 
 def test_gpus_are_added_beyond_the_stated_hardware_and_beyond_a_node():

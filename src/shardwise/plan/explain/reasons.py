@@ -89,6 +89,12 @@ def _precision(work: Work) -> str | None:
         return "precision bf16 keeps no float32 masters: small updates are rounded away, and that cannot be undone"
     if work.execution.precision == "fp32" and work.job.train.precision == "auto":
         return "precision fp32, because CPU processes gain nothing from mixed; on GPUs auto is mixed"
+    if work.execution.precision == "fp16" and work.job.train.precision == "auto":
+        return (
+            f"precision fp16 with a scale of the loss, because {work.cluster.gpu.name} is older than bfloat16 (compute "
+            "capability 8.0); steps whose gradients overflow are skipped, and many of a model that was trained in "
+            "bfloat16 may"
+        )
     return None
 
 

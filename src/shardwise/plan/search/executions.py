@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from math import isqrt
 
 from shardwise.plan.search.layouts import Choice
-from shardwise.spec.cluster import Cluster
+from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import (
@@ -63,8 +63,7 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     train = job.train
     recomputes = _OF_AUTO if train.gradient_checkpointing == "auto" else (train.gradient_checkpointing,)
     on_cpu = choice.cluster.gpu.kind == "cpu"
-    default = "fp32" if on_cpu else "mixed"
-    precision = default if train.precision == "auto" else train.precision
+    precision = precision_of(job, choice.cluster.gpu)
     compiles = why_eager(job, model, choice) is None if train.compile == "auto" else train.compile
     if not (on_cpu or compiles) and len(recomputes) > 1:
         recomputes = ("none", "full")  # eager, the host is the limit of what is selective
@@ -83,11 +82,20 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
         )
 
 
+def precision_of(job: Job, gpu: Gpu) -> Precision:
+    """What a job states; `auto` is `mixed` where tensor cores compute in bfloat16, which they do from compute
+    capability 8.0 on (NVIDIA's CUDA programming guide, table of arithmetic by capability), and `fp16` before."""
+    if job.train.precision != "auto":
+        return job.train.precision
+    return "fp32" if gpu.kind == "cpu" else "mixed" if "bfloat16" in gpu.dense_flops else "fp16"
+
+
 def why_eager(job: Job, model: ModelShape, choice: Choice) -> str | None:
     """Why `compile: auto` runs blocks eagerly; None where it compiles them."""
     if choice.cluster.gpu.kind == "cpu":
         return "on CPU processes it is not worth its seconds"
-    if "bfloat16" not in choice.cluster.gpu.dense_flops and job.train.precision not in ("fp32", "fp16"):
+    gpu = choice.cluster.gpu
+    if "bfloat16" not in gpu.dense_flops and precision_of(job, gpu) not in ("fp32", "fp16"):
         return f"inductor compiles no bfloat16 for {choice.cluster.gpu.name}"
     return not_compiled(job, choice.layout, model)
 
