@@ -15,6 +15,7 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.plan.chance import Chance
 from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars
@@ -169,6 +170,7 @@ class Plan:
         found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or not.
         data: what is known of the rows to train on, where they were counted before.
         data_notes: what is to be said of them, as sentences.
+        chance: that the chosen candidate fits; None where none does, and where it was not asked for.
         on_stack: what the trainer that it was planned for needs; None where that is this one.
     """
 
@@ -188,6 +190,7 @@ class Plan:
     data: DataFacts | None = None
     data_notes: tuple[str, ...] = ()
     on_stack: OnStack | None = None
+    chance: Chance | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -210,12 +213,14 @@ class Plan:
                 "train.loss: full: the figures are of this trainer; others keep more copies of their logits, which "
                 "--for TARGET counts"
             )
+        if self.chance is not None:
+            of_trainer.append(self.chance.sentence)
         return [*(str(note) for note in self.hardware.get("notes", ())), *self.data_notes, *of_trainer]
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
         parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
-        parts["on_stack"] = self.on_stack
+        parts |= {"on_stack": self.on_stack, "chance": self.chance}
         offers = {} if self.offers is None else self.offers.to_json()
         notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}
         return {
