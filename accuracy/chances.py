@@ -1,8 +1,10 @@
-"""`python -m accuracy.chances`: how far measured memory lies from its forecast, into the catalogue's errors.toml.
+"""`python -m accuracy.chances`: how far measured memory lies from its forecast, into the
+catalogue's measured_errors.toml.
 
-Rows are our own (`accuracy/grid/cells.csv`) and published ones, each with the terms of its stack. Every source has the
-same weight, whatever the number of its rows; of our own runs a family of models is a source. What the page says of
-coverage is held out by source: the range that 90 in 100 of the other sources lie in, beside how many of this one do.
+Rows are our own (`accuracy/grid/cells.csv`) and published ones, each with the terms of its stack.
+Every source has the same weight, whatever the number of its rows; of our own runs a family of
+models is a source. Coverage is held out by source: how many rows of one lie in the range that 90 in
+100 of the others lie in.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from accuracy.cases import LeftOutError, case_of
 from accuracy.forecast import answer
 from accuracy.grid.compare import CELLS, compared, read_cells
 from accuracy.rows import ACTIVE, ALLOCATED, RESERVED, memory_figures, read
-from shardwise.catalog.errors import LEAST_ROWS, OTHERS, OWN, group_name, layout_kind
+from shardwise.catalog.measured_errors import LEAST_ROWS, OTHERS, OWN, group_name, layout_kind
 
 TABLES = ("memory.csv", "stacks-2026.csv")
-OUT = ROOT / "src/shardwise/catalog/errors.toml"
+OUT = ROOT / "src/shardwise/catalog/measured_errors.toml"
 #: Ratios are written at so many places, each with as much weight between them.
 PLACES = 50
 
@@ -90,8 +92,8 @@ def groups(scores: list[Score]) -> dict[str, list[Score]]:
 
 
 def coverage(scores: list[Score]) -> list[tuple[str, int, float, float]]:
-    """Of each source: its rows, the share of them that lie in the range of 90 in 100 of the others, and half of the
-    width of that range."""
+    """Of each source: its rows, the share of them that lie in the range of 90 in 100 of the others,
+    and half of the width of that range."""
     found: list[tuple[str, int, float, float]] = []
     for source in sorted({one.source for one in scores}):
         others = weighted(one for one in scores if one.source != source)
@@ -104,7 +106,7 @@ def coverage(scores: list[Score]) -> list[tuple[str, int, float, float]]:
 
 
 def text(made: Mapping[str, list[Score]]) -> str:
-    """errors.toml."""
+    """measured_errors.toml."""
     lines = [
         "# Measured memory over its forecast, written by `python -m accuracy.chances` from our own runs on CPUs",
         "# (accuracy/grid/cells.csv) and published ones with the terms of their stacks. Sources weigh alike.",
@@ -119,7 +121,7 @@ def text(made: Mapping[str, list[Score]]) -> str:
 
 
 def main() -> None:
-    """Writes errors.toml, and says what is covered."""
+    """Writes measured_errors.toml, and says what is covered."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.chances")
     parser.add_argument("--published", type=Path, default=PUBLISHED)
     scores = [*own(), *published(parser.parse_args().published)]

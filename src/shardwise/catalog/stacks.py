@@ -10,8 +10,8 @@ from shardwise.catalog.prices import read_table
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """One row of stacks.toml, whose head says what its numbers are. `checked`: whether its step was measured, or which
-    published rows are forecast with it."""
+    """One row of stacks.toml, whose head says what its numbers are. `checked`: whether its step was
+    measured, or which published rows are forecast with it."""
 
     name: str
     version: str

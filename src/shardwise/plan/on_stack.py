@@ -24,8 +24,8 @@ _NAMES = {
 
 
 def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
-    """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was written by hand or by
-    another version."""
+    """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was
+    written by hand or by another version."""
     if plan.best is None:
         return None
     job, execution = job_from_data(plan.job), plan.best.execution

@@ -1,4 +1,5 @@
-"""Configurations as axolotl's schema reads them; keys that it does not know it would pass over: they are looked for."""
+"""Configurations as axolotl's schema reads them; keys that it does not know it would pass over:
+they are looked for."""
 
 import sys
 from pathlib import Path

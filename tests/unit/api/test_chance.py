@@ -1,11 +1,12 @@
-"""The chance that a plan fits comes of measured errors, and is never more certain than their number allows."""
+"""The chance that a plan fits comes of measured errors, and is never more certain than their number
+allows."""
 
 from __future__ import annotations
 
 import pytest
 
 from shardwise import api
-from shardwise.catalog.errors import LEAST_ROWS, OTHERS, OWN, Errors, errors_of
+from shardwise.catalog.measured_errors import LEAST_ROWS, OTHERS, OWN, Errors, errors_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.file import plan_from_json
 

@@ -1,4 +1,5 @@
-"""`plan --for`: the search asks only for what the target can say, and what that needs stands beside what this needs."""
+"""`plan --for`: the search asks only for what the target can say, and what that needs stands beside
+what this needs."""
 
 from __future__ import annotations
 

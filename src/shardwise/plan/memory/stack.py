@@ -1,7 +1,8 @@
-"""Where another stack's memory differs from our trainer's, in bytes: terms that its public code explains.
+"""Where another stack's memory differs from our trainer's, in bytes: terms that its public code
+explains.
 
-Each term is a whole number of tensors of known size; none is a factor fitted to a figure. How each was found, and on
-which source, is said beside it; the other sources are then the check.
+Each term is a whole number of tensors of known size; none is a factor fitted to a figure. How each
+was found, and on which source, is said beside it; the other sources are then the check.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from shardwise.plan.work.work import Work
 Alive = dict[str, float]
 
 _LOSS_INSTANTS = ("end of forward", "backward of the loss")
-#: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to backward: twice in
-#: 16 bits (three float32 copies in backward) and twice in float32.
+#: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to
+#: backward: twice in 16 bits (three float32 copies in backward) and twice in float32.
 WHOLE_LOGIT_BYTES = 12
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
 _UNCHANGED = ("loading", "sum of gradients over replicas")
-#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the first block is at work.
+#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the
+#: first block is at work.
 _BLOCKS_WITHOUT_KEPT_GRADIENT = 1
 
 
@@ -34,17 +36,21 @@ class Difference:
     """What a row's stack does that our trainer does not.
 
     Attributes:
-        optimizer_copies: AdamW over lists of tensors takes the square roots of all second moments at once: one copy
-            of what a rank trains. Code: `torch.optim.adamw`, foreach.
-        logit_bytes: bytes per logit alive together in a loss of whole logits; a cross entropy that writes the gradient
-            over its input leaves two float32 copies. Gradients of the head come after it, and not with it as ours.
-        stream_copies: copies more of every block's input, in the compute type. PEFT's preparation for 4-bit training
-            turns norms into float32, and with them the residual stream, which is one.
-        keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all of them, which keeps
-            inputs and gradients to the end of backward. Found as the slope over tokens of fms-acceleration's LoRA rows.
-        widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training leaves it.
-        every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block,
-            whatever its size.
+        optimizer_copies: AdamW over lists of tensors takes the square roots of all second moments
+            at once: one copy of what a rank trains. Code: `torch.optim.adamw`, foreach.
+        logit_bytes: bytes per logit alive together in a loss of whole logits; a cross entropy that
+            writes the gradient over its input leaves two float32 copies. Gradients of the head come
+            after it, and not with it as ours.
+        stream_copies: copies more of every block's input, in the compute type. PEFT's preparation
+            for 4-bit training turns norms into float32, and with them the residual stream, which is
+            one.
+        keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all
+            of them, which keeps inputs and gradients to the end of backward. Found as the slope
+            over tokens of fms-acceleration's LoRA rows.
+        widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training
+            leaves it.
+        every_second_product: selective recompute as torchtitan does it keeps every second matrix
+            product of a block, whatever its size.
         master_bytes: of each weight that a rank trains, in float32 beside the weights.
     """
 
@@ -66,7 +72,8 @@ def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
 
 
 def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
-    """The largest instant as the row's stack has it: its name, and what the allocator has given out then."""
+    """The largest instant as the row's stack has it: its name, and what the allocator has given out
+    then."""
     named = [
         (name, sum(changed(name, alive, work, holding, difference).values()))
         for holding in holdings_of(work)

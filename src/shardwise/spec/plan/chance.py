@@ -19,7 +19,8 @@ class Chance:
 
     Attributes:
         in_100: from 1 to 99.
-        group: whose errors it is from: `this trainer`, `other stacks`, perhaps with a kind of layout.
+        group: whose errors it is from: `this trainer`, `other stacks`, perhaps with a kind of
+            layout.
         rows: measured runs of that group, `sources` of how many sources.
         narrowed_by: the measurement that would narrow it most.
     """

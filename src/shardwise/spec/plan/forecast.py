@@ -170,7 +170,8 @@ class Plan:
         found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or not.
         data: what is known of the rows to train on, where they were counted before.
         data_notes: what is to be said of them, as sentences.
-        chance: that the chosen candidate fits; None where none does, and where it was not asked for.
+        chance: that the chosen candidate fits; None where none does, and where it was not asked
+            for.
         on_stack: what the trainer that it was planned for needs; None where that is this one.
     """
 
@@ -203,8 +204,8 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the hardware, as sentences (who holds memory of it, what is not known of it), of the
-        data, and of the trainer that the figures are of."""
+        """What is to be said of the hardware, as sentences (who holds memory of it, what is not
+        known of it), of the data, and of the trainer that the figures are of."""
         of_trainer: list[str] = []
         if self.on_stack is not None:
             of_trainer.append(self.on_stack.sentence)

@@ -1,4 +1,5 @@
-"""Errors of memory forecasts that were measured, and the chance that follows from them that a plan fits"""
+"""Errors of memory forecasts that were measured, and the chance that follows from them that a plan
+fits"""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ LEAST_ROWS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """One group of errors.toml. `ratios`: measured over forecast, in growing order, with as much weight between each
-    two; `rows`, `sources`: that they are of."""
+    """One group of measured_errors.toml. `ratios`: measured over forecast, in growing order, with
+    as much weight between each two; `rows`, `sources`: that they are of."""
 
     name: str
     rows: int
@@ -25,8 +26,9 @@ class Errors:
     ratios: tuple[float, ...]
 
     def chance_below(self, ratio: float) -> float:
-        """The share of measured runs whose memory was at most so many times their forecast; never more certain than the
-        number of rows allows (Vovk et al., Algorithmic Learning in a Random World, 2005: conformal predictors)."""
+        """The share of measured runs whose memory was at most so many times their forecast; never
+        more certain than the number of rows allows (Vovk et al., Algorithmic Learning in a Random
+        World, 2005: conformal predictors)."""
         at = bisect_right(self.ratios, ratio)
         least = 1 / (self.rows + 1)
         share = (at - 0.5) / len(self.ratios)
@@ -39,7 +41,8 @@ class Errors:
 
 
 def layout_kind(layout: Layout) -> str:
-    """Split: a rank has part of each product, row or of the layers; sharded: it gathers what it lacks; else whole."""
+    """Split: a rank has part of each product, row or of the layers; sharded: it gathers what it
+    lacks; else whole."""
     if layout.tp * layout.pp * layout.cp > 1:
         return "split"
     return "sharded" if layout.dp_shard > 1 else "whole"
@@ -52,7 +55,7 @@ def group_name(stack: str, kind: str = "") -> str:
 
 @cache
 def _groups() -> dict[str, Errors]:
-    made = read_table("errors").items()
+    made = read_table("measured_errors").items()
     return {name: Errors(name=name, **{**row, "ratios": tuple(row["ratios"])}) for name, row in made}
 
 
