@@ -22,9 +22,11 @@ class Stack:
     optimizer_copies: int
     master_bytes: int = 0
     every_second_product: bool = False
+    tile: tuple[int, int] = (0, 0)
 
 
 @cache
 def known_stacks() -> dict[str, Stack]:
     """By the name of the export's target."""
-    return {name: Stack(name=name, **row) for name, row in read_table("stacks").items()}
+    rows = read_table("stacks").items()
+    return {name: Stack(name=name, **{**row, "tile": tuple(row.get("tile", (0, 0)))}) for name, row in rows}

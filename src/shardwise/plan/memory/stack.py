@@ -52,6 +52,7 @@ class Difference:
         every_second_product: selective recompute as torchtitan does it keeps every second matrix
             product of a block, whatever its size.
         master_bytes: of each weight that a rank trains, in float32 beside the weights.
+        tile: tokens and words of the buffer of a loss in tiles, whose gradients are in float32.
     """
 
     optimizer_copies: int = 0
@@ -61,6 +62,7 @@ class Difference:
     widens: bool = False
     every_second_product: bool = False
     master_bytes: int = 0
+    tile: tuple[int, int] = (0, 0)
 
 
 def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
@@ -103,6 +105,8 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         made = holding.part.trained_head * work.types.compute
         ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
         _add(changed, "gradients", -ours)
+    if name in _LOSS_INSTANTS and work.execution.loss == "chunked" and any(difference.tile):
+        _put_tiled_loss(changed, name, work, holding, tile=difference.tile)
     if name in _UNCHANGED:
         return changed
     stream = work.tokens * work.model.hidden_size * work.types.compute
@@ -120,6 +124,18 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         blocks = len(holding.part.span) - name.startswith("backward of layer")
         _add(changed, "activations", blocks * work.tokens * (work.of_block.saved_whole - work.of_block.saved))
     return changed
+
+
+def _put_tiled_loss(changed: Alive, name: str, work: Work, holding: Holding, *, tile: tuple[int, int]) -> None:
+    """One buffer of tokens x words, as large for a small vocabulary; in backward the gradients of the head and of its
+    input, both in float32."""
+    changed["logits"] = min(work.tokens, tile[0]) * tile[1] * work.types.compute
+    made = holding.part.trained_head * work.types.compute
+    ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
+    _add(changed, "gradients", -ours)
+    if name == "backward of the loss":
+        _add(changed, "gradients", holding.part.trained_head * FLOAT32_BYTES)
+        _add(changed, "temporary", work.tokens * work.model.hidden_size * FLOAT32_BYTES)
 
 
 def _add(alive: Alive, part: str, count: float) -> None:
