@@ -4,7 +4,7 @@ fits"""
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from shardwise.catalog.prices import read_table
@@ -56,7 +56,7 @@ def group_name(stack: str, kind: str = "") -> str:
 @cache
 def _groups() -> dict[str, Errors]:
     made = read_table("measured_errors").items()
-    return {name: Errors(name=name, **{**row, "ratios": tuple(row["ratios"])}) for name, row in made}
+    return {name: replace(Errors(name=name, **row), ratios=tuple(row["ratios"])) for name, row in made}
 
 
 def errors_of(stack: str, layout: Layout) -> Errors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from shardwise.catalog.prices import read_table
@@ -29,4 +29,4 @@ class Stack:
 def known_stacks() -> dict[str, Stack]:
     """By the name of the export's target."""
     rows = read_table("stacks").items()
-    return {name: Stack(name=name, **{**row, "tile": tuple(row.get("tile", (0, 0)))}) for name, row in rows}
+    return {name: replace(Stack(name=name, **row), tile=tuple(row.get("tile", (0, 0)))) for name, row in rows}

@@ -52,8 +52,8 @@ def _that_fits(job: Job, target: str, *, cluster: Cluster | None, planned: Plann
     """The plan whose choice fits with the other trainer's bytes, and whose batch divides; the last
     where none does."""
     stack, more = known_stacks()[target], 0
+    made = planned(job, cluster)
     for _ in range(_ROUNDS):
-        made = _planned_beside(job, cluster, more=more, planned=planned)
         theirs = on_stack(made, stack)
         if made.best is None or theirs is None:
             return made
@@ -64,6 +64,7 @@ def _that_fits(job: Job, target: str, *, cluster: Cluster | None, planned: Plann
             return replace(made, on_stack=theirs)
         else:
             more = max(more + 1, theirs.peak_high_bytes - made.best.memory.peak_high_bytes)
+        made = _planned_beside(job, cluster, more=more, planned=planned)
     return replace(made, chosen=None)
 
 
