@@ -1,10 +1,11 @@
-"""Steps of other trainers on toys: the most that is allocated at one instant, beside the forecast of `plan --for`.
+"""Steps of other trainers on toys: the most that is allocated at one instant, beside the forecast
+of `plan --for`.
 
     python -m accuracy.grid.stacks TARGET [--out accuracy/grid/stacks.csv]
 
-run where the target's package is installed, on a CPU process, in bfloat16 under autocast where it does so. Each toy
-has wide logits or long rows, so that one term after the other is the peak. The rows of the target in the file are made
-anew, the others stay.
+run where the target's package is installed, on a CPU process, in bfloat16 under autocast where it
+does so. Each toy has wide logits or long rows, so that one term after the other is the peak. The
+rows of the target in the file are made anew, the others stay.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def batch_of(toy: Toy) -> dict[str, torch.Tensor]:
 
 
 def peak_of(step: Callable[[], Any], held: Callable[[], int]) -> int:
-    """Of the second step: what is held before it, and the most that is allocated on top at one instant."""
+    """Of the second step: what is held before it, and the most that is allocated on top at one
+    instant."""
     step()
     before = held()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -79,7 +81,8 @@ def held_by(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def plain(toy: Toy) -> int:
-    """A plain loop with the model's own loss and torch's AdamW, as a script under Accelerate has it."""
+    """A plain loop with the model's own loss and torch's AdamW, as a script under Accelerate has
+    it."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, mixed_precision="bf16")
@@ -108,7 +111,8 @@ def tokenizer(vocab: int) -> Any:
 
 
 def of_trainer(toy: Toy, *, trl: bool = False) -> int:
-    """transformers' Trainer, on which Axolotl and LLaMA-Factory stand, or TRL's: its training_step and optimizer."""
+    """transformers' Trainer, on which Axolotl and LLaMA-Factory stand, or TRL's: its training_step
+    and optimizer."""
     from transformers import Trainer, TrainingArguments
 
     with tempfile.TemporaryDirectory() as folder:
@@ -219,9 +223,7 @@ def main() -> None:
     for toy in TOYS:
         measured = STEPS[asked.target](toy)
         forecast, ours = forecast_of(toy, asked.target)
-        print(
-            f"{asked.target} {toy}: measured {measured:,}, forecast {forecast:,} ({forecast / measured:.3f}), ours {ours:,}"
-        )
+        print(f"{asked.target} {toy}: measured {measured:,}, forecast {forecast:,} , ours {ours:,}")
         version = known_stacks()[asked.target].version
         made.append(dict(zip(FIELDS, (asked.target, version, *toy, measured, forecast, ours), strict=True)))
     with asked.out.open("w", newline="") as file:

@@ -33,7 +33,7 @@ _GPUS += ("RTX-6000-Ada", "RTX-PRO-6000-Blackwell", "L4", "T4", "V100-32GB")
 CASES = (
     _case("one", (*LAUNCHERS, *TRAINERS, *TITAN), hardware="H100-SXM"),
     _case("fsdp", (*LAUNCHERS, *TRAINERS, *TITAN), hardware="2 x 8x H100-SXM", layout="fsdp"),
-    _case("ddp", (*LAUNCHERS, *TRAINERS, *TITAN), hardware="8x H100-SXM", layout="ddp"),
+    _case("ddp", (*LAUNCHERS, "llama-factory", "ms-swift", *TITAN), hardware="8x H100-SXM", layout="ddp"),
     _case("lora", (*LAUNCHERS, *TRAINERS), hardware="2x H100-SXM", layout="ddp", **_LORA),
     _case(
         "again", (*TRAINERS, *TITAN), hardware="8x H100-SXM", layout="fsdp", train={"gradient_checkpointing": "full"}

@@ -1,4 +1,5 @@
-"""The version of each tool that exports are written for, and of what its parser needs, without the rest."""
+"""The version of each tool that exports are written for, and of what its parser needs, without the
+rest."""
 
 from __future__ import annotations
 
@@ -30,5 +31,6 @@ PINS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: What is installed with all that it depends on; the others take torch and what goes with it from below.
+#: What is installed with all that it depends on; the others take torch and what goes with it from
+#: below.
 WHOLE = ("kubernetes", "skypilot")

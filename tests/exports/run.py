@@ -1,7 +1,9 @@
-"""`make test-exports`: what `export` writes is read by each tool's own parser, in an environment made for it.
+"""`make test-exports`: what `export` writes is read by each tool's own parser, in an environment
+made for it.
 
-Each tool is installed at the version that the exports are written for, into a temporary environment that has this
-one's torch below it; nothing is trained. Exits 1 where a tool refuses a file, or reads something else than the plan.
+Each tool is installed at the version that the exports are written for, into a temporary environment
+that has this one's torch below it; nothing is trained. Exits 1 where a tool refuses a file, or
+reads something else than the plan.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ def write(case: Case, target: str, folder: Path) -> None:
 
 
 def environment(target: str, folder: Path) -> Path:
-    """The interpreter of an environment with the target's pins, and below them what is installed here."""
+    """The interpreter of an environment with the target's pins, and below them what is installed
+    here."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     if PINS[target]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from shardwise.catalog.prices import read_table
@@ -10,8 +10,8 @@ from shardwise.catalog.prices import read_table
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """One row of stacks.toml, whose head says what its numbers are. `checked`: whether its step was measured, or which
-    published rows are forecast with it."""
+    """One row of stacks.toml, whose head says what its numbers are. `checked`: whether its step was
+    measured, or which published rows are forecast with it."""
 
     name: str
     version: str
@@ -22,9 +22,11 @@ class Stack:
     optimizer_copies: int
     master_bytes: int = 0
     every_second_product: bool = False
+    tile: tuple[int, int] = (0, 0)
 
 
 @cache
 def known_stacks() -> dict[str, Stack]:
     """By the name of the export's target."""
-    return {name: Stack(name=name, **row) for name, row in read_table("stacks").items()}
+    rows = read_table("stacks").items()
+    return {name: replace(Stack(name=name, **row), tile=tuple(row.get("tile", (0, 0)))) for name, row in rows}

@@ -38,8 +38,9 @@ class Exported:
 class Chosen:
     """The chosen candidate of a plan, with its job. `path`: the plan or the job file, as the user named it; `cluster`:
     what the layout spreads over: one node or part of it, or whole nodes; `leaves_some`: whether the job's hardware has
-    more GPUs than the layout takes; `seconds`: how long the run takes, where that is forecast; `steps`: optimizer
-    steps of it, from the job or worked out from rows and epochs; None where the rows are not counted."""
+    more GPUs than the layout takes; `seconds`: how long the run takes, where that is forecast;
+    `steps`: optimizer steps of it, from the job or worked out from rows and epochs; None where the
+    rows are not counted."""
 
     path: str
     job: Job

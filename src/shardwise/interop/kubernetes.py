@@ -7,14 +7,16 @@ from typing import Any
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.launchers import launcher_notes
 
-#: Where pods see the volume that they share, and what lies on it: rows that are prepared, and models of the hub.
+#: Where pods see the volume that they share, and what lies on it: rows that are prepared, and
+#: models of the hub.
 VOLUME = "/shared"
 ON_VOLUME = {"SHARDWISE_CACHE": f"{VOLUME}/.shardwise-cache", "HF_HOME": f"{VOLUME}/.huggingface"}
 
 #: How long a pod has between SIGTERM and SIGKILL, to save.
 GRACE_SECONDS = 120
 
-#: What each rank asks of its machine, to begin with; a pod without requests may be put beside others that need it all.
+#: What each rank asks of its machine, to begin with; a pod without requests may be put beside
+#: others that need it all.
 CORES, GIB_OF_HOST = 4, 16
 
 

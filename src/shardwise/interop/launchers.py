@@ -35,7 +35,8 @@ def to_slurm(chosen: Chosen) -> Exported:
     """A batch script with one task for each rank. What asks it to stop is passed on, and a run that has saved is put
     back in the queue."""
     gpus, place = chosen.processes, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID"
-    # Where the duration is forecast half as long again, in whole hours; otherwise a line to make use of.
+    # Where the duration is forecast half as long again, in whole hours; otherwise a line to make
+    # use of.
     limit = "##SBATCH --time=HH:MM:SS"
     if chosen.seconds is not None:
         limit = f"#SBATCH --time={math.ceil(chosen.seconds * 1.5 / 3600)}:00:00"

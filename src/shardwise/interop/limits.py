@@ -16,7 +16,8 @@ class TrainerLimits:
 
     Attributes:
         ways: ways of spreading; so are their products, where `products`.
-        whole_in_bf16: weights that are trained and whole on each GPU are in bfloat16, and sharded ones in float32.
+        whole_in_bf16: weights that are trained and whole on each GPU are in bfloat16, and sharded
+            ones in float32.
         because: a value that is refused -> why, to stand behind the sentence.
     """
 

@@ -1,4 +1,5 @@
-"""LLaMA-Factory: its YAML file, the table of data that it wants, and DeepSpeed's configuration where it shards"""
+"""LLaMA-Factory: its YAML file, the table of data that it wants, and DeepSpeed's configuration
+where it shards"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A job that leaves open only what a target can say, so that the search chooses nothing that its export refuses"""
+"""A job that leaves open only what a target can say, so that the search chooses nothing that its
+export refuses"""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ _SHARDED = ("fsdp", "hsdp")
 
 
 def narrowed(job: Job, limits: TrainerLimits, *, cluster: Cluster | None, whole_logits: bool) -> Iterator[Job]:
-    """Jobs to plan in turn until one fits: by what is offloaded, the least first. `cluster`: None where the hardware is
-    open; `whole_logits`: the target makes all logits at once. Raises UnsupportedError: the job names layouts of which
-    the target has none."""
+    """Jobs to plan in turn until one fits: by what is offloaded, the least first. `cluster`: None
+    where the hardware is open; `whole_logits`: the target makes all logits at once. Raises
+    UnsupportedError: the job names layouts of which the target has none."""
     on_cpu = cluster is not None and cluster.gpu.kind == "cpu"
     ways = [way for way in _strategies(limits) if not on_cpu or way in limits.on_cpu]
     if limits.whole_in_bf16 and job.method == "full" and (cluster is None or cluster.num_gpus > 1):
@@ -68,7 +69,8 @@ def _offloads(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> Sequence[str]
 
 
 def _recomputes(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> list[dict[str, Any]]:
-    """What is said of recompute and of compiling: without compiling, `auto` looks at all blocks or none."""
+    """What is said of recompute and of compiling: without compiling, `auto` looks at all blocks or
+    none."""
     if job.train.gradient_checkpointing != "auto" or "selective" in limits.recomputes:
         return [{}]
     if job.train.compile is True or on_cpu:

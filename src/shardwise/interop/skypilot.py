@@ -9,12 +9,14 @@ from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.kubernetes import ON_VOLUME, VOLUME
 from shardwise.interop.launchers import launcher_notes
 
-#: Clouds where `H100` and `A100-80GB` are of the kind with NVLink. RunPod's are PCIe cards (`GPU_NAME_MAP` in
-#: sky/provision/runpod/utils.py of SkyPilot 0.14.1), and on Azure and Lambda both kinds have the one name.
+#: Clouds where `H100` and `A100-80GB` are of the kind with NVLink. RunPod's are PCIe cards
+#: (`GPU_NAME_MAP` in sky/provision/runpod/utils.py of SkyPilot 0.14.1), and on Azure and Lambda
+#: both kinds have the one name.
 _WITH_NVLINK = ("aws", "gcp", "nebius")
 
-#: The catalogue's name of a GPU -> SkyPilot's, any of which is taken: clouds differ. `CLOUD/NAME`: on that cloud alone.
-#: From sky/catalog, sky/utils/gpu_names.py and sky/provision/runpod/utils.py of SkyPilot 0.14.1.
+#: The catalogue's name of a GPU -> SkyPilot's, any of which is taken: clouds differ. `CLOUD/NAME`:
+#: on that cloud alone. From sky/catalog, sky/utils/gpu_names.py and sky/provision/runpod/utils.py
+#: of SkyPilot 0.14.1.
 ACCELERATORS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in ("T4", "L4", "L40", "L40S", "A10", "A10G", "A30", "A40", "H100-NVL")},
     **{name: (name,) for name in ("B200", "B300", "GB200", "GB300", "GH200", "MI300X")},

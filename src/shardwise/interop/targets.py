@@ -1,4 +1,5 @@
-"""Targets: everything that a plan can be exported to, in one list; trainers among them can be planned for"""
+"""Targets: everything that a plan can be exported to, in one list; trainers among them can be
+planned for"""
 
 from __future__ import annotations
 

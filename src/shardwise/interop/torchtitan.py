@@ -38,8 +38,8 @@ MODELS = {
     "meta-llama/Llama-3.1-405B": ("llama3", "405B"),
     **{f"Qwen/Qwen3-{size}": ("qwen3", size) for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")},
 }
-#: The configuration that ours is made of. Those of other sizes differ in settings that are all made anew here, but for
-#: `llama3_405b`, whose matrices are in float8.
+#: The configuration that ours is made of. Those of other sizes differ in settings that are all made
+#: anew here, but for `llama3_405b`, whose matrices are in float8.
 BASES = {"llama3": "llama3_8b", "qwen3": "qwen3_32b"}
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}

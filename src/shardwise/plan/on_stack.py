@@ -19,13 +19,18 @@ _NAMES = {
     "logit_bytes": "logits made all at once",
     "optimizer_copies": "AdamW's copy of the second moments",
     "master_bytes": "float32 copies of the weights",
+    "tile": "float32 gradients of the head",
     "every_second_product": "every second product that recompute keeps",
 }
 
 
+#: What has none of these terms.
+_NONE = Difference(logit_bytes=0)
+
+
 def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
-    """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was written by hand or by
-    another version."""
+    """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was
+    written by hand or by another version."""
     if plan.best is None:
         return None
     job, execution = job_from_data(plan.job), plan.best.execution
@@ -40,9 +45,9 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     full = _difference(stack, selective=execution.gradient_checkpointing == "selective")
     instant, allocated = peak_of_stack(work, full)
     terms = {
-        name: round(allocated - peak_of_stack(work, replace(full, **{field: 0}))[1])
+        name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(_NONE, field)}))[1])
         for field, name in _NAMES.items()
-        if getattr(full, field)
+        if getattr(full, field) != getattr(_NONE, field)
     }
     beyond = allocated + context - memory.peak_bytes
     return OnStack(
@@ -65,4 +70,5 @@ def _difference(stack: Stack, *, selective: bool) -> Difference:
         logit_bytes=stack.logit_bytes,
         master_bytes=stack.master_bytes,
         every_second_product=stack.every_second_product and selective,
+        tile=stack.tile,
     )

@@ -1,4 +1,5 @@
-"""Configurations as axolotl's schema reads them; keys that it does not know it would pass over: they are looked for."""
+"""Configurations as axolotl's schema reads them; keys that it does not know it would pass over:
+they are looked for."""
 
 import sys
 from pathlib import Path
@@ -19,6 +20,6 @@ for folder in map(Path, sys.argv[1:]):
     read = AxolotlInputConfig(**made)
     job = yaml.safe_load((folder / "job.yaml").read_text())
     assert read.max_steps == (job["train"]["max_steps"] or 2 * 64 // 16)
-    sharded = job.get("layout") == "fsdp"
-    assert (read.fsdp_config is not None) == sharded and read.bf16 is True
+    assert job.get("layout") != "fsdp" or read.fsdp_config is not None
+    assert (read.fsdp_config is None) == (read.dp_shard_size is None) and read.bf16 is True
     print(f"{folder.name}: {read.micro_batch_size} rows, {read.max_steps} steps, dp_shard_size {read.dp_shard_size}")

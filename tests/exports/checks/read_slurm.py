@@ -1,4 +1,5 @@
-"""Batch scripts as sbatch reads them: all its options are understood, and it goes on to look for a controller."""
+"""Batch scripts as sbatch reads them: all its options are understood, and it goes on to look for a
+controller."""
 
 import os
 import re

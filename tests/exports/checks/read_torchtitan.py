@@ -1,4 +1,5 @@
-"""Configurations as torchtitan's ConfigManager reads them; degrees and batches multiply out as its trainer asks."""
+"""Configurations as torchtitan's ConfigManager reads them; degrees and batches multiply out as its
+trainer asks."""
 
 import os
 import sys

@@ -1,13 +1,18 @@
-"""`plan --for`: the search asks only for what the target can say, and what that needs stands beside what this needs."""
+"""`plan --for`: the search asks only for what the target can say, and what that needs stands beside
+what this needs."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from shardwise import api
 from shardwise.api.plans.for_target import targets_to_plan_for
+from shardwise.catalog.stacks import known_stacks
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.interop.targets import TARGETS
+from shardwise.plan import on_stack
 from shardwise.spec.plan.file import plan_from_json
 
 JOB = ("model=qwen3-0.6b", "data.max_length=2048", "train.max_steps=10", "data.path=rows.jsonl")
@@ -37,7 +42,7 @@ def test_what_takes_the_memory_is_named_with_the_setting_that_saves_it() -> None
     made = api.plan(overrides=[*JOB, "hardware=2x H100-SXM"], target="accelerate")
     assert made.on_stack is not None and made.best is not None
     assert made.on_stack.peak_bytes > made.best.memory.peak_bytes
-    assert made.notes[-1] == made.on_stack.sentence
+    assert made.on_stack.sentence in made.notes
     assert "logits made all at once take" in made.on_stack.sentence and "Liger" in made.on_stack.sentence
     again = plan_from_json(made.to_json())
     assert again.on_stack == made.on_stack
@@ -45,7 +50,7 @@ def test_what_takes_the_memory_is_named_with_the_setting_that_saves_it() -> None
 
 def test_whole_logits_are_said_to_be_of_this_trainer() -> None:
     made = api.plan(overrides=[*JOB, "hardware=2x H100-SXM", "train.loss=full"])
-    assert "the figures are of this trainer; others keep more copies of their logits" in made.notes[-1]
+    assert "the figures are of this trainer; others keep more copies of their logits" in "\n".join(made.notes)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +72,16 @@ def test_trainers_whose_memory_is_not_known_are_not_planned_for() -> None:
         api.plan(overrides=[*JOB, "hardware=4x L4"], target="ms-swift")
     assert "--for ms-swift: there is no such trainer; write one of accelerate, deepspeed" in str(refused.value)
     assert set(targets_to_plan_for()) < set(TARGETS) == set(api.export_targets())
+
+
+def test_a_loss_in_tiles_has_one_buffer_and_gradients_in_float32() -> None:
+    """TRL's, of as many words for any vocabulary: kernels/chunked_logprob.py of trl 1.16.0."""
+    asked = [*JOB, "hardware=1x H100-SXM", "train.micro_batch_size=1", "train.global_batch_size=1"]
+    made = api.plan(overrides=asked, target="trl")
+    assert made.best is not None and made.on_stack is not None
+    assert made.on_stack.setting == "" and "which goes with" not in made.on_stack.sentence
+    stack = known_stacks()["trl"]
+    wide, wider = (on_stack(made, replace(stack, tile=(4096, words))) for words in (2**21, 2**22))
+    assert wide is not None and wider is not None
+    assert wider.peak_bytes - wide.peak_bytes == 2048 * 2**21 * 2  # of as many tokens as there are, in bfloat16
+    assert wide.terms["float32 gradients of the head"] > 0

@@ -19,7 +19,8 @@ from tests.unit.interop.test_refusals import zero
 
 ROOT = Path(__file__).parents[3]
 
-#: The keys of torchtitan 0.3.0 that are set; a dataclass with slots refuses others. `make test-exports` asks it.
+#: The keys of torchtitan 0.3.0 that are set; a dataclass with slots refuses others. `make
+#: test-exports` asks it.
 TORCHTITAN = {
     "parallelism": "data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward "
     "tensor_parallel_degree pipeline_parallel_degree pipeline_parallel_schedule pipeline_parallel_microbatch_size",

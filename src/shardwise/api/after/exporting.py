@@ -21,7 +21,8 @@ def export(job: str | Path, *, to: str, overrides: Sequence[str | Override] = ()
     """What a target needs to run a plan.
 
     Args:
-        job: a plan.json, or a job file, which is planned first, for the target where its memory is known.
+        job: a plan.json, or a job file, which is planned first, for the target where its memory is
+            known.
         to: a name of `TARGETS`.
         overrides: `key.path=value` as after `--set`; of a job file.
 

@@ -1,4 +1,5 @@
-"""`plan --for`: the plan of a job for another trainer, with what that needs beside what this one does"""
+"""`plan --for`: the plan of a job for another trainer, with what that needs beside what this one
+does"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from shardwise.units import format_gib
 #: Plans a job on a cluster; None is the hardware that the job leaves open.
 Planner = Callable[[Job, Cluster | None], Plan]
 
-#: How often memory is taken off the GPUs for what the other trainer needs more, or a batch is made to divide.
+#: How often memory is taken off the GPUs for what the other trainer needs more, or a batch is made
+#: to divide.
 _ROUNDS = 8
 
 
@@ -29,8 +31,9 @@ def targets_to_plan_for() -> tuple[str, ...]:
 
 
 def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: Planner) -> Plan:
-    """The plan of what the target can say, with `on_stack`. Raises InputError: there is no such target, or none of the
-    job's layouts is one of its; UnsupportedError: what the job states is not said there."""
+    """The plan of what the target can say, with `on_stack`. Raises InputError: there is no such
+    target, or none of the job's layouts is one of its; UnsupportedError: what the job states is not
+    said there."""
     if target not in targets_to_plan_for():
         raise InputError(f"--for {target}: there is no such trainer; write one of {', '.join(targets_to_plan_for())}")
     limits, stack = TARGETS[target].limits, known_stacks()[target]
@@ -46,10 +49,11 @@ def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: 
 
 
 def _that_fits(job: Job, target: str, *, cluster: Cluster | None, planned: Planner) -> Plan:
-    """The plan whose choice fits with the other trainer's bytes, and whose batch divides; the last where none does."""
+    """The plan whose choice fits with the other trainer's bytes, and whose batch divides; the last
+    where none does."""
     stack, more = known_stacks()[target], 0
+    made = planned(job, cluster)
     for _ in range(_ROUNDS):
-        made = _planned_beside(job, cluster, more=more, planned=planned)
         theirs = on_stack(made, stack)
         if made.best is None or theirs is None:
             return made
@@ -60,11 +64,13 @@ def _that_fits(job: Job, target: str, *, cluster: Cluster | None, planned: Plann
             return replace(made, on_stack=theirs)
         else:
             more = max(more + 1, theirs.peak_high_bytes - made.best.memory.peak_high_bytes)
+        made = _planned_beside(job, cluster, more=more, planned=planned)
     return replace(made, chosen=None)
 
 
 def _planned_beside(job: Job, cluster: Cluster | None, *, more: int, planned: Planner) -> Plan:
-    """The plan with so many bytes of each GPU taken, which are not taken from what it says that a GPU has."""
+    """The plan with so many bytes of each GPU taken, which are not taken from what it says that a
+    GPU has."""
     if cluster is None or not more:
         return planned(job, cluster)
     gpu = cluster.node.gpu
@@ -85,8 +91,9 @@ def _planned_beside(job: Job, cluster: Cluster | None, *, more: int, planned: Pl
 
 
 def _with_batch_that_divides(job: Job, made: Plan) -> Job | None:
-    """The job without what would be filled up with rows that do not count: with a micro-batch that divides what a rank
-    has of the batch, or without the strategy whose ranks do not divide it; None where nothing is."""
+    """The job without what would be filled up with rows that do not count: with a micro-batch that
+    divides what a rank has of the batch, or without the strategy whose ranks do not divide it; None
+    where nothing is."""
     assert made.best is not None  # noqa: S101
     execution, batch = made.best.execution, job.train.global_batch_size
     ranks, size = execution.layout.data_world_size, execution.micro_batch_size

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.api.plans.calibrated import with_runs
+from shardwise.api.plans.chances import with_chance
 from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.for_target import plan_for_target
 from shardwise.api.plans.shapes import find_model, profiled, read_request
@@ -69,13 +70,13 @@ def plan(
     """
     request = read_request(job, overrides=overrides)
     if target is not None:
-        return _for_target(request, target)
+        return with_chance(_for_target(request, target))
     made = _planned(request, solve, asks_what_if=asks_what_if)
     if asks_what_if and made.offers is not None:
         raise HardwareError("--what-if is for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
     if calibrated and made.offers is not None:
         raise HardwareError("--calibrated is for one hardware; name it, or leave it out for this machine")
-    return with_runs(made, multiply=calibrated)
+    return with_chance(with_runs(made, multiply=calibrated))
 
 
 def problems(overrides: Sequence[str | Override]) -> list[Problem]:

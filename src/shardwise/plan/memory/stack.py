@@ -1,7 +1,8 @@
-"""Where another stack's memory differs from our trainer's, in bytes: terms that its public code explains.
+"""Where another stack's memory differs from our trainer's, in bytes: terms that its public code
+explains.
 
-Each term is a whole number of tensors of known size; none is a factor fitted to a figure. How each was found, and on
-which source, is said beside it; the other sources are then the check.
+Each term is a whole number of tensors of known size; none is a factor fitted to a figure. How each
+was found, and on which source, is said beside it; the other sources are then the check.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from shardwise.plan.work.work import Work
 Alive = dict[str, float]
 
 _LOSS_INSTANTS = ("end of forward", "backward of the loss")
-#: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to backward: twice in
-#: 16 bits (three float32 copies in backward) and twice in float32.
+#: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to
+#: backward: twice in 16 bits (three float32 copies in backward) and twice in float32.
 WHOLE_LOGIT_BYTES = 12
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
 _UNCHANGED = ("loading", "sum of gradients over replicas")
-#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the first block is at work.
+#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the
+#: first block is at work.
 _BLOCKS_WITHOUT_KEPT_GRADIENT = 1
 
 
@@ -34,18 +36,23 @@ class Difference:
     """What a row's stack does that our trainer does not.
 
     Attributes:
-        optimizer_copies: AdamW over lists of tensors takes the square roots of all second moments at once: one copy
-            of what a rank trains. Code: `torch.optim.adamw`, foreach.
-        logit_bytes: bytes per logit alive together in a loss of whole logits; a cross entropy that writes the gradient
-            over its input leaves two float32 copies. Gradients of the head come after it, and not with it as ours.
-        stream_copies: copies more of every block's input, in the compute type. PEFT's preparation for 4-bit training
-            turns norms into float32, and with them the residual stream, which is one.
-        keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all of them, which keeps
-            inputs and gradients to the end of backward. Found as the slope over tokens of fms-acceleration's LoRA rows.
-        widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training leaves it.
-        every_second_product: selective recompute as torchtitan does it keeps every second matrix product of a block,
-            whatever its size.
+        optimizer_copies: AdamW over lists of tensors takes the square roots of all second moments
+            at once: one copy of what a rank trains. Code: `torch.optim.adamw`, foreach.
+        logit_bytes: bytes per logit alive together in a loss of whole logits; a cross entropy that
+            writes the gradient over its input leaves two float32 copies. Gradients of the head come
+            after it, and not with it as ours.
+        stream_copies: copies more of every block's input, in the compute type. PEFT's preparation
+            for 4-bit training turns norms into float32, and with them the residual stream, which is
+            one.
+        keeps_gradients: FSDP1 waits for the gradients of a frozen block's inputs by a hook on all
+            of them, which keeps inputs and gradients to the end of backward. Found as the slope
+            over tokens of fms-acceleration's LoRA rows.
+        widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training
+            leaves it.
+        every_second_product: selective recompute as torchtitan does it keeps every second matrix
+            product of a block, whatever its size.
         master_bytes: of each weight that a rank trains, in float32 beside the weights.
+        tile: tokens and words of the buffer of a loss in tiles, whose gradients are in float32.
     """
 
     optimizer_copies: int = 0
@@ -55,6 +62,7 @@ class Difference:
     widens: bool = False
     every_second_product: bool = False
     master_bytes: int = 0
+    tile: tuple[int, int] = (0, 0)
 
 
 def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
@@ -66,7 +74,8 @@ def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
 
 
 def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
-    """The largest instant as the row's stack has it: its name, and what the allocator has given out then."""
+    """The largest instant as the row's stack has it: its name, and what the allocator has given out
+    then."""
     named = [
         (name, sum(changed(name, alive, work, holding, difference).values()))
         for holding in holdings_of(work)
@@ -96,6 +105,8 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         made = holding.part.trained_head * work.types.compute
         ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
         _add(changed, "gradients", -ours)
+    if name in _LOSS_INSTANTS and work.execution.loss == "chunked" and any(difference.tile):
+        _put_tiled_loss(changed, name, work, holding, tile=difference.tile)
     if name in _UNCHANGED:
         return changed
     stream = work.tokens * work.model.hidden_size * work.types.compute
@@ -113,6 +124,18 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         blocks = len(holding.part.span) - name.startswith("backward of layer")
         _add(changed, "activations", blocks * work.tokens * (work.of_block.saved_whole - work.of_block.saved))
     return changed
+
+
+def _put_tiled_loss(changed: Alive, name: str, work: Work, holding: Holding, *, tile: tuple[int, int]) -> None:
+    """One buffer of tokens x words, as large for a small vocabulary; in backward the gradients of the head and of its
+    input, both in float32."""
+    changed["logits"] = min(work.tokens, tile[0]) * tile[1] * work.types.compute
+    made = holding.part.trained_head * work.types.compute
+    ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
+    _add(changed, "gradients", -ours)
+    if name == "backward of the loss":
+        _add(changed, "gradients", holding.part.trained_head * FLOAT32_BYTES)
+        _add(changed, "temporary", work.tokens * work.model.hidden_size * FLOAT32_BYTES)
 
 
 def _add(alive: Alive, part: str, count: float) -> None:

@@ -183,8 +183,8 @@ def _as_alternatives(value: Any) -> Any:
 
 
 def _as_layout(value: Any) -> Any:
-    """A product as plans print it, `fsdp x tp`, is the one of its degrees that the planner chooses; `single` is one
-    process."""
+    """A product as plans print it, `fsdp x tp`, is the one of its degrees that the planner chooses;
+    `single` is one process."""
     if value == "single":
         return LayoutSpec()
     return [value] if _kind_of_way(value) == "Product" else value
@@ -213,7 +213,8 @@ class Job(Strict):
         objective: what is learnt: text as it stands (`sft`), or preferences between answers.
         hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates; left out: this
             machine. For `plan` also a list of those, or `any`.
-        layout: `auto`, a strategy as plans print it (`fsdp x tp`), several to choose among, or a product of axes.
+        layout: `auto`, a strategy as plans print it (`fsdp x tp`), several to choose among, or a
+            product of axes.
     """
 
     model: Text

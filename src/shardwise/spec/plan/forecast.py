@@ -16,6 +16,7 @@ from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.changes import PlannedChange, RunForecast
+from shardwise.spec.plan.chance import Chance
 from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars
@@ -175,6 +176,8 @@ class Plan:
         run: the whole run; None in a plan of an earlier version.
         changes: what would save time, money or the host's memory, each planned.
         what_if: the job as it is and with other changes, where that was asked.
+        chance: that the chosen candidate fits; None where none does, and where it was not asked
+            for.
         on_stack: what the trainer that it was planned for needs; None where that is this one.
     """
 
@@ -197,6 +200,7 @@ class Plan:
     changes: tuple[PlannedChange, ...] = ()
     what_if: tuple[PlannedChange, ...] = ()
     on_stack: OnStack | None = None
+    chance: Chance | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -209,8 +213,8 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of the hardware, as sentences (who holds memory of it, what is not known of it), of the
-        data, and of the trainer that the figures are of."""
+        """What is to be said of the hardware, as sentences (who holds memory of it, what is not
+        known of it), of the data, and of the trainer that the figures are of."""
         of_trainer: list[str] = []
         if self.on_stack is not None:
             of_trainer.append(self.on_stack.sentence)
@@ -219,12 +223,14 @@ class Plan:
                 "train.loss: full: the figures are of this trainer; others keep more copies of their logits, which "
                 "--for TARGET counts"
             )
+        if self.chance is not None:
+            of_trainer.append(self.chance.sentence)
         return [*(str(note) for note in self.hardware.get("notes", ())), *self.data_notes, *of_trainer]
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
         parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
-        parts = {**parts, "run": self.run, "on_stack": self.on_stack}
+        parts |= {"run": self.run, "on_stack": self.on_stack, "chance": self.chance}
         lists = {"changes": self.changes, "what_if": self.what_if}
         offers = {} if self.offers is None else self.offers.to_json()
         notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}

@@ -17,9 +17,10 @@ class OnStack:
 
     Attributes:
         target: as `export --to` names it; `version`: that this holds for.
-        peak_bytes: allocated, with what lies outside the allocator; `peak_high_bytes`: the upper end.
+        peak_bytes: allocated, with what lies outside the allocator; `peak_high_bytes`: the upper
+            end.
         terms: what is other than in this trainer -> the bytes that the peak has for it.
-        setting: what of its settings takes these away.
+        setting: what of its settings takes these away; empty where none does.
         checked: how this is known: measured steps of toys, or published rows.
         source: the code that it was read from.
     """
@@ -46,7 +47,8 @@ class OnStack:
     def sentence(self) -> str:
         """For people: what it needs, and for what."""
         parts = [f"{name} take {format_gib(count)}" for name, count in self.terms.items()]
-        why = f"; {' and '.join(parts)}, which goes with {self.setting}" if parts else ""
+        goes = f", which goes with {self.setting}" if self.setting else ""
+        why = f"; {' and '.join(parts)}{goes}" if parts else ""
         return (
             f"for {self.target} {self.version} ({self.checked}): {format_gib(self.peak_bytes)}, at most "
             f"{format_gib(self.peak_high_bytes)}{why}; what is below is of this trainer"

@@ -1,0 +1,48 @@
+"""The chance that a plan's choice fits, from the errors of measured runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import floor
+
+from shardwise.catalog.measured_errors import OTHERS, OWN, errors_of
+from shardwise.spec.plan.chance import Chance
+from shardwise.spec.plan.forecast import Plan
+
+
+def with_chance(made: Plan) -> Plan:
+    """The plan with its chance; as it is where nothing fits, and on CPU processes, which share the
+    machine's memory."""
+    best = made.best
+    if best is None or made.hardware["node"]["gpu"]["kind"] == "cpu":
+        return made
+    memory, theirs = best.memory, made.on_stack
+    # What the allocator holds is what has to fit, and grows with what it has given out.
+    held = memory.peak_reserved_bytes if theirs is None else theirs.peak_bytes * _reserved_share(made)
+    errors = errors_of(OWN if theirs is None else OTHERS, best.execution.layout)
+    share = errors.chance_below(memory.capacity_bytes / held)
+    return replace(
+        made,
+        chance=Chance(
+            in_100=min(99, max(1, floor(100 * share))),
+            group=errors.name,
+            rows=errors.rows,
+            sources=errors.sources,
+            narrowed_by=_narrowed_by(made),
+        ),
+    )
+
+
+def _reserved_share(made: Plan) -> float:
+    assert made.best is not None  # noqa: S101
+    return made.best.memory.peak_reserved_bytes / made.best.memory.peak_bytes
+
+
+def _narrowed_by(made: Plan) -> str:
+    """Another trainer's step can only be run; this one's can be counted, and on the GPU
+    measured."""
+    if made.on_stack is not None:
+        return f"one step of {made.on_stack.target} on such a GPU (torch.cuda.max_memory_reserved)"
+    if made.data is None:
+        return "shardwise data, which counts how long the rows are"
+    return "shardwise plan --rehearse, which counts every tensor"

@@ -1,0 +1,45 @@
+"""The chance that a plan fits comes of measured errors, and is never more certain than their number
+allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise import api
+from shardwise.catalog.measured_errors import LEAST_ROWS, OTHERS, OWN, Errors, errors_of
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.plan.file import plan_from_json
+
+JOB = ("model=qwen3-1.7b", "data.max_length=2048")
+
+
+def test_the_chance_grows_with_the_room_that_is_left() -> None:
+    errors = Errors(name="some", rows=9, sources=2, ratios=(0.9, 1.0, 1.1, 1.2))
+    chances = [errors.chance_below(ratio) for ratio in (0.1, 0.95, 1.0, 1.15, 1.2, 5.0)]
+    assert chances == sorted(chances)
+    assert chances[0] == 0.1 and chances[-1] == 0.9  # nine runs say no more than that
+    assert chances[2] == pytest.approx(0.375)
+
+
+@pytest.mark.parametrize("stack", [OWN, OTHERS])
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2), Layout(tp=2), Layout(dp_replicate=2)])
+def test_groups_of_few_rows_are_pooled(stack, layout) -> None:
+    found = errors_of(stack, layout)
+    assert found.rows >= LEAST_ROWS and found.name.startswith(stack)
+    assert list(found.ratios) == sorted(found.ratios)
+
+
+def test_a_plan_says_its_chance_and_what_would_narrow_it() -> None:
+    own = api.plan(overrides=[*JOB, "hardware=1x H100-SXM"])
+    assert own.chance is not None and own.chance.in_100 >= 95 and own.chance.word == "surely"
+    assert own.chance.sentence in own.notes and plan_from_json(own.to_json()).chance == own.chance
+    tight = ["hardware=1x H100-SXM", "train.gradient_checkpointing=none", "train.micro_batch_size=5"]
+    theirs = api.plan(overrides=[*JOB, *tight, "train.global_batch_size=5"], target="accelerate")
+    assert theirs.chance is not None and theirs.chance.group.startswith(OTHERS)
+    assert theirs.chance.in_100 < own.chance.in_100
+    assert "one step of accelerate on such a GPU" in theirs.chance.narrowed_by
+
+
+def test_processes_of_a_cpu_and_what_does_not_fit_have_none() -> None:
+    assert api.plan(overrides=[*JOB, "hardware=cpu:2"]).chance is None
+    assert api.plan(overrides=["model=llama-3.1-70b", "hardware=1x T4"]).chance is None
