@@ -14,7 +14,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from shardwise.errors import UnsupportedError
-from shardwise.parallel.context_attention import Parts, attend
+from shardwise.parallel.context_attention import RowParts, attend
 
 NAME = "context_parallel"
 """What `attn_implementation` a model is built with under `cp`."""
@@ -34,7 +34,7 @@ class Context:
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._degree, self._index = mesh.size(), mesh.get_local_rank()
-        self._parts = Parts(group=mesh.get_group(), degree=self._degree, index=self._index)
+        self._parts = RowParts(group=mesh.get_group(), degree=self._degree, index=self._index)
         self._documents: torch.Tensor | None = None
 
     def register(self) -> None:

@@ -28,7 +28,7 @@ _Kept = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class RowParts:
     """Who holds which parts of a row: of twice as many parts as ranks the first rank has the first and the last, and so
     on. `index`: this rank's place in the group."""
 
@@ -188,7 +188,7 @@ def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: t
 
 
 def _groups(
-    parts: Parts, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    parts: RowParts, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
     """Heads of queries and of keys that belong together, with the keys and values of whole rows."""
     widths, heads = [key.shape[-1], value.shape[-1]], key.shape[1]
@@ -201,7 +201,7 @@ def _groups(
 
 
 def _halves(
-    parts: Parts, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+    parts: RowParts, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
 ) -> Iterator[tuple[slice, _Keys]]:
     """Where each of this rank's parts lies among its positions, and what it is compared with."""
     size = keys.shape[2] // (2 * parts.degree)
@@ -217,7 +217,7 @@ def attend(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     *,
-    parts: Parts,
+    parts: RowParts,
     scale: float | None,
 ) -> torch.Tensor:
     """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width]. `mask`: [batch or 1,
@@ -229,7 +229,7 @@ def attend(
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, parts: Parts, scale: float, mask: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ctx: Any, parts: RowParts, scale: float, mask: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         kernel, (batch, heads, length, _) = _kernel(query, key, value, mask), query.shape
         made = query.new_empty((batch, length, heads, value.shape[-1]))

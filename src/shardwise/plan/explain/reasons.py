@@ -7,7 +7,7 @@ from math import prod
 
 from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, named, percent, with_offload
-from shardwise.plan.explain.context import keys_and_values
+from shardwise.plan.explain.long_rows import keys_and_values
 from shardwise.plan.explain.worth import why_compiled, worth_parts
 from shardwise.plan.search import BETTER, Search, bytes_beyond_host, ratio, tie_of, work_on
 from shardwise.plan.time import masked_share
