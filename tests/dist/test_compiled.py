@@ -94,7 +94,7 @@ def test_blocks_of_several_graphs_train_as_eager_ones(
     """Attention gathers keys between them, and an MLP goes tile by tile."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
-    job = make_job(model, method=method, train=OPTIMIZERS["sgd"] | {"max_steps": 6, "warmup_steps": 1})
+    job = make_job(model, method=method, train=OPTIMIZERS["sgd"] | {"max_steps": 3, "warmup_steps": 1})
     chosen = replace(BROKEN[cell], optimizer="sgd", compile=True)
     ranks = run_world(2, train_compiled, prepare_cell(job, tmp_path), chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
