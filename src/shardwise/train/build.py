@@ -92,7 +92,8 @@ def build(
     data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
     if trial_rows is not None:
         data = data.longest_alone(trial_rows)
-    _check_positions(data, model.shape)
+    if fill is materialise:  # a rehearsal's rows are as long as may be, whatever a run's are
+        _check_positions(data, model.shape)
     state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
 
