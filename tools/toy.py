@@ -26,9 +26,10 @@ time (norms, matrices, loss) runs on a GPU's own parts. Attention gathers the ke
 adds up their gradients backwards. Labels are shifted before the cut and positions are those of the whole row;
 documents of packed rows stay apart.
 
-`layout: {dp_shard: 4, cp: 2}` shares each row between two GPUs, and weights are then sharded over all eight; without
-`dp_shard` each GPU holds them whole. GPUs that share a row count once towards the global batch. Activations shrink
-with `cp`, but for the gathered keys and values. It takes `sdpa` and blocks that are not compiled.
+`layout: {dp_shard: 4, cp: 2}` shares each row between two GPUs, and weights are then sharded over all eight; with `cp`
+alone they are sharded over the GPUs that share a row, unless `shard_over_cp: false` leaves them whole there. GPUs that
+share a row count once towards the global batch. Activations shrink with `cp`, but for the gathered keys and values.
+It takes `sdpa` and blocks that are not compiled.
 
 """
 

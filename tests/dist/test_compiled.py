@@ -75,3 +75,27 @@ def graphs_of_a_replicated_block() -> int:
 
 def test_ddp_does_not_cut_the_graph_of_a_block_where_a_bucket_ends() -> None:
     assert run_world(1, graphs_of_a_replicated_block) == [1]
+
+
+BROKEN: dict[str, Execution] = {
+    "cp(2), full recompute": spread(Layout(cp=2), gradient_checkpointing="full"),
+    "cp(2)": spread(Layout(cp=2), micros=2),
+    "cp(2), in tiles": spread(Layout(cp=2), gradient_checkpointing="offloaded", mlp="chunked"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.costly
+@pytest.mark.parametrize("cell", BROKEN)
+@pytest.mark.parametrize(("method", "model"), [("full", "deep tied"), ("lora", "deep untied")])
+def test_blocks_of_several_graphs_train_as_eager_ones(
+    method, model, cell, single, make_job, monkeypatch, tmp_path
+) -> None:
+    """Attention gathers keys between them, and an MLP goes tile by tile."""
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
+    job = make_job(model, method=method, train=OPTIMIZERS["sgd"] | {"max_steps": 3, "warmup_steps": 1})
+    chosen = replace(BROKEN[cell], optimizer="sgd", compile=True)
+    ranks = run_world(2, train_compiled, prepare_cell(job, tmp_path), chosen)
+    must_equal(single(job), [trained for trained, _, _ in ranks])
+    assert all(graphs > 1 for _, graphs, _ in ranks)

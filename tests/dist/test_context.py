@@ -16,7 +16,7 @@ from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS, NOT_IN_PARTS
-from tests.dist.cells import OPTIMIZERS, PAIRS, TOLERANCE, ZERO1, must_equal, relative, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, PAIRS, TOLERANCE, ZERO1, ZERO2, must_equal, relative, spread, train_cell
 from tests.dist.worlds import installed, run_world
 from tests.unit.catalog.small import small_config, their_config
 
@@ -34,7 +34,12 @@ CELLS: dict[str, Execution] = {
     "tp(2) x cp(2)": spread(Layout(tp=2, cp=2)),
     "fsdp(2) x tp(2) x cp(2)": spread(Layout(dp_shard=2, tp=2, cp=2), micros=2),
     "1f1b(2) x cp(2)": spread(Layout(pp=2, cp=2), micros=4),
-    "zero_bubble(2) x cp(2)": spread(Layout(pp=2, cp=2, schedule="zero_bubble"), micros=4),
+    "zero_bubble(2) x cp(2)": spread(Layout(pp=2, cp=2, schedule="zero_bubble", **ZERO2), micros=4),
+    "cp(2), whole weights": spread(Layout(cp=2, shard_over_cp=False)),
+    "fsdp(2) x cp(2), copies over cp": spread(Layout(dp_shard=2, cp=2, shard_over_cp=False), micros=2),
+    "zero1, cp(2)": spread(Layout(cp=2, **ZERO1), micros=2),
+    "zero2, cp(2)": spread(Layout(cp=2, **ZERO2), micros=2),
+    "cp(2), offloaded": spread(CP2, micros=2, gradient_checkpointing="offloaded"),
 }
 
 
@@ -110,3 +115,23 @@ def test_every_family_but_those_that_are_refused_computes_alike_on_parts() -> No
     for found in run_world(2, _apart):
         assert len(found) > 40
         assert {one: apart for one, apart in found.items() if apart > TOLERANCE} == {}
+
+
+TILED: dict[str, Execution] = {
+    "single": spread(gradient_checkpointing="full", mlp="chunked"),
+    "cp(2)": spread(CP2, micros=2, gradient_checkpointing="full", mlp="chunked"),
+    "ddp(2), offloaded": spread(Layout(dp_replicate=2), gradient_checkpointing="offloaded", mlp="chunked"),
+    "1f1b(2) x cp(2)": spread(Layout(pp=2, cp=2), micros=2, gradient_checkpointing="full", mlp="chunked"),
+}
+
+
+@pytest.mark.parametrize("cell", TILED)
+@pytest.mark.parametrize(("method", "model"), [*PAIRS, ("full", "gemma3")])
+def test_mlps_in_tiles_train_as_one_process_does(
+    method, model, cell, single, make_job, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma's blocks save what their last norm reads of the MLP, so that it is made again there."""
+    job = make_job(model, method=method, train=OPTIMIZERS["sgd"] | {"max_steps": 6, "warmup_steps": 1})
+    expected = single(job)
+    monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
+    must_equal(expected, train_cell(job, tmp_path, replace(TILED[cell], optimizer="sgd")))

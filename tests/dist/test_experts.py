@@ -49,6 +49,8 @@ CELLS: dict[str, Execution] = {
     "interleaved(2)": spread(Layout(pp=2, schedule="interleaved"), micros=4),
     "zero bubble(2)": spread(Layout(pp=2, schedule="zero_bubble"), micros=4),
     "1f1b x fsdp": spread(Layout(pp=2, dp_shard=2), micros=2),
+    "cp(2)": spread(Layout(cp=2), micros=2),
+    "cp(2), whole weights": spread(Layout(cp=2, shard_over_cp=False), gradient_checkpointing="full"),
 }
 
 
@@ -72,6 +74,8 @@ DEALT: dict[str, Execution] = {
     "ddp(4) x ep(2)": spread(Layout(dp_replicate=4, ep=2), micros=2),
     "hsdp(2 x 2) x ep(2)": spread(Layout(dp_replicate=2, dp_shard=2, ep=2)),
     "zero2(4) x ep(2)": spread(Layout(dp_shard=4, ep=2, **ZERO2), micros=2),
+    "cp(2) x ep(2)": spread(Layout(cp=2, ep=2), micros=2),
+    "fsdp(2) x cp(2) x ep(2)": spread(Layout(dp_shard=2, cp=2, ep=2), micros=2),
     "fsdp(2) x ep(2), 1f1b": spread(replace(EP2, pp=2), micros=4),
     "ddp(2) x ep(2), zero bubble": spread(Layout(dp_replicate=2, ep=2, pp=2, schedule="zero_bubble"), micros=2),
 }
@@ -89,7 +93,7 @@ def test_experts_that_are_dealt_among_ranks_train_as_one_process_does(
 
 
 @pytest.mark.parametrize(
-    "cell", ["fsdp(2)", "ddp(2)", "zero bubble(2)", "1f1b(2), recompute", "hsdp(2 x 2), selective"]
+    "cell", ["fsdp(2)", "ddp(2)", "zero bubble(2)", "1f1b(2), recompute", "hsdp(2 x 2), selective", "cp(2)"]
 )
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_routers_are_balanced_over_the_global_batch(method, cell, single, make_job, tmp_path) -> None:

@@ -7,7 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.catalog.models import read_model
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.work import take_inventory, work_of
 from shardwise.spec.job.keys import Job
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train.build import Build, build
@@ -46,7 +51,7 @@ def _cell(
 ) -> tuple[RunDirectory, Job, Execution]:
     """A prepared run of two steps, whose rows are all as long as they may be, in micro-batches of a size."""
     spread, (method, options) = LAYOUTS[layout], KINDS[kind]
-    sizes = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4}
+    sizes = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 256}
     model = toy_llama(tmp_path / "model", tied=False, vocab_size=512, **sizes)
     chosen = execution(spread, micro_batch_size=size, gradient_accumulation_steps=2, **options)
     rows = 2 * size * spread.data_world_size
@@ -138,3 +143,22 @@ def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None
     for (peak, *kept), found in zip(run_world(size, _together, run, chosen), rehearsed, strict=True):
         assert [found["held"]["weights"], found["held"]["optimizer"]] == kept
         assert (1 - _BESIDE) * found["peak_bytes"] <= peak
+
+
+@pytest.mark.parametrize("mlp", ["full", "chunked"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_parts_of_rows_are_rehearsed_and_forecast_alike(packing, mlp, make_job, tmp_path) -> None:
+    """A rank of two, each with half of 8,192 positions."""
+    sizes = {"hidden_size": 256, "intermediate_size": 688, "max_position_embeddings": 8192}
+    model = toy_llama(tmp_path / "model", tied=False, vocab_size=256, **sizes)
+    options = {"precision": "bf16", "gradient_checkpointing": "full", "mlp": mlp}
+    chosen = execution(Layout(cp=2), micro_batch_size=1, **options)
+    train = {"global_batch_size": 1, "max_steps": 2, "precision": "bf16", "save_steps": 0}
+    job = make_job(data={"max_length": 8192, "packing": packing}, train=train).model_copy(update={"model": str(model)})
+    (found,) = rehearse_ranks(job, chosen, [0], cuda=False)
+    shape = read_model(str(model))
+    cluster = parse_hardware("cpu:2")
+    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=take_inventory(job, shape))
+    said = forecast_memory(work)
+    context = said.ranks[0].parts["context"]
+    assert (said.peak_bytes - context) / found["peak_bytes"] == pytest.approx(1, abs=0.04)

@@ -25,6 +25,7 @@ from shardwise.catalog.stated import (
     refuse_foreign,
     steady_positions,
     storage_type,
+    stretched_positions,
     unlisted,
 )
 from shardwise.errors import ModelError, quoted
@@ -216,7 +217,7 @@ def _shape(config: _Config) -> ModelShape:
         num_key_value_heads=d.kv_heads,
         head_dim=d.head_dim,
         vocab_size=d.vocab,
-        max_position_embeddings=d.positions,
+        max_position_embeddings=max(d.positions, stretched_positions(config.data)),
         matrices=blocks[0].matrices,
         norm_parameters_per_layer=sum(norm.num_parameters for norm in blocks[0].norms),
         final_norm_parameters=sum(norm.num_parameters for norm in family.final_norm(d)),

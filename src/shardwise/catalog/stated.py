@@ -118,6 +118,16 @@ def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None
     return None
 
 
+def stretched_positions(stated: Mapping[str, Any]) -> int:
+    """How many positions rotary scaling reaches: its factor times those that the model was first trained on; 0 where
+    none is stated. Configurations of YaRN are published with the first number (Qwen) or with the last (gpt-oss)."""
+    rope = stated.get("rope_parameters") or stated.get("rope_scaling")
+    plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
+    factor, original = plain.get("factor"), plain.get("original_max_position_embeddings")
+    numbers = isinstance(factor, int | float) and isinstance(original, int)
+    return int(factor * original) if numbers and _kind(plain) in ("yarn", "linear", "dynamic") else 0
+
+
 def _following(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Rotations whose frequencies depend on the sequence length."""
     rope = stated.get("rope_parameters") or stated.get("rope_scaling")

@@ -108,6 +108,12 @@ class PreparedData:
         """Which source each sample comes from, shape [num_samples]."""
         return self.arrays["sample_source"]
 
+    @property
+    def longest_document(self) -> int:
+        """Tokens of the longest document; of rows that are not packed, of the longest row."""
+        lengths = np.diff(self.arrays["offsets"]) if self.packed else self.lengths
+        return int(lengths.max(initial=0))
+
     def documents(self, sample: int) -> Ints:
         """Numbers of the documents in a sample."""
         start, stop = self.arrays["sample_offsets"][sample : sample + 2]

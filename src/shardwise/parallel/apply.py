@@ -1,6 +1,7 @@
 """Applies a parallel layout to a model, in this order:
 
-(split in stages) -> tensor, experts -> recompute -> compile -> saved on the host -> shard -> materialise -> replicate
+(split in stages) -> tensor, experts -> tiles -> recompute -> compile -> saved on the host -> shard -> materialise
+-> replicate
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from shardwise.parallel.recompute import apply_recompute
 from shardwise.parallel.saved_on_host import keep_saved_on_host
 from shardwise.parallel.single_stage import WholeModel
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor
+from shardwise.parallel.tiled_mlp import apply_tiles
 from shardwise.spec.layout.execution import Execution
 
 #: A model over ranks. Every rank calls the same method with its own share of the data.
@@ -38,6 +40,7 @@ class Stage:
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
         width: hidden size.
         experts: modules inside the blocks that route to experts -> their experts.
+        mlps, norms: what may be computed in tiles; `mlp_ends_block`: and what the first give is only added up.
         parts: what tensor parallelism slices, or None.
         before, behind: what is called before the blocks and behind them, each a unit of sharding; none where tied.
         tied: names, in `root`, of parameters that another stage holds a copy of.
@@ -52,6 +55,9 @@ class Stage:
     before: Sequence[nn.Module] = ()
     behind: Sequence[nn.Module] = ()
     experts: Mapping[nn.Module, nn.Module] = field(default_factory=dict[nn.Module, nn.Module])
+    mlps: Sequence[nn.Module] = ()
+    norms: Sequence[nn.Module] = ()
+    mlp_ends_block: bool = False
     parts: Parts | None = None
     tied: frozenset[str] = frozenset()
     idle: bool = False
@@ -80,11 +86,22 @@ def parallelize(
         if stage.rows is not None:
             leave_padding(stage.experts.values(), stage.rows)
 
-        # Recompute wraps the block's own forward, inside the hooks that gather weights and inside compilation.
+        # Tiles wrap the MLP's own forward, inside of what computes its block again.
+        if execution.mlp == "chunked":
+            size = execution.mlp_chunk(stage.width)
+            apply_tiles(stage.mlps, size=size, ends_block=stage.mlp_ends_block)
+            # Compiled, norms save no more than what they read, and are parts of graphs.
+            apply_tiles(() if execution.compile else stage.norms, size=size)
+
+        # Compile each block's forward, with the recomputation inside the graph, and hooks and gathers outside; where
+        # attention or the MLP breaks the graph, which a recomputation does not allow, that is outside too.
+        if execution.compile and execution.breaks_graphs:
+            apply_compile(stage.blocks)
+
+        # Recompute wraps the block's own forward, inside the hooks that gather weights.
         apply_recompute(stage.blocks, execution.recompute)
 
-        # Compile each block's forward, with the recomputation inside the graph, and hooks and gathers outside.
-        if execution.compile:
+        if execution.compile and not execution.breaks_graphs:
             apply_compile(stage.blocks)
 
         # Outside of compilation, for what a graph saves is known when it ends.

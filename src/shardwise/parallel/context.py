@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.nn.attention.bias import CausalBias, causal_lower_right
+
+from shardwise.errors import UnsupportedError
+from shardwise.parallel.context_attention import RowParts, attend
 
 NAME = "context_parallel"
 """What `attn_implementation` a model is built with under `cp`."""
@@ -33,13 +33,9 @@ class Context:
     """Attention of one group of ranks, `mesh` (the axis `cp`)."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
-        self._mesh, self._degree, self._index = mesh, mesh.size(), mesh.get_local_rank()
-        count = 2 * self._degree
-        self._parts = self._index, count - 1 - self._index  # of a sequence, this rank's
-        held = [part for rank in range(self._degree) for part in (rank, count - 1 - rank)]
-        self._order = [held.index(part) for part in range(count)]
+        self._degree, self._index = mesh.size(), mesh.get_local_rank()
+        self._parts = RowParts(group=mesh.get_group(), degree=self._degree, index=self._index)
         self._documents: torch.Tensor | None = None
-        self._biases: dict[int, list[CausalBias]] = {}
 
     def register(self) -> None:
         """Makes `attn_implementation=NAME` one that transformers knows."""
@@ -52,15 +48,8 @@ class Context:
     def hear(self, documents_of: Callable[[torch.Tensor], torch.Tensor], position_ids: torch.Tensor) -> None:
         """Notes which documents the tokens of whole rows belong to, by this rank's positions [batch, length], before
         masks of them are made."""
-        whole = self._whole(position_ids[:, None, :, None])
+        whole = self._parts.whole(position_ids[:, None, :, None])
         self._documents = documents_of(whole[:, 0, :, 0])
-
-    def _whole(self, mine: torch.Tensor) -> torch.Tensor:
-        """[batch, heads, length, width] of whole sequences from every rank's parts; backward adds up their gradients
-        and keeps this rank's."""
-        halves = DTensor.from_local(torch.stack(mine.chunk(2, 2)), self._mesh, [Shard(0)], run_check=False)
-        parts = halves.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]).unbind()
-        return torch.cat([parts[at] for at in self._order], 2)
 
     def _mask(
         self, *, q_length: int, mask_function: Callable[..., torch.Tensor], device: torch.device, **given: Any
@@ -69,9 +58,6 @@ class Context:
         where those are all before it. `q_length` is that of this rank's parts."""
         length = q_length * self._degree
         if self._documents is None and (given.get("local_size") or length) >= length:
-            # Made here: inside a block they are not, where selective recompute watches each operator.
-            part = q_length // 2
-            self._biases[part] = [causal_lower_right(part, (index + 1) * part) for index in self._parts]
             return None
         keys = torch.arange(length, device=device)
         queries = own_parts(keys[None], degree=self._degree, index=self._index)[0]
@@ -81,9 +67,10 @@ class Context:
             seen = seen & (self._documents[:, None, queries, None] == self._documents[:, None, None, :])
         return seen
 
+    @torch.compiler.disable
     def _attend(
         self,
-        module: torch.nn.Module,
+        _module: torch.nn.Module,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -93,25 +80,11 @@ class Context:
         scaling: float | None = None,
         **_others: Any,
     ) -> tuple[torch.Tensor, None]:
-        """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width]."""
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
+        """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width]. Raises
+        UnsupportedError: scores are dropped at random."""
+        if dropout:
+            raise UnsupportedError("attention drops scores at random, which is not trained with cp; set dropout to 0")
         kind = query.device.type
         if torch.is_autocast_enabled(kind):  # which casts for operators of its own list only
             query, key, value = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (query, key, value))
-        key, value = self._whole(torch.cat([key, value], -1)).split([key.shape[-1], value.shape[-1]], -1)
-        length = query.shape[2] // 2
-        made: list[torch.Tensor] = []
-        for half, part in enumerate(self._parts):
-            mine, until = slice(half * length, (half + 1) * length), (part + 1) * length
-            inputs = query[:, :, mine], key[:, :, :until], value[:, :, :until]
-            if mask is None:
-                # Fewer heads of keys than of queries: flash attention reads them as they are.
-                options: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
-                bias = self._biases[length][half]
-                found = F.scaled_dot_product_attention(*inputs, bias, dropout_p=dropout, **options).transpose(1, 2)
-            else:
-                seen = mask[:, :, mine, :until]
-                found, _ = sdpa_attention_forward(module, *inputs, seen, dropout=dropout, scaling=scaling)
-            made.append(found)
-        return torch.cat(made, 1), None
+        return attend(query, key, value, mask, parts=self._parts, scale=scaling), None

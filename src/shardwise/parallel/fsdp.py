@@ -82,13 +82,13 @@ def shard_experts(
 ) -> None:
     """Shards experts that are `dealt` among ranks, which the blocks around them leave out; adapters on them are the
     blocks'. `mesh` has the axes of experts. Their gradients are divided by as many ranks as all others."""
-    over = mesh["dp_outer", "dp_mod_ep"] if layout.dp_shard > 1 and layout.dp_replicate > 1 else mesh["dp_mod_ep"]
+    over = mesh["dp_outer", "dp_mod_ep"] if layout.shard_degree > 1 and layout.copies > 1 else mesh["dp_mod_ep"]
     shard = _shard(over, compute_dtype=compute_dtype, on_host=on_host)
     for module in experts:
         others = {parameter for parameter in module.parameters() if parameter not in dealt}
         shard(module, reshard_after_forward=layout.reshard_after_forward, ignored_params=others or None)
         sharded = cast(FSDPModule, module)
-        sharded.set_gradient_divide_factor(float(layout.data_world_size))
+        sharded.set_gradient_divide_factor(float(layout.data_world_size * layout.cp))
         # gloo does not scale as it reduces; where there is nothing to reduce torch divides anyway
         sharded.set_force_sum_reduction_for_comms(mesh.device_type == "cpu" and mesh["dp_mod_ep"].size() > 1)
 

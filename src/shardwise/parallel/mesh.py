@@ -127,10 +127,8 @@ def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str =
     """Lays the mesh over a process group that is there; `control` is the backend of small messages."""
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
     data = mesh["dp_replicate", "dp_shard", "cp"] if layout.cp > 1 else mesh["dp_replicate", "dp_shard"]
-    # Ranks with parts of a sequence are among those that cut what is sharded, or else hold copies.
-    cut = ("dp_shard", "cp") if layout.cp > 1 and layout.dp_shard > 1 else ("dp_shard",)
-    copied = ("dp_replicate", "cp") if layout.cp > 1 and layout.dp_shard == 1 else ("dp_replicate",)
-    replicas, shards = (mesh[axes]._flatten("_".join(axes)) if axes[1:] else mesh[axes] for axes in (copied, cut))
+    both = layout.copied_over, layout.shards_over
+    replicas, shards = (mesh[axes]._flatten("_".join(axes)) if axes[1:] else mesh[axes] for axes in both)
     experts = None
     if layout.ep > 1:
         experts = init_device_mesh(device.type, layout.expert_degrees, mesh_dim_names=EXPERT_AXES)

@@ -6,8 +6,10 @@ wraps `forward`, so that parameters keep their names and weights are gathered be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from threading import local
 from typing import Any
 
 import torch
@@ -37,8 +39,29 @@ def apply_recompute(blocks: Iterable[nn.Module], kind: Recompute) -> None:
         block.forward = partial(_full if kind == "full" else _selective, block.forward)
 
 
+_now = local()
+
+
+def is_again() -> bool:
+    """Whether this thread computes a block again, for its backward."""
+    return getattr(_now, "again", False)
+
+
+@contextmanager
+def _again() -> Iterator[None]:
+    before, _now.again = is_again(), True
+    try:
+        yield
+    finally:
+        _now.again = before
+
+
 def _full(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=_contexts, **kwargs)
+
+
+def _contexts() -> tuple[Any, Any]:
+    return nullcontext(), _again()
 
 
 def _selective(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

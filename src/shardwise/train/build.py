@@ -9,7 +9,7 @@ import torch
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.micro_batches import Batcher
 from shardwise.data.store import PreparedData, open_prepared
-from shardwise.errors import ModelError, RunDirectoryError
+from shardwise.errors import ModelError, RunDirectoryError, UnsupportedError
 from shardwise.models.known_ahead import hold_rotations, state_packed
 from shardwise.models.load import Materialise, materialise
 from shardwise.parallel.context import Context
@@ -22,7 +22,9 @@ from shardwise.spec.job.places import read_places
 from shardwise.spec.job.preference import PreferenceSpec
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, revision_of
+from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS
 from shardwise.train.guards.checks import read_back_states
 from shardwise.train.guards.read_back import LiveTypes, read_back_places
 from shardwise.train.loss_scale import LossScale
@@ -93,6 +95,8 @@ def build(
     data, trial_rows = open_prepared(prepared["train"]), prepared.get(TRIAL_ROWS)
     if trial_rows is not None:
         data = data.longest_alone(trial_rows)
+    if fill is materialise:  # a rehearsal's rows are as long as may be, whatever a run's are
+        _check_positions(data, model.shape)
     state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
 
@@ -189,6 +193,20 @@ def build(
         types=types,
         is_trial=trial_rows is not None,
     )
+
+
+def _check_positions(data: PreparedData, shape: ModelShape) -> None:
+    """Raises UnsupportedError: a document is longer than the rotary positions that a model was made for."""
+    most = shape.max_position_embeddings
+    if shape.built is not None or shape.position_parameters or shape.family in MASKED_WITHOUT_POSITIONS:
+        return
+    longest = data.longest_document
+    if longest > most:
+        raise UnsupportedError(
+            f"a row has {longest:,} tokens, and config.json of the model states {most:,} positions; state rope_scaling "
+            "there (rope_type yarn with a factor and original_max_position_embeddings, as its publisher advises), or "
+            f"lower data.max_length to {most}"
+        )
 
 
 def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Stepped:

@@ -41,7 +41,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.run import hub_revision
 from shardwise.spec.support.rows import in_nf4
-from shardwise.spec.support.splits import PLANNED_STAGES
+from shardwise.spec.support.splits import PLANNED_STAGES, mlp_ends_block, mlp_module
 from shardwise.spec.support.trained import execution_refusals
 from shardwise.train.guards.checks import agree_on_model
 from shardwise.train.loss import LossModule
@@ -278,6 +278,7 @@ def _part(
     blocks = [anatomy.blocks[index] for index in place.blocks]
     if balance is not None:
         mark_real(blocks, balance)
+    mlp = mlp_module(shape)
     experts = {mixture.owner: mixture.experts for block in blocks for mixture in mixtures(block)}
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return ModelPart(
@@ -292,6 +293,9 @@ def _part(
             **_outside(anatomy, root, place),
             experts=experts,
             rows=rows,
+            mlps=[block.get_submodule(mlp) for block in blocks] if execution.mlp == "chunked" and mlp else (),
+            norms=_norms(blocks, shape, beside=[model.get_submodule(norm)] if place.is_last and norm else []),
+            mlp_ends_block=mlp_ends_block(shape),
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
             # Indexers choose and learn nothing, kernels read weights past adapters, short rows fill no chunk.
@@ -305,6 +309,13 @@ def _part(
         ),
         copies=frozenset(shared) if place.is_last else frozenset(),
     )
+
+
+def _norms(blocks: Sequence[nn.Module], shape: ModelShape, *, beside: list[nn.Module]) -> list[nn.Module]:
+    """The norms inside blocks, by the names that a shape has of them, and others."""
+    names = {norm.name for kind in shape.kinds for norm in kind.norms}
+    inside = [module for block in blocks for name, module in block.named_modules() if name in names]
+    return [*inside, *beside]
 
 
 def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str, list[nn.Module]]:

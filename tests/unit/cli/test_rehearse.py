@@ -121,7 +121,6 @@ def test_what_a_layout_cannot_cut_or_a_rehearsal_not_do_is_bad_input(asked, word
     [
         ("llama", {"compile": True}, "compile is not rehearsed: the compiler chooses what a block keeps; write train"),
         ("llama", {"offload": "optimizer"}, "offload optimizer is not rehearsed: a rehearsal does not tell the host's"),
-        ("llama", {"layout": Layout(cp=2)}, "cp is not rehearsed: PyTorch has no mask of parts of a row without numbe"),
         ("llama", {"attn_implementation": "flash_attention_2"}, "flash_attention_2 is not rehearsed: it has kernels"),
         ("mixtral", {}, "mixtral is not rehearsed: which expert a token goes to is a number, and rehearsed tensors ha"),
     ],

@@ -114,11 +114,12 @@ def test_parts_of_sequences_are_refused_to_families_whose_attention_does_not_tak
     assert "is not trained on parts of sequences" in str(refusal(method="full", layout=Layout(cp=2), model=capped))
 
 
-def test_parts_of_sequences_take_no_kernel_but_sdpa_and_no_compiled_block() -> None:
+def test_parts_of_sequences_take_no_kernel_but_sdpa_and_compiled_no_selective_recompute() -> None:
     assert reasons(Layout(cp=2)) == []
     said = "attn_implementation varlen is not trained under fsdp x cp; use sdpa"
     assert said in reasons(Layout(dp_shard=2, cp=2), attn_implementation="varlen")
-    assert "compile is not trained under cp; use compile: false" in reasons(Layout(cp=2), compile=True)  # type: ignore[arg-type]
+    selective = reasons(Layout(cp=2), compile=True, gradient_checkpointing="selective")  # type: ignore[arg-type]
+    assert "gradient_checkpointing selective is not trained with compile under cp; use full or none" in selective
 
 
 @pytest.fixture

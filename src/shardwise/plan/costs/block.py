@@ -29,6 +29,7 @@ def shared(scene: Scene) -> float:
         return work.tokens * each + once
     # Sines and cosines of every sequence's own positions.
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
-    # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type.
-    mask = work.tokens * length * (1 + work.types.compute) if work.setting.masked else 0
+    # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type (`costs/context.py`).
+    numbers = work.types.compute if work.execution.layout.cp == 1 else 0
+    mask = work.tokens * length * (1 + numbers) if work.setting.masked else 0
     return rotary + mask

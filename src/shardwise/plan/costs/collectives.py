@@ -28,5 +28,9 @@ NO_MESSAGES = MessageTime()
 
 def shard_group(cluster: Cluster, layout: Layout) -> RankGroup:
     """The ranks among which weights, or states, are cut: see `persistent.shard_degree`."""
-    axes = ("dp_shard", "cp") if layout.dp_shard > 1 else ("dp_shard",)
-    return group_of(cluster, layout, *axes)
+    return group_of(cluster, layout, *layout.shards_over)
+
+
+def replica_group(cluster: Cluster, layout: Layout) -> RankGroup:
+    """The ranks that hold copies of the same shard."""
+    return group_of(cluster, layout, *layout.copied_over)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Work
+from shardwise.spec.layout.execution import heads_at_once
 
 #: Operators that gather keys and values of a sequence in parts, put them in order, and compute two
 #: parts for one.
@@ -11,19 +12,33 @@ OPERATORS_PER_GATHER = 16
 
 
 def all_gathered_keys(scene: Scene) -> float:
-    """In attention, with a sequence over several ranks: keys and values of all of it, as they come and in order, beside
-    one's own that go out; their gradients likewise."""
+    """In attention's backward, with a sequence over several ranks: keys and values of all of it, of as many heads as
+    are gathered at once, the sums of their gradients, and those that a kernel makes, for each head of queries where
+    these are more."""
     work, cp = scene.work, scene.work.execution.layout.cp
     if cp == 1:
         return 0
-    values = work.block.value_head_dim or work.block.head_dim
-    widths = work.block.num_key_value_heads * (work.block.head_dim + values)
-    return 2 * (1 + cp) * work.tokens * widths * work.types.compute
+    block = work.block
+    of_one = cp * work.tokens * (block.head_dim + (block.value_head_dim or block.head_dim)) * work.types.compute
+    heads, copies = block.num_key_value_heads, block.num_attention_heads // block.num_key_value_heads
+    flash = work.setting.cuda and not work.setting.masked
+    at_once = heads_at_once(heads, bytes_of_one=of_one)
+    several = (2 if at_once == 1 else copies + 1) if flash else 3 * copies
+    # Of a mask, that of one of the two parts in numbers.
+    mask = work.tokens / 2 * work.job.data.max_length * work.types.compute if work.setting.masked else 0
+    return at_once * of_one * (2 + (several if copies > 1 else 1)) + mask
+
+
+def gathered_bytes(work: Work) -> float:
+    """Keys and values of all heads, of whole rows."""
+    block = work.block
+    widths = block.num_key_value_heads * (block.head_dim + (block.value_head_dim or block.head_dim))
+    return work.execution.layout.cp * work.tokens * widths * work.types.compute
 
 
 def key_seconds(work: Work, tokens: float) -> float:
-    """Seconds a pass of a block waits for keys and values in forward, and for the sum of their
-    gradients in backward."""
+    """Seconds a block waits for keys and values in forward, for them again in backward, and there for
+    the sum of their gradients."""
     layout, model = work.execution.layout, work.model
     widths = model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim)) / layout.tp
     return group_of(work.cluster, layout, "cp").gather(tokens * layout.cp * widths * work.types.compute)

@@ -37,6 +37,6 @@ def dealing(work: Work, tokens: float) -> float:
     routes = sum(k.num_layers * max((m.routed for m in k.matrices if m.stacked), default=0) for k in model.kinds)
     if layout.ep == 1:
         return 0.0
-    axis = "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
-    group = group_of(work.cluster, replace(layout, **{axis: layout.ep, "ep": 1}), axis)
+    axis = "dp_shard" if layout.shard_degree > 1 else "dp_replicate"
+    group = group_of(work.cluster, replace(layout, **{axis: layout.ep, "cp": 1, "ep": 1}), axis)
     return 2 * routes / model.num_layers * group.gather(stream)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from shardwise.plan.costs.collectives import MessageTime, shard_group
+from shardwise.plan.costs.collectives import MessageTime, replica_group, shard_group
 from shardwise.plan.costs.deferred_reduction import adds_in_place
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus
 from shardwise.plan.costs.piece import device_of
-from shardwise.plan.rates import group_of
 from shardwise.plan.work import REDUCTION_BYTES, Scene, Unit, Work, ends_of, mean
 
 #: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
@@ -107,7 +106,7 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool
     embedding, head, rest = ends_of(work.inventory, outer)
     if not fetches_ahead(work):
         head, rest = _NOTHING, outer
-    shard, replicate = shard_group(work.cluster, layout), group_of(work.cluster, layout, "dp_replicate")
+    shard, replicate = shard_group(work.cluster, layout), replica_group(work.cluster, layout)
 
     def gather(unit: Unit, count: float = blocks) -> float:
         return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)

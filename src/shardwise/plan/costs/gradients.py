@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.plan.costs.collectives import shard_group
+from shardwise.plan.costs.collectives import replica_group, shard_group
 from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.rates import RankGroup, group_of
 from shardwise.plan.work import REDUCTION_BYTES, Scene, Work, shard_degree, weight_degree
@@ -23,15 +23,12 @@ def late_reduction(work: Work, trained: float) -> RankTime:
     what stages' last backwards reduce."""
     layout = work.execution.layout
     held, whole = trained * work.types.trainable, trained * REDUCTION_BYTES
-    over_replicas = group_of(work.cluster, layout, "dp_replicate").all_reduce(whole / shard_degree(layout))
+    over_replicas = replica_group(work.cluster, layout).all_reduce(whole / shard_degree(layout))
     if work.execution.postpones_reduction or (work.execution.reduce_once and layout.pp > 1):
         seconds = shard_group(work.cluster, layout).scatter(whole) + over_replicas
     elif work.execution.adds_replicas_once and layout.pp > 1:
         seconds = over_replicas
-    elif work.sharded:
-        # What is sharded is so over the ranks of a ring too.
-        seconds = 0.0 if layout.dp_shard > 1 else group_of(work.cluster, layout, "cp").all_reduce(held)
-    elif work.replicated:
+    elif work.sharded or work.replicated:
         seconds = 0.0
     else:
         seconds = group_of(work.cluster, layout, "dp_replicate", "dp_shard", "cp").all_reduce(held)

@@ -14,13 +14,13 @@ def all_gather_buffer(scene: Scene) -> float:
     if not layout.shards_states_only:
         return 0
     message = min(FLAT_BYTES, part.inventory.trained_elements * scene.work.types.trainable)
-    return message * (1 + 1 / layout.dp_shard + (not scene.work.setting.cuda))
+    return message * (1 + 1 / layout.shard_degree + (not scene.work.setting.cuda))
 
 
 def late_gather(work: Work, trained: float) -> RankTime:
     """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
     layout = work.execution.layout
-    if layout.dp_shard == 1 or work.sharded:
+    if not layout.shards_states_only:
         return NO_TIME
     seconds = shard_group(work.cluster, work.execution.layout).exchange(trained * work.types.trainable)
     return RankTime(seconds, 0.0, seconds)

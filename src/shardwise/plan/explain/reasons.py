@@ -7,6 +7,7 @@ from math import prod
 
 from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, doubted, named, percent, with_offload
+from shardwise.plan.explain.long_rows import keys_and_values
 from shardwise.plan.explain.worth import why_compiled, worth_parts
 from shardwise.plan.search import BETTER, Search, bytes_beyond_host, ratio, tie_of, work_on
 from shardwise.plan.time import masked_share
@@ -47,6 +48,8 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _precision(work),
         _length(work),
         worth_parts(search, work),
+        keys_and_values(work),
+        _tiles(work),
         _rates(work),
         price_sentence(work.cluster.gpu, goal=goal),
     ]
@@ -103,6 +106,12 @@ def _length(work: Work) -> str | None:
     if length <= most:
         return None
     return f"WARNING: sequences of up to {length} tokens are longer than the {most} positions the model was made for"
+
+
+def _tiles(work: Work) -> str | None:
+    if not work.setting.tiled:
+        return None
+    return f"MLPs {'' if work.execution.compile else 'and norms '}are computed {work.mlp_tokens:,} positions at a time"
 
 
 def _idle(work: Work, cluster: Cluster) -> str | None:

@@ -61,7 +61,7 @@ def _whole(layout: Layout) -> Layout:
 
 
 def _data_axis(layout: Layout) -> str:
-    return "dp_shard" if layout.dp_shard > 1 else "dp_replicate"
+    return "dp_shard" if layout.shard_degree > 1 else "dp_replicate"
 
 
 def _seconds(search: Search, layout: Layout, length: int, *, below: float = inf) -> float:

@@ -9,13 +9,15 @@ from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
 from shardwise.plan.costs.block import of_one_block, shared
 from shardwise.plan.costs.context import all_gathered_keys
 from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
-from shardwise.plan.work import Alive, Scene, Work
+from shardwise.plan.work import Alive, BlockBytes, Scene, Work
 
 
 def backward_of_block(scene: Scene, *, behind: int) -> Alive:
     """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced."""
     if scene.work.of_block.moments:
         moments = _profiled(scene, behind)
+    elif scene.work.setting.tiled:
+        moments = _tiled(scene, behind)
     else:
         moments = _compiled(scene, behind) if scene.work.execution.compile else _moments(scene, behind)
     return max(moments, key=lambda alive: sum(alive.values()))
@@ -41,6 +43,29 @@ def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
     yield _end(scene)
 
 
+def _tiled(scene: Scene, behind: int) -> Iterator[Alive]:
+    """Of a block that is computed again but for its MLP, which then comes tile by tile: the sums of its weights'
+    gradients stand beside those of one tile."""
+    work, of, others = scene.work, scene.work.of_block, _of_other_blocks(scene)
+    casts, of_mlp = weight_casts(scene, blocks=1), _trained_of_mlp(scene)[1]
+    begun = work.tokens * (of.saved + of.stream) + shared(scene)
+    before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
+    yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
+    saved = of_one_block(scene)
+    made = reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp)
+    yield {
+        "activations": saved + work.tokens * of.stream + work.mlp_tokens * of.tile[1] + work.tokens * of.norm_backward,
+        "temporary": casts + of.computed_weights + _made(work, of_mlp) + of_mlp * work.types.compute,
+        "communication": made,
+    }
+    yield {
+        "activations": saved + work.tokens * _at_attention(of),
+        "temporary": casts + _made(work, of_mlp),
+        "communication": made + all_gathered_keys(scene),
+    }
+    yield _end(scene)
+
+
 def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     """Of a compiled block: kernels are fused, and gradients are handed over together when it ends."""
     work = scene.work
@@ -58,7 +83,8 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     yield {
         "activations": without + work.tokens * work.of_block.compiled_attention,
         "temporary": casts - _cast(work, of_mlp) + _made(work, of_mlp),
-        "communication": reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp),
+        "communication": reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp)
+        + all_gathered_keys(scene),
     }
     # Where rows are few, inductor puts gradients off until the last kernel, which casts all of them.
     own = scene.part.inventory.block.trained_elements
@@ -67,6 +93,11 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     yield end | {
         "communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own),
     }
+
+
+def _at_attention(of: BlockBytes) -> float:
+    """Bytes per token of attention's gradients, above what its block saved and has let go of by then."""
+    return of.attention_backward - of.saved_by_mlp - of.behind_attention
 
 
 def _cast(work: Work, elements: int) -> float:
@@ -108,11 +139,7 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
     if keys := all_gathered_keys(scene):
-        yield {
-            "activations": saved - tokens * of.saved_by_mlp,
-            "temporary": casts,
-            "communication": of_mlp + keys,
-        }
+        yield {"activations": saved + tokens * _at_attention(of), "temporary": casts, "communication": of_mlp + keys}
     yield _end(scene)
 
 

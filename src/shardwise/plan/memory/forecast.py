@@ -225,6 +225,7 @@ class Peaks:
             execution.precision,
             execution.gradient_checkpointing,
             execution.compile,
+            execution.mlp,
         )
         if key not in self._works:
             first = work_of(

@@ -170,7 +170,10 @@ def _forward_of_last_block(scene: Scene) -> Alive:
         + work.of_block.computed_weights
     )
     return {
-        "activations": saved_by_blocks(scene, blocks - 1) + own + shared(scene),
+        "activations": saved_by_blocks(scene, blocks - 1)
+        + own
+        + shared(scene)
+        + work.mlp_tokens * work.of_block.tile[0],
         "temporary": weight_casts(scene, blocks=blocks),
         "communication": unsharded_weights(scene, units=2, forward=True),
     }
@@ -296,9 +299,9 @@ def _backward_of_embedding(scene: Scene) -> Alive:
 def _evaluation(scene: Scene) -> Alive:
     """A forward that keeps nothing: the widest place of one block."""
     work = scene.work
-    in_block = 2 * work.of_block.stream + 3 * work.block.mlp_width * work.types.compute
+    in_mlp = 3 * work.block.mlp_width * work.types.compute
     return {
-        "activations": work.tokens * in_block,
+        "activations": work.tokens * 2 * work.of_block.stream + work.mlp_tokens * in_mlp,
         "communication": unsharded_weights(scene, units=2, forward=True),
         "temporary": work.of_block.computed_weights + work.of_block.remade,
     }

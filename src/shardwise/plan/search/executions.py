@@ -21,7 +21,7 @@ from shardwise.spec.layout.execution import (
 )
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal, documents_refusal
-from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under
+from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under, tiles_mlp
 
 #: What `auto` looks at; not at what takes memory and bandwidth of the host.
 _OF_AUTO: tuple[Checkpointing, ...] = ("none", "selective", "full")
@@ -68,7 +68,7 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     if not (on_cpu or compiles) and len(recomputes) > 1:
         recomputes = ("none", "full")  # eager, the host is the limit of what is selective
     for recompute in recomputes:
-        yield Execution(
+        base = Execution(
             layout=choice.layout,
             micro_batch_size=1,
             gradient_accumulation_steps=1,
@@ -79,7 +79,10 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
             loss="chunked" if train.loss == "auto" else train.loss,
             attn_implementation=_attention(job, model, choice, precision),
             compile=compiles,
+            mlp="full" if train.mlp == "auto" else train.mlp,
         )
+        tiled = train.mlp == "auto" and tiles_mlp(job, base, model)
+        yield replace(base, mlp="chunked") if tiled else base
 
 
 def precision_of(job: Job, gpu: Gpu) -> Precision:

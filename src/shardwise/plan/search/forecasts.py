@@ -188,6 +188,7 @@ class Forecasts:
             execution.micro_batch_size,
             execution.gathers_weights,
             execution.loss,
+            execution.mlp,
             execution.compile,
             execution.gradient_accumulation_steps > 1,
         )

@@ -145,7 +145,7 @@ def divisors(number: int) -> tuple[int, ...]:
 @lru_cache(maxsize=2048)
 def _variants(**degrees: int) -> tuple[Layout, ...]:
     """What a product of degrees leaves open, the simplest first."""
-    shardings = _SHARDINGS if degrees.get("dp_shard", 1) > 1 else _SHARDINGS[:1]
+    shardings = _SHARDINGS if max(degrees.get(axis, 1) for axis in ("dp_shard", "cp")) > 1 else _SHARDINGS[:1]
     schedules: tuple[Schedule, ...] = SCHEDULE_ORDER if degrees.get("pp", 1) > 1 else ("1f1b",)
     return tuple(Layout(**degrees, **sharding, schedule=schedule) for sharding in shardings for schedule in schedules)
 

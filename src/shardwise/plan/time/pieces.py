@@ -58,7 +58,7 @@ def pieces_of(work: Work, ran: BlockTime | None = None) -> Pieces:
         work,
         ran.backward + again,
         operators=ran.operators * (2 + once_more) + dispatched,
-        talking=ran.slices + ran.keys + again_talking,
+        talking=ran.slices + 2 * ran.keys + again_talking,
     )
     copied = copied_seconds(work)
     return Pieces(

@@ -21,6 +21,7 @@ from shardwise.plan.work.tensors import FLOAT32_BYTES, DtypeBytes
 from shardwise.spec.layout.execution import Attention, Recompute
 from shardwise.spec.model.shape import Matrix, ModelShape, Norm, Reads
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
+from shardwise.spec.support.splits import LAST_NORMS
 
 #: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
@@ -36,9 +37,6 @@ FUSED_MLP_TENSORS = 3
 #: Names of norms that read a block's input.
 _FIRST_NORMS = ("input_layernorm", "ln_1", "norms")
 
-#: Names of norms that read what a block's MLP made.
-_LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
-
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSetting:
@@ -48,6 +46,7 @@ class BlockSetting:
         sharded: weights are gathered in the compute type, so that nothing is cast as it is used.
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
         compiled: whether blocks are.
+        tiled: their MLPs are computed in tiles, of which nothing stays but what the MLP reads.
         dropout, stream_dropout, score_dropout: of adapters; and of the model's own what its shape says.
         cuda: on a GPU autocast runs layer norms in float32.
     """
@@ -64,7 +63,13 @@ class BlockSetting:
     tp: int = 1
     cp: int = 1
     compiled: bool = False
+    tiled: bool = False
     cuda: bool = True
+
+    @property
+    def tiles_norms(self) -> bool:
+        """Whether norms are computed in tiles too, and keep what they read."""
+        return self.tiled and not self.compiled
 
     @property
     def layer_norm_bytes(self) -> int:
@@ -146,7 +151,7 @@ def again_at_adapter_bytes(model: ModelShape, setting: BlockSetting) -> float:
 
 def ends_with_norm(model: ModelShape) -> bool:
     """Whether a block adds to the stream what a norm made of its MLP's result."""
-    return any(norm.name.endswith(_LAST_NORMS) for norm in _norms(model))
+    return any(norm.name.endswith(LAST_NORMS) for norm in _norms(model))
 
 
 def reads_in_place(model: ModelShape, setting: BlockSetting) -> bool:
@@ -156,6 +161,8 @@ def reads_in_place(model: ModelShape, setting: BlockSetting) -> bool:
         return False
     if not first.name.endswith(_FIRST_NORMS):
         return any(keeps_input(m, setting) for m in model.matrices if m.reads == "attention_input")
+    if setting.tiles_norms:
+        return True
     if model.norm == "layer":
         return bool(first.size) and setting.layer_norm_bytes == setting.types.compute
     return setting.compiled or setting.types.compute == FLOAT32_BYTES
@@ -164,7 +171,9 @@ def reads_in_place(model: ModelShape, setting: BlockSetting) -> bool:
 def norm_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token that the backward of a norm behind a block's MLP works in: float32 numbers of the stream's width
     in the gradient that came, in both factors of the norm, and in the gradient of what it squared."""
-    return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if ends_with_norm(model) else 0.0
+    return (
+        5 * FLOAT32_BYTES * model.hidden_size / setting.tp if ends_with_norm(model) and not setting.tiles_norms else 0.0
+    )
 
 
 def routed_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float]:
@@ -190,7 +199,8 @@ def everything_bytes(model: ModelShape, setting: BlockSetting) -> float:
         # Both norms keep one and the same input.
         norms -= model.hidden_size * (setting.types.compute if setting.compiled else setting.layer_norm_bytes)
     masks = _BLOCK_DROPOUTS * model.hidden_size if setting.stream_dropout else 0
-    return (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting) + _mlp(model, setting)
+    made = (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting)
+    return made + (0.0 if setting.tiled else _mlp(model, setting))
 
 
 def _made_again_inside(model: ModelShape, setting: BlockSetting) -> set[Reads]:
@@ -242,6 +252,8 @@ def _norm(norm: Norm, model: ModelShape, setting: BlockSetting) -> float:
     c = setting.types.compute
     statistics = norm.groups
     trained = setting.inventory.trained(norm.name)
+    if setting.tiles_norms:
+        return norm.width * c
     if setting.compiled:
         return norm.width * c + (2 if model.norm == "layer" else 1) * statistics * FLOAT32_BYTES
     match model.norm:
@@ -275,6 +287,8 @@ def _inputs(model: ModelShape, setting: BlockSetting, reads: Collection[Reads] |
     for matrix in model.matrices:
         if reads is None or matrix.reads in reads:
             groups.setdefault(matrix.reads, []).append(matrix)
+    if setting.tiled:
+        groups.pop("mlp_product", None)
     return sum(_group(one, matrices, model, setting) for one, matrices in groups.items())
 
 
@@ -305,7 +319,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Blo
         return len(kept) * size
     # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
     rejoined = model.partial_rotary and setting.attention != "varlen"
-    copies_output = rejoined or setting.attention == "eager" or setting.masked or setting.cp > 1 or widened
+    copies_output = setting.attention == "eager" or widened or ((rejoined or setting.masked) and setting.cp == 1)
     return 0.0 if reads == "attention_output" and not copies_output else size
 
 
@@ -334,7 +348,6 @@ def _attention(model: ModelShape, setting: BlockSetting) -> float:
     """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
     c = setting.types.compute
     query, key, value = attention_widths(model)
-    wide = setting.cp * (key + value)  # the whole sequence's, for this rank's tokens
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.score_dropout and not setting.cuda and setting.attention != "eager":
         # PyTorch's fused kernel for processors has no dropout: the softmax, the factors that it is multiplied by, and
@@ -342,15 +355,8 @@ def _attention(model: ModelShape, setting: BlockSetting) -> float:
         scores = model.num_attention_heads * setting.length
         read = 2 * query + _output_width(model) + 3 * scores
         return read * FLOAT32_BYTES + _attention_output(model, setting)
-    if setting.masked or setting.attention == "eager":
-        repeated = query + _output_width(model)  # keys and values, for each group of heads
-        if setting.cp > 1:
-            # Once for each of this rank's parts of the sequence, as far as it sees; where none repeats, the whole's.
-            alone = model.num_attention_heads == model.num_key_value_heads
-            repeated = wide if alone else (setting.cp + 0.5) * repeated
-        read = query + repeated
-    elif setting.cp > 1:
-        read = query + wide
+    if (setting.masked and setting.cp == 1) or setting.attention == "eager":
+        read = query + query + _output_width(model)  # keys and values, for each group of heads
     elif fused and not model.position_parameters:
         # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
         read = query + key + (query + key + value)
@@ -369,6 +375,18 @@ def _attention_output(model: ModelShape, setting: BlockSetting) -> float:
     probabilities = FLOAT32_BYTES + (c if c != FLOAT32_BYTES else 0)
     capped = c if model.attention_softcap else 0
     return heads * setting.length * (probabilities + capped)
+
+
+def attention_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
+    """Bytes per token of gradients of attention's result, and of what it read."""
+    return (_output_width(model) + sum(attention_widths(model))) * setting.types.compute
+
+
+def behind_attention_bytes(model: ModelShape, setting: BlockSetting) -> float:
+    """Bytes per token that norms between attention and the MLP keep."""
+    first, *others = _norms(model)
+    behind = [norm for norm in others if norm.width == first.width and not model.parallel_residual]
+    return sum(_norm(norm, model, setting) for norm in behind) / setting.tp
 
 
 def attention_widths(model: ModelShape) -> tuple[int, int, int]:
@@ -406,7 +424,16 @@ def mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute)
     """Bytes per token that an MLP saves, with the inputs of its matrices."""
     inside: set[Reads] = {m.reads for m in model.matrices if m.reads.startswith(("mlp", "expert"))}
     kept = inside - _made_again_inside(model, setting) if recompute == "none" else inside
+    if setting.tiled:
+        return _inputs(model, setting, {"mlp_input"})
     return _mlp(model, setting) + _inputs(model, setting, kept) + _masks(model, setting, inside)
+
+
+def tile_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float]:
+    """Bytes per token of a tile: in its forward, and in its backward, where it is made again and its gradients are."""
+    whole, c = replace(setting, tiled=False, compiled=False), setting.types.compute
+    saved = _mlp(model, whole) + _inputs(model, whole, {"mlp_product"})
+    return saved + model.hidden_size * c, saved + backward_bytes(model, whole)[2] + 2 * model.hidden_size * c
 
 
 def adapted_apart(model: ModelShape, setting: BlockSetting) -> list[Matrix]:

@@ -34,6 +34,9 @@ class BlockBytes:
         saved_by_mlp: what its MLP saves, which backward has freed when that of attention begins.
         saved_tensors: each tensor that it saves under recompute.
         gradients: inside it, above what it saved (`activations.backward_bytes`).
+        tile: of a tile of the MLP, by its own tokens, in forward and in backward; nothing where it is not in tiles.
+        attention_backward: gradients of its result and of what it read; `behind_attention`: what norms keep that
+            are between attention and the MLP, and are gone by then.
         mlp_begins: as backward comes to the matrix of its MLP that was first.
         again_at_adapter: as one that is computed again comes to the adapter of its MLP's last matrix.
         norm_backward: what the backward of a norm at its end works in, where it has one.
@@ -58,6 +61,9 @@ class BlockBytes:
     saved_by_mlp: float
     saved_tensors: tuple[float, ...]
     gradients: tuple[float, float, float]
+    tile: tuple[float, float]
+    attention_backward: float
+    behind_attention: float
     mlp_begins: float
     again_at_adapter: float
     norm_backward: float
@@ -89,6 +95,9 @@ def block_bytes(
         saved_by_mlp=of.mlp_bytes(model, setting, recompute=recompute),
         saved_tensors=max((of.saved_under_recompute(kind, setting, recompute) for kind in kinds), key=sum),
         gradients=of.backward_bytes(model, setting),
+        tile=max(of.tile_bytes(kind, setting) for kind in kinds) if setting.tiled else (0.0, 0.0),
+        attention_backward=of.attention_backward_bytes(model, setting),
+        behind_attention=of.behind_attention_bytes(model, setting),
         mlp_begins=of.mlp_begin_bytes(model, setting),
         again_at_adapter=of.again_at_adapter_bytes(model, setting) if again else 0.0,
         norm_backward=of.norm_backward_bytes(model, setting),

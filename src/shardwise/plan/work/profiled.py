@@ -35,6 +35,9 @@ def profiled_bytes(
         for moment in block.backward
     )
     return BlockBytes(
+        tile=(0.0, 0.0),
+        attention_backward=0.0,
+        behind_attention=0.0,
         stream=stream,
         saved_whole=max(token(block.forward) for block in profile.blocks) + stream,
         saved=saved,

@@ -64,7 +64,16 @@ class Work:
     @cached_property
     def _sharing(self) -> tuple[object, ...]:
         execution, layout = self.execution, self.execution.layout
-        axes = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.pp, layout.cp, layout.ep, layout.zero_stage)
+        axes = (
+            layout.dp_replicate,
+            layout.dp_shard,
+            layout.tp,
+            layout.pp,
+            layout.cp,
+            layout.ep,
+            layout.zero_stage,
+            layout.shard_over_cp,
+        )
         units = (layout.reshard_after_forward, layout.min_num_params, layout.schedule == "zero_bubble")
         types = (execution.precision, execution.optimizer, execution.offload)
         return (*axes, *units, *types, execution.reduce_once)
@@ -118,6 +127,11 @@ class Work:
         return min(self.head_positions, self.execution.head_chunk(self.model.vocab_size, plain=self.model.plain_head))
 
     @property
+    def mlp_tokens(self) -> int:
+        """Positions whose MLP is computed at once."""
+        return min(self.tokens, self.execution.mlp_chunk(self.model.hidden_size))
+
+    @property
     def head_slice(self) -> float:
         """Logits of each of them on one rank."""
         return self.model.vocab_size / (self.execution.layout.tp if self.model.plain_head else 1)
@@ -145,6 +159,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         tp=layout.tp,
         cp=layout.cp,
         compiled=execution.compile,
+        tiled=execution.mlp == "chunked",
         cuda=cluster.gpu.kind == "cuda",
     )
     recompute, profile = execution.recompute, profile_of(model, execution)

@@ -28,7 +28,14 @@ HOW_IT_RUNS = frozenset(
     {
         *("hardware", "goal", "layout", "output_dir", "data.num_rows", "train.logging_steps", "train.report_to"),
         *("train.save_steps", "train.save_total_limit", "train.eval_steps", "train.micro_batch_size"),
-        *("train.gradient_checkpointing", "train.offload", "train.loss", "train.attn_implementation", "train.compile"),
+        *(
+            "train.gradient_checkpointing",
+            "train.offload",
+            "train.loss",
+            "train.mlp",
+            "train.attn_implementation",
+            "train.compile",
+        ),
     }
 )
 
@@ -78,6 +85,8 @@ class TrainSpec(Strict):
             of preferences by default, unless `lora_dropout` is set.
         quantize_experts: with method qlora, experts that a block keeps in one tensor are in 4 bits
             too; `auto`: they are, but in a run that began before this key was there.
+        mlp: `chunked` computes the MLP of some positions at a time where blocks are computed again;
+            `auto`: of rows of which a GPU has 16,384 tokens or more.
         save_dtype: type of the weights in `final/`; `auto` is the source's, of adapters the one
             they are trained in.
     """
@@ -111,6 +120,7 @@ class TrainSpec(Strict):
     gradient_checkpointing: Checkpointing | Auto = "auto"
     offload: Offload | Auto = "auto"
     loss: LossKind | Auto = "auto"
+    mlp: LossKind | Auto = "auto"
     attn_implementation: Attention | Auto = "auto"
     compile: bool | Auto = "auto"
     quantize_experts: bool | Auto = "auto"
@@ -151,6 +161,7 @@ class LayoutKeys(Strict):
     schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"] = "1f1b"
     min_num_params: Annotated[int, Field(ge=0, le=10**15)] = 0
     prefetch: Whole = 1
+    shard_over_cp: bool = True
 
 
 class LayoutSpec(LayoutKeys):
@@ -158,9 +169,11 @@ class LayoutSpec(LayoutKeys):
 
     @model_validator(mode="after")
     def _degrees_agree(self) -> Self:
-        self.to_layout()
-        if self.dp_shard == 1 and (self.zero_stage != 3 or not self.reshard_after_forward):
+        layout = self.to_layout()
+        if layout.shard_degree == 1 and (self.zero_stage != 3 or not self.reshard_after_forward):
             raise ValueError("zero_stage and reshard_after_forward have no effect without dp_shard; remove them")
+        if self.cp == 1 and not self.shard_over_cp:
+            raise ValueError("shard_over_cp has no effect without cp; remove it")
         if self.pp == 1 and self.schedule != "1f1b":
             raise ValueError(f"schedule {self.schedule} has no effect without pp; remove it")
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Literal
 
 from shardwise.spec.job.strict import Whole
@@ -16,7 +17,7 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 #: The same ranks as experts are spread over them: the ranks of `ep` hold different experts, those of `dp_mod_ep` shards
 #: or copies of the same ones, as torchtitan calls it.
-EXPERT_AXES = ("pp", "dp_outer", "dp_mod_ep", "ep", "cp", "tp")
+EXPERT_AXES = ("pp", "dp_outer", "dp_mod_ep", "ep", "tp")
 
 #: Stages of each pipeline rank, where a schedule has more than one.
 _STAGES_PER_RANK: dict[Schedule, int] = {"interleaved": 2}
@@ -80,8 +81,9 @@ class Layout:
         tp: ranks that hold slices of each matrix and see the same samples.
         pp: pipeline stages, each holding a span of layers.
         cp: ranks that hold parts of each sequence.
-        ep: ranks among which the experts are dealt; part of those that see different samples: of dp_shard where that is
-            above 1, otherwise of dp_replicate.
+        shard_over_cp: ranks of cp share what dp_shard shards, on one axis of both; otherwise they hold copies of it.
+        ep: ranks among which the experts are dealt; part of those that see different samples, or parts of them: of
+            dp_shard and cp where one is above 1, otherwise of dp_replicate.
         zero_stage: what dp_shard shards: 1 optimizer states, 2 and gradients, 3 and weights.
         reshard_after_forward: free gathered weights between forward and backward (ZeRO-3) or keep them.
         schedule: order of micro-batches through pipeline stages; `sequential` is naive model parallel.
@@ -101,21 +103,23 @@ class Layout:
     schedule: Schedule = "1f1b"
     min_num_params: int = 0
     prefetch: Whole = 1
+    shard_over_cp: bool = True
 
     def __post_init__(self) -> None:
         for axis in (*AXES, "ep"):
             degree = getattr(self, axis)
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
                 raise ValueError(f"{axis} is {degree!r}; a degree is a whole number of at least 1")
-        if self.zero_stage in (1, 2) and self.dp_shard > 1 and self.reshard_after_forward:
+        if self.zero_stage in (1, 2) and self.shard_degree > 1 and self.reshard_after_forward:
             raise ValueError(
                 f"zero_stage {self.zero_stage} keeps gathered weights: reshard_after_forward must be false"
             )
-        axis = "dp_shard" if self.dp_shard > 1 else "dp_replicate"
-        if getattr(self, axis) % self.ep:
+        axes = self.shards_over if self.shard_degree > 1 else ("dp_replicate",)
+        among = self.shard_degree if self.shard_degree > 1 else self.dp_replicate
+        if among % self.ep:
             raise ValueError(
-                f"ep = {self.ep} deals experts among ranks that see different samples, and does not divide {axis} = "
-                f"{getattr(self, axis)}"
+                f"ep = {self.ep} deals experts among ranks that see different samples, and does not divide "
+                f"{' x '.join(axes)} = {among}"
             )
 
     @property
@@ -136,8 +140,8 @@ class Layout:
     @property
     def expert_degrees(self) -> tuple[int, ...]:
         """Degrees in the order of `EXPERT_AXES`."""
-        outer = self.dp_replicate if self.dp_shard > 1 else 1
-        return self.pp, outer, self.data_world_size // (outer * self.ep), self.ep, self.cp, self.tp
+        outer = self.copies if self.shard_degree > 1 else 1
+        return self.pp, outer, self.data_world_size * self.cp // (outer * self.ep), self.ep, self.tp
 
     @cached_property
     def num_stages(self) -> int:
@@ -151,22 +155,39 @@ class Layout:
     @property
     def shards_states_only(self) -> bool:
         """Whether ranks of dp_shard hold whole weights and gradients, and their rows of optimizer states (ZeRO-1)."""
-        return self.dp_shard > 1 and self.zero_stage == 1
+        return self.shard_degree > 1 and self.zero_stage == 1
 
     @cached_property
     def weight_shards(self) -> int:
         """Over how many ranks one copy of the weights is cut between steps."""
         return 1 if self.shards_states_only else self.shard_degree
 
-    @property
+    @cached_property
+    def shards_over(self) -> tuple[str, ...]:
+        """The axes over which what is sharded is cut: ranks that hold parts of a sequence share its weights too."""
+        return ("dp_shard", "cp") if self.cp > 1 and self.shard_over_cp else ("dp_shard",)
+
+    @cached_property
+    def copied_over(self) -> tuple[str, ...]:
+        """The axes along which what is sharded has copies, whose gradients are added up."""
+        return ("dp_replicate", "cp") if self.cp > 1 and not self.shard_over_cp else ("dp_replicate",)
+
+    @cached_property
     def shard_degree(self) -> int:
-        """Over how many ranks what is sharded is cut: those that hold parts of a sequence share its weights too."""
-        return self.dp_shard * self.cp if self.dp_shard > 1 else 1
+        """Over how many ranks what is sharded is cut."""
+        return prod(getattr(self, axis) for axis in self.shards_over)
+
+    @property
+    def copies(self) -> int:
+        """How many copies there are of what is sharded."""
+        return prod(getattr(self, axis) for axis in self.copied_over)
 
     def shard_of(self, rank: int) -> int:
         """Which of the `shard_degree` shares a rank has of what is sharded."""
-        at = self.coordinates(rank)
-        return at.dp_shard * self.cp + at.cp if self.dp_shard > 1 else 0
+        at, share = self.coordinates(rank), 0
+        for axis in self.shards_over:
+            share = share * getattr(self, axis) + getattr(at, axis)
+        return share
 
     @property
     def fills_buckets(self) -> bool:
@@ -214,12 +235,14 @@ class Layout:
         return " x ".join(names) if names else "single"
 
     def _data_strategy(self) -> str | None:
-        if self.dp_shard == 1:
+        if self.shard_degree == 1:
             return "ddp" if self.dp_replicate > 1 else None
         if self.zero_stage < 3:
             return f"zero{self.zero_stage}"
         if self.dp_replicate > 1:
             return "hsdp"
+        if self.dp_shard == 1 and self.reshard_after_forward:
+            return None  # `cp` alone shards
         return "fsdp" if self.reshard_after_forward else "zero2"
 
     def _pipeline_strategy(self) -> str | None:

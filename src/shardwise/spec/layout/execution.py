@@ -40,6 +40,15 @@ SAVED_ON_GPU = 2
 #: Logits that are made at once take so many bytes in float32: enough positions for matrix products at full rate.
 CHUNK_BYTES = 512 * MIB
 
+#: An MLP that is computed in tiles has so many positions at once, or more.
+LEAST_MLP_CHUNK = 1024
+
+
+def heads_at_once(heads: int, *, bytes_of_one: float) -> int:
+    """Of how many heads the keys and values of whole rows are gathered at once, where those of one take so many
+    bytes."""
+    return max(1, min(heads, int(CHUNK_BYTES // bytes_of_one)))
+
 
 def has_8bit_moments(shape: tuple[int, ...]) -> bool:
     """Whether 8-bit AdamW keeps the moments of a tensor in 8 bits: those of large matrices whose rows are whole blocks,
@@ -72,6 +81,7 @@ class Execution:
         offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
             `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
         loss: `chunked` makes the logits of a chunk of positions at a time, `full` those of all.
+        mlp: `chunked` computes the MLP of some positions at a time, and saves of all what it reads.
         reduce_once: FSDP reduces gradients at the last micro-batch alone, where whole ones fit until then.
     """
 
@@ -83,6 +93,7 @@ class Execution:
     precision: Precision = "mixed"
     optimizer: OptimizerName = "adamw"
     loss: LossKind = "chunked"
+    mlp: LossKind = "full"
     attn_implementation: Attention = "sdpa"
     compile: bool = False
     reduce_once: bool = False
@@ -142,11 +153,20 @@ class Execution:
             return sys.maxsize
         return max(1, CHUNK_BYTES // (4 * -(-vocab_size // (self.layout.tp if plain else 1))))
 
+    @property
+    def breaks_graphs(self) -> bool:
+        """Whether a block, compiled, is several graphs: attention gathers keys between them, or its MLP is in tiles."""
+        return self.layout.cp > 1 or self.mlp == "chunked"
+
+    def mlp_chunk(self, hidden_size: int) -> int:
+        """How many positions' MLP is computed at once: as many as make square products, and full ones on any GPU."""
+        return sys.maxsize if self.mlp == "full" else max(LEAST_MLP_CHUNK, hidden_size)
+
     @cached_property
     def adds_replicas_once(self) -> bool:
         """Whether FSDP adds gradients over replicas at the last micro-batch alone, and sums of shards until then: as
         much memory as the gradients take. Those in the host's memory would come back for it."""
-        return self.layout.weight_shards > 1 and self.layout.dp_replicate > 1 and not self.parameters_on_host
+        return self.layout.weight_shards > 1 and self.layout.copies > 1 and not self.parameters_on_host
 
     @property
     def may_reduce_once(self) -> bool:

@@ -22,9 +22,6 @@ def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[str]:
         f"host's memory from the GPU's; write train.gradient_checkpointing: {execution.recompute}": (
             execution.saves_on_host
         ),
-        "cp is not rehearsed: PyTorch has no mask of parts of a row without numbers; write layout.cp: 1": (
-            execution.layout.cp > 1
-        ),
         f"{model.family} is not rehearsed: which expert a token goes to is a number, and rehearsed tensors have none": (
             model.has_experts
         ),

@@ -15,6 +15,7 @@ from shardwise.spec.support.splits import (
     NOT_IN_PARTS,
     PLANNED_STAGES,
     STAGED_FAMILIES,
+    mlp_module,
     most_slices,
     splits,
 )
@@ -87,7 +88,7 @@ def _nearest(model: ModelShape) -> str:
 
 def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) -> Iterator[Row]:
     """Why a model's experts are not dealt among ranks; `quantised` ones are not cut inside."""
-    ep, shards = layout.ep, max(1, layout.dp_shard // layout.ep)
+    ep, shards = layout.ep, max(1, layout.shard_degree // layout.ep)
     stacks = [m for kind in model.kinds for m in kind.matrices if m.stacked]
     deals = f"ep = {ep} deals experts among ranks, and {model.family} has none"
     yield Row(not stacks, deals, "write ep: 1, or use fsdp")
@@ -165,7 +166,7 @@ def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
 def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
     """Which matrices `tp` cuts inside of quantised blocks; and whether whole experts that it deals are left for each
     shard."""
-    tp, shards = layout.tp, layout.dp_shard
+    tp, shards = layout.tp, layout.weight_shards
     for m in (m for kind in model.kinds for m in kind.matrices if tp > 1 and m.sliced_by):
         if m.stacked:
             left = f"the {m.count // tp} experts of a rank under tp = {tp} are not cut evenly over {shards} shards"
@@ -177,9 +178,16 @@ def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
 
 def in_parts(model: ModelShape, layout: Layout) -> Row:
     """Why sequences are not cut in parts."""
-    whole = model.attention_softcap or model.eager_attention or model.has_experts or model.family in NOT_IN_PARTS
+    whole = model.attention_softcap or model.eager_attention or model.family in NOT_IN_PARTS
+    whole = whole or (model.has_experts and model.built is not None)
     what = f"{model.family} is not trained on parts of sequences (cp) by this version"
     return Row(layout.cp > 1 and whole, what, f"the nearest layout that trains it: {_nearest(model)}")
+
+
+def scores_in_parts(model: ModelShape, layout: Layout) -> Row:
+    """Why scores are not dropped out where sequences are in parts: attention's backward makes none of them again."""
+    what = f"{model.family} drops attention's scores out at random, which is not trained with cp"
+    return Row(layout.cp > 1 and model.drops_scores and model.drops_out, what, "set train.disable_dropout: true")
 
 
 def left_out(model: ModelShape, layout: Layout) -> Row:
@@ -206,7 +214,7 @@ def of_layout(layout: Layout) -> list[Row]:
     zero1 = "ep is not trained with zero1, whose ranks hold whole weights"
     return [
         Row(dealt and layout.tp > 1, "ep is not trained with tp by this version", apart),
-        Row(dealt and layout.cp > 1, "ep is not trained with cp by this version", apart),
+        Row(dealt and layout.cp > 1 and not layout.shard_over_cp, "ep is not trained with shard_over_cp: false", apart),
         Row(dealt and layout.shards_states_only, zero1, "use fsdp, zero2 or ddp with it"),
     ]
 
@@ -223,7 +231,21 @@ def compiled(layout: Layout) -> list[Row]:
     """Why blocks are not compiled under a layout: a cut backward is no whole."""
     cut, key = "compile is not trained with schedule zero_bubble", "train.compile"
     under = f"compile is not trained under {layout.strategy}"
-    return [Row(_is_cut(layout), cut, _EAGER, key), Row(layout.tp * layout.cp > 1, under, _EAGER, key)]
+    return [Row(_is_cut(layout), cut, _EAGER, key), Row(layout.tp > 1, under, _EAGER, key)]
+
+
+def of_tiles(job: Job, execution: Execution, model: ModelShape) -> list[Row]:
+    """Why the MLP is not computed in tiles."""
+    if execution.mlp == "full":
+        return []
+    asked, use, key = "mlp chunked", "use mlp: full", "train.mlp"
+    drops = (job.adapters is not None and job.adapters.lora_dropout) or model.drops_out
+    return [
+        Row(mlp_module(model) is None, f"{asked} is not trained for {model.family}", use, key),
+        Row(execution.recompute != "full", f"{asked} needs gradient_checkpointing full or offloaded", use, key),
+        Row(execution.layout.tp > 1, f"{asked} is not trained under {execution.layout.strategy}", use, key),
+        Row(drops, f"{asked} is not trained with dropout, which would draw anew for each tile", use, key),
+    ]
 
 
 def of_choices(execution: Execution) -> list[Row]:
@@ -247,6 +269,12 @@ def of_choices(execution: Execution) -> list[Row]:
         Row(
             dealt and execution.recompute == "selective",
             f"{recompute} is not trained with ep",
+            "use full or none",
+            key,
+        ),
+        Row(
+            execution.compile and execution.breaks_graphs and execution.recompute == "selective",
+            f"{recompute} is not trained with compile under cp",
             "use full or none",
             key,
         ),

@@ -40,6 +40,10 @@ NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gpt_neo", "gptj", "mpt")
 MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "gpt_oss", "mpt", "opt")
 
 
+#: Names of norms that read what a block's MLP made.
+LAST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm")
+
+
 def splits(model: ModelShape, split: Literal["stages", "slices"]) -> bool:
     """Whether a model's blocks can be split in a way: by its family, or as its build was seen."""
     proven = STAGED_FAMILIES if split == "stages" else TENSOR_FAMILIES
@@ -63,6 +67,23 @@ def widths(model: ModelShape) -> dict[str, int]:
     """What else it splits."""
     sliced = not model.has_experts or any(matrix.reads.startswith("mlp") for matrix in _sliced(model))
     return {"elements of the MLP's width": model.intermediate_size} if sliced else {}
+
+
+def mlp_module(model: ModelShape) -> str | None:
+    """The name, inside a block, of a module that is the whole of a dense MLP; None where there is none."""
+    mlps = {
+        m.name.rpartition(".")[0] for k in model.kinds for m in k.matrices if m.reads in ("mlp_input", "mlp_product")
+    }
+    others = [m.name for kind in model.kinds for m in kind.matrices if m.reads not in ("mlp_input", "mlp_product")]
+    name = next(iter(mlps), "")
+    alone = len(mlps) == 1 and name and not any(other.startswith(f"{name}.") for other in others)
+    return name if alone and not model.has_experts and not model.counted else None
+
+
+def mlp_ends_block(model: ModelShape) -> bool:
+    """Whether blocks of a model of the catalogue add what its MLP gives to the stream as it is."""
+    normed = any(norm.name.endswith(LAST_NORMS) for kind in model.kinds for norm in kind.norms)
+    return model.built is None and not normed
 
 
 def most_slices(model: ModelShape) -> int:

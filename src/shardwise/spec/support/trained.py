@@ -6,6 +6,8 @@ sentence that says so; the trainer refuses it before it loads any weight.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwise.spec.job.keys import Job, Method
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -17,6 +19,9 @@ from shardwise.spec.support.splits import as_trained, heads, widths
 
 #: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
 TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "ep")
+
+#: Tokens of a row on one rank, from which on `auto` computes MLPs in tiles.
+_LONG = 16384
 
 _EXPERTS_COMPILED = "compile is not trained with a mixture of experts"
 _QLORA_COMPILED = "compile is not trained with method qlora"
@@ -37,7 +42,7 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
     sliced += rows.of_slices(model, layout, parts)
     cuts = rows.quantised_cuts(model, layout) if method == "qlora" else ()
     dealt = first(rows.of_experts(model, layout, quantised=method == "qlora")) if layout.ep > 1 else None
-    alone = reasons([rows.in_parts(model, layout)])
+    alone = reasons([rows.in_parts(model, layout), rows.scores_in_parts(model, layout)])
     found = [
         first([*sliced, *cuts]),
         first(staged),
@@ -123,4 +128,13 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
         Row(compiles_experts, _EXPERTS_COMPILED, instead, "train.compile"),
     ]
     everywhere = [] if model is None else refused_everywhere(job, model)
-    return [*([of_layout] if of_layout else []), *not_trained_under(execution), *reasons(of_method), *everywhere]
+    tiles = [] if known is None else reasons(rows.of_tiles(job, execution, known))
+    found = [*([of_layout] if of_layout else []), *not_trained_under(execution), *reasons(of_method)]
+    return [*found, *tiles, *everywhere]
+
+
+def tiles_mlp(job: Job, execution: Execution, model: ModelShape) -> bool:
+    """Whether `mlp: auto` computes the MLP in tiles: of long rows, where that is trained."""
+    part = job.data.max_length // execution.layout.cp
+    chunked = replace(execution, mlp="chunked")
+    return part >= _LONG and not reasons(rows.of_tiles(job, chunked, as_trained(job, model)))

@@ -1,0 +1,265 @@
+"""Attention of a rank's parts of rows: keys and values of the whole row come for some heads at a time, and again in
+backward, so that a rank keeps its own parts alone.
+
+Backward goes through the kernels' own, with the result and the log of the sums that forward kept. PyTorch's for
+processors is causal for as many queries as keys: there a part is compared with what lies before it, then with itself,
+and the two results are joined by the logs of their sums (Dao et al., 2022). Where none of these kernels is for the
+inputs (masks on GPUs, float32 there, values of another width), backward computes attention once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.nn.attention.bias import causal_lower_right
+
+from shardwise.parallel.mesh import all_gather_single, reduce_scatter_single
+from shardwise.spec.layout.execution import heads_at_once
+
+_aten = torch.ops.aten
+#: A result and the logs of its sums.
+_Kept = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowParts:
+    """Who holds which parts of a row: of twice as many parts as ranks the first rank has the first and the last, and so
+    on. `index`: this rank's place in the group."""
+
+    group: dist.ProcessGroup
+    degree: int
+    index: int
+
+    @property
+    def held(self) -> list[int]:
+        """The parts of all ranks, one rank after the other."""
+        return [part for rank in range(self.degree) for part in (rank, 2 * self.degree - 1 - rank)]
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """This rank's."""
+        return self.index, 2 * self.degree - 1 - self.index
+
+    def whole(self, mine: torch.Tensor) -> torch.Tensor:
+        """[batch, heads, length, width] of whole rows, from every rank's parts."""
+        halves = torch.stack(mine.chunk(2, 2))
+        came = halves.new_empty((2 * self.degree, *halves.shape[1:]))
+        all_gather_single(came, halves, group=self.group)
+        return torch.cat([came[self.held.index(part)] for part in range(2 * self.degree)], 2)
+
+    def summed(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's parts of the sum of all ranks' tensors, which are of whole rows."""
+        chunks = whole.chunk(2 * self.degree, 2)
+        sent = torch.stack([chunks[part] for part in self.held])
+        mine = sent.new_empty((2, *sent.shape[1:]))
+        reduce_scatter_single(mine, sent, group=self.group)
+        return torch.cat([*mine], 2)
+
+
+class _Keys(NamedTuple):
+    """Keys and values that one half of the queries is compared with, a mask of them, and where that half begins."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    seen: torch.Tensor | None
+    begin: int
+
+
+#: Gradients of keys, and of values, from a place on.
+_Back = tuple[int, torch.Tensor, torch.Tensor]
+
+
+class _Kernel(Protocol):
+    """Attention of queries [batch, heads, part, width] with as many heads of keys, or fewer, up to the part's end."""
+
+    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The result, and the logs of its sums, [batch, heads, part], where backward takes them."""
+        ...
+
+    def backward(
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
+    ) -> tuple[torch.Tensor, Sequence[_Back]]:
+        """The gradient of the queries, and those of what they were compared with."""
+        ...
+
+
+class _Flash:
+    """FlashAttention on GPUs, which takes fewer heads of keys, and compares each query with the keys up to its own
+    place from the end."""
+
+    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+        out, logs, *_ = _aten._scaled_dot_product_flash_attention(query, of.keys, of.values, 0.0, True, scale=scale)
+        return out, logs
+
+    def backward(
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
+    ) -> tuple[torch.Tensor, Sequence[_Back]]:
+        if of.keys.shape[1] == 1 < query.shape[1]:
+            # The kernel would make gradients of keys for each head of queries. Where one head of keys is at work, rows
+            # are so long that a call for each is no cost.
+            return self._by_head(given, query, of, kept, scale)
+        lengths, none = (query.shape[2], of.keys.shape[2]), torch.zeros(2, dtype=torch.int64, device=query.device)
+        inputs = given, query, of.keys, of.values, *(kept or ()), None, None, *lengths, 0.0, True, none[0], none[1]
+        back = _aten._scaled_dot_product_flash_attention_backward(*inputs, scale=scale)
+        return back[0], [(0, back[1], back[2])]
+
+    def _by_head(
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
+    ) -> tuple[torch.Tensor, Sequence[_Back]]:
+        of_query, sums = torch.empty_like(query), tuple[torch.Tensor, ...]()
+        for head in range(query.shape[1]):
+            here = slice(head, head + 1)
+            there = None if kept is None else (kept[0][:, here], kept[1][:, here])
+            found, ((_, *back),) = self.backward(given[:, here], query[:, here], of, there, scale)
+            of_query[:, here].copy_(found)
+            sums = tuple(one.add_(other) for one, other in zip(sums, back, strict=True)) if sums else tuple(back)
+        return of_query, [(0, sums[0], sums[1])]
+
+
+class _OnProcessor:
+    """PyTorch's kernel for processors, over repeated heads of keys; a masked part at once, others in two pieces."""
+
+    def _pieces(self, query: torch.Tensor, of: _Keys) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
+        """Where each begins, its keys and values, and what else the kernel is told."""
+        copies = query.shape[1] // of.keys.shape[1]
+        keys, values = (one.repeat_interleave(copies, 1) if copies > 1 else one for one in (of.keys, of.values))
+        if of.seen is not None:
+            added = torch.zeros(of.seen.shape, dtype=query.dtype).masked_fill_(~of.seen, -torch.inf)
+            yield 0, keys, values, {"dropout_p": 0.0, "is_causal": False, "attn_mask": added}
+            return
+        for first, end in ((0, of.begin), (of.begin, keys.shape[2])):
+            if end > first:
+                told = {"dropout_p": 0.0, "is_causal": first == of.begin}
+                yield first, keys[:, :, first:end], values[:, :, first:end], told
+
+    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+        kernel = _aten._scaled_dot_product_flash_attention_for_cpu
+        found = [kernel(query, k, v, scale=scale, **told) for _, k, v, told in self._pieces(query, of)]
+        logs = torch.stack([one[1] for one in found]).logsumexp(0)
+        made = sum(out * (log - logs).exp().unsqueeze(-1).to(out.dtype) for out, log in found)
+        return (found[0][0] if len(found) == 1 else made), logs  # pyright: ignore[reportReturnType]
+
+    def backward(
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
+    ) -> tuple[torch.Tensor, Sequence[_Back]]:
+        kernel, backs = _aten._scaled_dot_product_flash_attention_for_cpu_backward, list[_Back]()
+        of_query = torch.zeros_like(query)
+        for first, keys, values, told in self._pieces(query, of):
+            found = kernel(given, query, keys, values, *(kept or ()), scale=scale, **told)
+            of_query += found[0]
+            backs.append((first, *(one.unflatten(1, (of.keys.shape[1], -1)).sum(2) for one in found[1:])))
+        return of_query, backs
+
+
+class _AnyKernel:
+    """Whatever PyTorch chooses, which is run once more for its backward."""
+
+    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+        bias: Any = of.seen if of.seen is not None else causal_lower_right(query.shape[2], of.keys.shape[2])
+        options: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != of.keys.shape[1]}
+        return F.scaled_dot_product_attention(query, of.keys, of.values, bias, **options), None
+
+    def backward(
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
+    ) -> tuple[torch.Tensor, Sequence[_Back]]:
+        del kept
+        with torch.enable_grad():
+            asked, keys, values = (one.detach().requires_grad_() for one in (query, of.keys, of.values))
+            made, _ = self.forward(asked, of._replace(keys=keys, values=values), scale)
+        back = torch.autograd.grad(made, (asked, keys, values), given)
+        return back[0], [(0, back[1], back[2])]
+
+
+def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> _Kernel:
+    """The one for such inputs."""
+    if query.shape[-1] == value.shape[-1] and query.device.type == "cpu":
+        return _OnProcessor()
+    flash = mask is None and query.shape[-1] % 8 == 0 and query.device.type == "cuda"
+    grouped = query.shape[1] != key.shape[1]
+    if flash and can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, True, grouped)):
+        return _Flash()
+    return _AnyKernel()
+
+
+def _groups(
+    parts: RowParts, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
+    """Heads of queries and of keys that belong together, with the keys and values of whole rows."""
+    widths, heads = [key.shape[-1], value.shape[-1]], key.shape[1]
+    each, copies = key.shape[0] * key.shape[2] * parts.degree * sum(widths) * key.itemsize, query.shape[1] // heads
+    step = heads_at_once(heads, bytes_of_one=each)
+    for first in range(0, heads, step):
+        here = slice(first, min(first + step, heads))
+        keys, values = parts.whole(torch.cat([key[:, here], value[:, here]], -1)).split(widths, -1)
+        yield slice(here.start * copies, here.stop * copies), here, keys, values
+
+
+def _halves(
+    parts: RowParts, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+) -> Iterator[tuple[slice, _Keys]]:
+    """Where each of this rank's parts lies among its positions, and what it is compared with."""
+    size = keys.shape[2] // (2 * parts.degree)
+    for half, part in enumerate(parts.own):
+        mine, until = slice(half * size, (half + 1) * size), (part + 1) * size
+        seen = None if mask is None else mask[:, :, mine, :until]
+        yield mine, _Keys(keys[:, :, :until], values[:, :, :until], seen, part * size)
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    parts: RowParts,
+    scale: float | None,
+) -> torch.Tensor:
+    """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width]. `mask`: [batch or 1,
+    1, length, whole length], which keys each query sees; None: those up to its own."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return _Attend.apply(parts, scale, mask, query, key, value)  # pyright: ignore[reportReturnType]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, parts: RowParts, scale: float, mask: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        kernel, (batch, heads, length, _) = _kernel(query, key, value, mask), query.shape
+        made = query.new_empty((batch, length, heads, value.shape[-1]))
+        sums: torch.Tensor | None = None
+        for asking, _, keys, values in _groups(parts, query, key, value):
+            for mine, of in _halves(parts, keys, values, mask):
+                found, logs = kernel.forward(query[:, asking, mine], of, scale)
+                made[:, mine, asking].copy_(found.transpose(1, 2))
+                if logs is not None:
+                    sums = query.new_empty((batch, heads, length), dtype=logs.dtype) if sums is None else sums
+                    sums[:, asking, mine].copy_(logs)
+        ctx.parts, ctx.scale, ctx.kernel = parts, scale, kernel
+        ctx.save_for_backward(query, key, value, mask, *((made, sums) if sums is not None else ()))
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, mask, *kept = ctx.saved_tensors
+        of_query, of_key, of_value = (torch.empty_like(one) for one in (query, key, value))
+        for asking, asked, keys, values in _groups(ctx.parts, query, key, value):
+            sums = torch.zeros((*keys.shape[:3], keys.shape[-1] + values.shape[-1]), dtype=key.dtype, device=key.device)
+            of_keys, of_values = sums.split([keys.shape[-1], values.shape[-1]], -1)
+            for mine, of in _halves(ctx.parts, keys, values, mask):
+                there = (kept[0][:, mine, asking].transpose(1, 2), kept[1][:, asking, mine]) if kept else None
+                back = given[:, mine, asking].transpose(1, 2)
+                found, backs = ctx.kernel.backward(back, query[:, asking, mine], of, there, ctx.scale)
+                of_query[:, asking, mine].copy_(found)
+                for first, for_keys, for_values in backs:
+                    of_keys[:, :, first : first + for_keys.shape[2]].add_(for_keys)
+                    of_values[:, :, first : first + for_values.shape[2]].add_(for_values)
+            own = ctx.parts.summed(sums)
+            of_key[:, asked], of_value[:, asked] = own.split([key.shape[-1], value.shape[-1]], -1)
+        return None, None, None, of_query, of_key, of_value
