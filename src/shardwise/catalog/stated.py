@@ -124,8 +124,9 @@ def stretched_positions(stated: Mapping[str, Any]) -> int:
     rope = stated.get("rope_parameters") or stated.get("rope_scaling")
     plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
     factor, original = plain.get("factor"), plain.get("original_max_position_embeddings")
-    numbers = isinstance(factor, int | float) and isinstance(original, int)
-    return int(factor * original) if numbers and _kind(plain) in ("yarn", "linear", "dynamic") else 0
+    if not isinstance(factor, int | float) or not isinstance(original, int):
+        return 0
+    return int(factor * original) if _kind(plain) in ("yarn", "linear", "dynamic") else 0
 
 
 def _following(stated: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -82,14 +82,16 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     given = [api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in stated.items()]
     overrides = [*given, *(sets or [])]
     draws = bool(timeline or html or output)
-    _refuse_together(task=task, dtype=dtype, rehearse=rehearse, solve=solve, calibrated=calibrated, draws=draws)
-    if what_if and (solve or rehearse or task == "generate"):
-        raise InputError("--what-if plans a job as it is; it has no --solve, --rehearse or --task generate")
-    if target is not None and (what_if or task == "generate" or rehearse or solve or calibrated):
-        raise InputError(
-            "--for plans training in another trainer, without --task generate, --solve, --rehearse, "
-            "--what-if and --calibrated, which are of this one; leave them out"
-        )
+    _refuse_together(
+        task=task,
+        dtype=dtype,
+        rehearse=rehearse,
+        solve=solve,
+        calibrated=calibrated,
+        draws=draws,
+        what_if=what_if,
+        target=target,
+    )
     if task == "generate":
         _generate(overrides, job=job, dtype=dtype, as_json=as_json)
         return
@@ -121,7 +123,15 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
 
 def _refuse_together(
-    *, task: str, dtype: str | None, rehearse: bool, solve: str | None, calibrated: bool, draws: bool
+    *,
+    task: str,
+    dtype: str | None,
+    rehearse: bool,
+    solve: str | None,
+    calibrated: bool,
+    draws: bool,
+    what_if: bool,
+    target: str | None,
 ) -> None:
     """Raises InputError: two of these are asked for. `draws`: --timeline, --html or --output."""
     generates = task == "generate"
@@ -143,6 +153,15 @@ def _refuse_together(
             calibrated and (rehearse or solve),
             "--calibrated multiplies the forecasts of a plan; --rehearse counts in place of them, and --solve looks "
             "for a value by them as they are; ask for one of these",
+        ),
+        (
+            what_if and (solve or rehearse or generates),
+            "--what-if plans a job as it is; it has no --solve, --rehearse or --task generate",
+        ),
+        (
+            target is not None and (what_if or generates or rehearse or solve or calibrated),
+            "--for plans training in another trainer, without --task generate, --solve, --rehearse, --what-if and "
+            "--calibrated, which are of this one; leave them out",
         ),
     ]
     for is_asked, message in refused:

@@ -42,7 +42,7 @@ class Context:
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-        ALL_ATTENTION_FUNCTIONS.register(NAME, self._attend)
+        ALL_ATTENTION_FUNCTIONS.register(NAME, self._attend)  # pyright: ignore[reportAttributeAccessIssue]
         ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, self._mask)
 
     def hear(self, documents_of: Callable[[torch.Tensor], torch.Tensor], position_ids: torch.Tensor) -> None:

@@ -1,10 +1,11 @@
-"""Attention of a rank's parts of rows: keys and values of the whole row come for some heads at a time, and again in
-backward, so that a rank keeps its own parts alone.
+"""Attention of a rank's parts of rows: keys and values of the whole row come for some heads at a
+time, and again in backward, so that a rank keeps its own parts alone.
 
-Backward goes through the kernels' own, with the result and the log of the sums that forward kept. PyTorch's for
-processors is causal for as many queries as keys: there a part is compared with what lies before it, then with itself,
-and the two results are joined by the logs of their sums (Dao et al., 2022). Where none of these kernels is for the
-inputs (masks on GPUs, float32 there, values of another width), backward computes attention once more.
+Backward goes through the kernels' own, with the result and the log of the sums that forward kept.
+PyTorch's for processors is causal for as many queries as keys: there a part is compared with what
+lies before it, then with itself, and the two results are joined by the logs of their sums (Dao et
+al., 2022). Where none of these kernels is for the inputs (masks on GPUs, float32 there, values of
+another width), backward computes attention once more.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _Kept = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class RowParts:
-    """Who holds which parts of a row: of twice as many parts as ranks the first rank has the first and the last, and so
-    on. `index`: this rank's place in the group."""
+    """Who holds which parts of a row: of twice as many parts as ranks the first rank has the first
+    and the last, and so on. `index`: this rank's place in the group."""
 
     group: dist.ProcessGroup
     degree: int
@@ -63,7 +64,8 @@ class RowParts:
 
 
 class _Keys(NamedTuple):
-    """Keys and values that one half of the queries is compared with, a mask of them, and where that half begins."""
+    """Keys and values that one half of the queries is compared with, a mask of them, and where that
+    half begins."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -76,7 +78,8 @@ _Back = tuple[int, torch.Tensor, torch.Tensor]
 
 
 class _Kernel(Protocol):
-    """Attention of queries [batch, heads, part, width] with as many heads of keys, or fewer, up to the part's end."""
+    """Attention of queries [batch, heads, part, width] with as many heads of keys, or fewer, up to
+    the part's end."""
 
     def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The result, and the logs of its sums, [batch, heads, part], where backward takes them."""
@@ -90,8 +93,8 @@ class _Kernel(Protocol):
 
 
 class _Flash:
-    """FlashAttention on GPUs, which takes fewer heads of keys, and compares each query with the keys up to its own
-    place from the end."""
+    """FlashAttention on GPUs, which takes fewer heads of keys, and compares each query with the
+    keys up to its own place from the end."""
 
     def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
         out, logs, *_ = _aten._scaled_dot_product_flash_attention(query, of.keys, of.values, 0.0, True, scale=scale)
@@ -123,7 +126,8 @@ class _Flash:
 
 
 class _OnProcessor:
-    """PyTorch's kernel for processors, over repeated heads of keys; a masked part at once, others in two pieces."""
+    """PyTorch's kernel for processors, over repeated heads of keys; a masked part at once, others
+    in two pieces."""
 
     def _pieces(self, query: torch.Tensor, of: _Keys) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
         """Where each begins, its keys and values, and what else the kernel is told."""
@@ -220,8 +224,9 @@ def attend(
     parts: RowParts,
     scale: float | None,
 ) -> torch.Tensor:
-    """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width]. `mask`: [batch or 1,
-    1, length, whole length], which keys each query sees; None: those up to its own."""
+    """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width].
+    `mask`: [batch or 1, 1, length, whole length], which keys each query sees; None: those up to its
+    own."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return _Attend.apply(parts, scale, mask, query, key, value)  # pyright: ignore[reportReturnType]
 
@@ -246,7 +251,9 @@ class _Attend(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, given: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         query, key, value, mask, *kept = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(one) for one in (query, key, value))
         for asking, asked, keys, values in _groups(ctx.parts, query, key, value):

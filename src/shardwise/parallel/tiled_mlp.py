@@ -1,8 +1,10 @@
-"""MLPs and norms that are computed some positions at a time (`train.mlp: chunked`): they save what they read, once.
+"""MLPs and norms that are computed some positions at a time (`train.mlp: chunked`): they save what
+they read, once.
 
-Both treat each position by itself. Forward keeps its input alone, and backward makes one tile again, takes its
-gradients and lets go of it. Where its block is computed again (`parallel/recompute.py`) nothing but the block's result
-depends on what the MLP gives, so that it is not made once more for that.
+Both treat each position by itself. Forward keeps its input alone, and backward makes one tile
+again, takes its gradients and lets go of it. Where its block is computed again
+(`parallel/recompute.py`) nothing but the block's result depends on what the MLP gives, so that it
+is not made once more for that.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 def apply_tiles(modules: Iterable[nn.Module], *, size: int, ends_block: bool = False) -> None:
-    """Replaces the forward of each module, which treats each position of [batch, length, ...] by itself.
+    """Replaces the forward of each module, which treats each position of [batch, length, ...] by
+    itself.
 
     Args:
         size: positions of a micro-batch that are computed at once.
         ends_block: blocks add what it gives to the stream, and save nothing of it.
     """
     for module in modules:
-        module.forward = Tiled(module, size=size, ends_block=ends_block)
+        vars(module)["forward"] = Tiled(module, size=size, ends_block=ends_block)
 
 
 class Tiled:
@@ -75,7 +78,9 @@ class _Tiles(torch.autograd.Function):
         return tiled.forward(hidden)
 
     @staticmethod
-    def backward(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, given: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         (hidden,) = ctx.saved_tensors
         tiled, trained = cast(Tiled, ctx.tiled), [p for p in ctx.trained if p.requires_grad]
         back = hidden.new_empty(hidden.shape) if ctx.needs_input_grad[1] else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.catalog.stacks import Stack
-from shardwise.plan.memory import forecast_memory
-from shardwise.plan.memory.stack import Difference, peak_of_stack
+from shardwise.plan.memory import Difference, forecast_memory, peak_of_stack
 from shardwise.plan.work import take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data

@@ -1,4 +1,5 @@
-"""What sharing rows among ranks costs: keys and values that are gathered, and from which length that is little."""
+"""What sharing rows among ranks costs: keys and values that are gathered, and from which length
+that is little."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _LITTLE = 0.05
 
 
 def keys_and_values(work: Work) -> str | None:
-    """Attention grows with the square of a row's length, and what is gathered for it with the length."""
+    """Attention grows with the square of a row's length, and what is gathered for it with the
+    length."""
     if work.execution.layout.cp == 1 or work.profile is not None:
         return None
     gathered = key_seconds(work, work.tokens)
@@ -24,7 +26,7 @@ def keys_and_values(work: Work) -> str | None:
     least = ceil(length * share / _LITTLE)
     little = f"from rows of {least:,} tokens on that is less than {_LITTLE:.0%} of attention's own time"
     return (
-        f"cp: a forward of a block gathers {format_gib(gathered_bytes(work))} of keys and values of whole rows, some "
-        f"heads at a time, and waits {format_seconds(gathered)} for them beside {format_seconds(attention)} of "
+        f"cp: a forward of a block gathers {format_gib(round(gathered_bytes(work)))} of keys and values of whole rows, "
+        f"some heads at a time, and waits {format_seconds(gathered)} for them beside {format_seconds(attention)} of "
         f"attention; {little}"
     )

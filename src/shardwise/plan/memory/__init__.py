@@ -3,3 +3,4 @@
 # pyright: reportUnusedImport=false
 
 from shardwise.plan.memory.forecast import Peaks, forecast_memory, holdings_of, moments
+from shardwise.plan.memory.stack import Difference, peak_of_stack

@@ -11,11 +11,7 @@ from dataclasses import dataclass
 
 from shardwise.plan.costs.loss import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
-from shardwise.plan.work.activations import made_again
-from shardwise.plan.work.in_flight import Flight, Scene
-from shardwise.plan.work.persistent import Holding
-from shardwise.plan.work.tensors import FLOAT32_BYTES, DtypeBytes
-from shardwise.plan.work.work import Work
+from shardwise.plan.work import FLOAT32_BYTES, DtypeBytes, Flight, Holding, Scene, Work, made_again
 
 Alive = dict[str, float]
 
@@ -127,8 +123,8 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
 
 
 def _put_tiled_loss(changed: Alive, name: str, work: Work, holding: Holding, *, tile: tuple[int, int]) -> None:
-    """One buffer of tokens x words, as large for a small vocabulary; in backward the gradients of the head and of its
-    input, both in float32."""
+    """One buffer of tokens x words, as large for a small vocabulary; in backward the gradients of
+    the head and of its input, both in float32."""
     changed["logits"] = min(work.tokens, tile[0]) * tile[1] * work.types.compute
     made = holding.part.trained_head * work.types.compute
     ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made

@@ -1,16 +1,20 @@
-"""What attention kernels reach of a GPU's peak, by kernel, GPU, length of a row and width of a head.
+"""What attention kernels reach of a GPU's peak, by kernel, GPU, length of a row and width of a
+head.
 
-A causal row's last tiles are half empty, so that short ones reach less: `length / (length + half)`. Shares of long
-rows, and where they come from:
+A causal row's last tiles are half empty, so that short ones reach less: `length / (length + half)`.
+Shares of long rows, and where they come from:
 
-- FlashAttention-2: 50 to 73 % of an A100's peak (arXiv 2307.08691, section 1), 370 TFLOP/s forward without a mask on
-  an H100 (FlashAttention-3, arXiv 2407.08608, figure 5), 380 forward and 334 backward on a B200
-  (Dao-AILab/flash-attention, issue 1589). The share of Hopper is fitted to the row of trl-1m-2026 in which it ran, that
-  of Blackwell to those of prime-rl-bench.
-- cuDNN and FlashAttention-3 on Hopper: 595 to 617 and 625 to 648 TFLOP/s forward (same figure), less what a whole step
-  leaves of it: fitted to the rows of 1M tokens of trl-1m-2026, and to those of prime-rl-bench.
-- cuDNN on Blackwell: FlashAttention-4 (arXiv 2603.05451) has it at 1.2 of 2.25 PFLOP/s, less as much.
-- workstation cards, whose products stay near their peak: a full-training row of prime-rl-bench on an RTX A6000.
+- FlashAttention-2: 50 to 73 % of an A100's peak (arXiv 2307.08691, section 1), 370 TFLOP/s forward
+  without a mask on an H100 (FlashAttention-3, arXiv 2407.08608, figure 5), 380 forward and 334
+  backward on a B200 (Dao-AILab/flash-attention, issue 1589). The share of Hopper is fitted to the
+  row of trl-1m-2026 in which it ran, that of Blackwell to those of prime-rl-bench.
+- cuDNN and FlashAttention-3 on Hopper: 595 to 617 and 625 to 648 TFLOP/s forward (same figure),
+  less what a whole step leaves of it: fitted to the rows of 1M tokens of trl-1m-2026, and to those
+  of prime-rl-bench.
+- cuDNN on Blackwell: FlashAttention-4 (arXiv 2603.05451) has it at 1.2 of 2.25 PFLOP/s, less as
+much.
+- workstation cards, whose products stay near their peak: a full-training row of prime-rl-bench on
+an RTX A6000.
 """
 
 from __future__ import annotations
@@ -66,7 +70,8 @@ def attention_share(gpu: Gpu, kind: str, *, length: float, head: int) -> float:
 
 
 def share_of(rules: tuple[tuple[str, float], ...], name: str) -> float:
-    """That of the first rule whose beginning the name has; a number is whole, so that an H200 is no H20."""
+    """That of the first rule whose beginning the name has; a number is whole, so that an H200 is no
+    H20."""
     return next(share for start, share in rules if _begins(name, start))
 
 

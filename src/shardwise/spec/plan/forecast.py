@@ -15,8 +15,8 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.job.strict import EXACT, OPEN
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.changes import PlannedChange, RunForecast
 from shardwise.spec.plan.chance import Chance
+from shardwise.spec.plan.changes import PlannedChange, RunForecast
 from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.found import FoundBatch, Solved
 from shardwise.spec.plan.offers import Offers, format_dollars

@@ -1,10 +1,10 @@
-"""Which kernel PyTorch's `scaled_dot_product_attention` takes, by its own rules: the first of an order whose conditions
-hold.
+"""Which kernel PyTorch's `scaled_dot_product_attention` takes, by its own rules: the first of an
+order whose conditions hold.
 
-Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of PyTorch's repository at 001f694a, which torch 2.11 to
-2.13 follow: `check_prefer_cudnn_attention` and `priority_order` for the order, `can_use_cudnn_attention`,
-`can_use_flash_attention` and `can_use_mem_efficient_attention` for the conditions. Compute capabilities are those of
-developer.nvidia.com/cuda-gpus, in the catalogue.
+Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of PyTorch's repository at 001f694a,
+which torch 2.11 to 2.13 follow: `check_prefer_cudnn_attention` and `priority_order` for the order,
+`can_use_cudnn_attention`, `can_use_flash_attention` and `can_use_mem_efficient_attention` for the
+conditions. Compute capabilities are those of developer.nvidia.com/cuda-gpus, in the catalogue.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ _OF_THE_BASE = ("torch_dtype", "dtype", "quantization_config")
 
 def keep_older_names(folder: Path, config: Any, base: Path | None) -> None:
     """Adds to config.json what transformers 5 keeps under other names alone: `rope_theta`,
-    `rope_scaling` and `partial_rotary_factor` of `rope_parameters`, and keys of the base's config.json
-    that were dropped while it was read. mlx-lm 0.32.2 and transformers 4 read the older names alone
-    and, where they find none, silently take 10,000 as the base of the rotary embedding. A key with
-    which transformers would read another configuration is left out.
+    `rope_scaling` and `partial_rotary_factor` of `rope_parameters`, and keys of the base's
+    config.json that were dropped while it was read. mlx-lm 0.32.2 and transformers 4 read the older
+    names alone and, where they find none, silently take 10,000 as the base of the rotary embedding.
+    A key with which transformers would read another configuration is left out.
 
     `config`: the configuration that was saved in `folder`. `base`: the folder of the model that was
     trained, or None."""
