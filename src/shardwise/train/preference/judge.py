@@ -19,7 +19,7 @@ NUM_FIGURES = 8
 
 #: Of two rewards that are nearer than this share of the log-probabilities that they are differences of, none is the
 #: higher one: which it is would depend on how the work is spread.
-ROUNDING = 2.0**-18
+ROUNDING = 2.0**-21
 
 
 def named(figures: list[float], *, pairs: bool) -> dict[str, float]:
