@@ -1,4 +1,5 @@
-"""A tiny model of a family put to the product: its count, and what each way of training makes of a few steps."""
+"""A tiny model of a family put to the product: its count, and what each way of training makes of a
+few steps."""
 
 from __future__ import annotations
 
@@ -66,8 +67,9 @@ SAME_WEIGHT, ROUNDED = 1e-3, 4e-7
 
 
 def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[str, Any]:
-    """What became of a family: `class`, `count`, `planned` or `refused`, and under `cells` by method and way `equal`,
-    or a sentence that begins with `refused`, `differs` or `failed`. `rows`: of `make_rows`."""
+    """What became of a family: `class`, `count`, `planned` or `refused`, and under `cells` by
+    method and way `equal`, or a sentence that begins with `refused`, `differs` or `failed`. `rows`:
+    of `make_rows`."""
     found: dict[str, Any] = {"cells": {}}
     folder = root / "model"
     try:
@@ -191,7 +193,8 @@ def _job(folder: Path, rows: Path, *, method: str, packed: bool) -> Job:
 
 
 def _one(run: RunDirectory, chosen: Execution) -> tuple[str, Any]:
-    """How a step differs from one of plain transformers (empty: it does not), and what training made of the weights."""
+    """How a step differs from one of plain transformers (empty: it does not), and what training
+    made of the weights."""
     built = composed(run, chosen)
     return _unlike_transformers(run, built), _trained(run, chosen)
 
@@ -209,7 +212,8 @@ def _trained(run: RunDirectory, chosen: Execution) -> dict[str, Any]:
 
 
 def _unlike_transformers(run: RunDirectory, built: Any) -> str:
-    """One global batch, each of its documents alone through the model that `from_pretrained` gives."""
+    """One global batch, each of its documents alone through the model that `from_pretrained`
+    gives."""
     batch = next(iter(built.batches.from_(0)))
     ours = float(built.step(batch))
     gradients = {name: parameter.grad for name, parameter in built.model.trained}
@@ -237,7 +241,8 @@ def _unlike_transformers(run: RunDirectory, built: Any) -> str:
 
 
 def _plain(built: Any) -> Any:
-    """The model that `from_pretrained` gives, without dropout; with PEFT's adapters, which start as ours do."""
+    """The model that `from_pretrained` gives, without dropout; with PEFT's adapters, which start as
+    ours do."""
     model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32)
     if built.job.adapters is not None:
         with warnings.catch_warnings():
@@ -299,7 +304,8 @@ class Ranks:
                 process.start()
 
     def run(self, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What each rank returned. Raises UnsupportedError: all of them refused it; AssertionError: one failed."""
+        """What each rank returned. Raises UnsupportedError: all of them refused it; AssertionError:
+        one failed."""
         for near, _ in self._pipes:
             near.send_bytes(pickle.dumps((work, arguments)))
         answers: dict[Any, tuple[str, Any]] = {}

@@ -1,4 +1,5 @@
-"""Cells of families that are forecast by profiles: planned on what was measured of their blocks, run, and compared."""
+"""Cells of families that are forecast by profiles: planned on what was measured of their blocks,
+run, and compared."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ def with_profiles(shape: ModelShape, job: Any, cluster: Any) -> ModelShape:
 
 
 def compared(family: str, layout: str, root: Path, **changes: Any) -> list[tuple[bool, float]]:
-    """Of each kind of rank: whether its persistent bytes are those that were forecast, and how far off the forecast of
-    its peak is."""
+    """Of each kind of rank: whether its persistent bytes are those that were forecast, and how far
+    off the forecast of its peak is."""
     cell = Cell(
         family="llama",
         layout=layout,

@@ -1,4 +1,5 @@
-"""Compiled blocks train as eager ones of one process do, and rows of many lengths compile each kind of block twice."""
+"""Compiled blocks train as eager ones of one process do, and rows of many lengths compile each kind
+of block twice."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ CELLS: dict[str, Execution] = {
 
 
 def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, int]:
-    """Trains; with how many graphs were compiled, and how often Python had to run between two of them."""
+    """Trains; with how many graphs were compiled, and how often Python had to run between two of
+    them."""
     counters.clear()  # a fork inherits its parent's
     trained = train_rank(run, chosen)
     return trained, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
@@ -47,8 +49,8 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
 def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
     method, model, kinds, cell, single, make_job, monkeypatch, tmp_path
 ) -> None:
-    """Without its last stage, the compiler, which takes minutes. Of LoRA the first block is a kind of its own: its
-    input has no gradient."""
+    """Without its last stage, the compiler, which takes minutes. Of LoRA the first block is a kind
+    of its own: its input has no gradient."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     job = make_job(model, method=method, data={"packing": "packed" in cell}, train=OPTIMIZERS["sgd"])
     chosen = replace(CELLS[cell], optimizer="sgd", compile=True)

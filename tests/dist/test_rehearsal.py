@@ -1,4 +1,5 @@
-"""A rehearsal, on tensors without numbers, finds what the same code allocates with them, and what real ranks hold."""
+"""A rehearsal, on tensors without numbers, finds what the same code allocates with them, and what
+real ranks hold."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ _ATTENTION = 256 * 1024
 def _cell(
     tmp_path, make_job, layout: str, kind: str, *, size: int = 4, length: int = 64
 ) -> tuple[RunDirectory, Job, Execution]:
-    """A prepared run of two steps, whose rows are all as long as they may be, in micro-batches of a size."""
+    """A prepared run of two steps, whose rows are all as long as they may be, in micro-batches of a
+    size."""
     spread, (method, options) = LAYOUTS[layout], KINDS[kind]
     sizes = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 256}
     model = toy_llama(tmp_path / "model", tied=False, vocab_size=512, **sizes)
@@ -72,7 +74,8 @@ def _figures(built: Build) -> tuple[int, int, int]:
 
 
 def _alone(run: RunDirectory, job: Job, chosen: Execution, rank: int) -> tuple[int, int, int]:
-    """Two steps of one rank with numbers. Its collectives bring none: a loss may be any, and gloo copies nothing."""
+    """Two steps of one rank with numbers. Its collectives bring none: a loss may be any, and gloo
+    copies nothing."""
     with alone(chosen.layout, rank=rank) as world, patch("shardwise.train.loop._check", return_value=True):
         built = build(run, job, chosen, world=world, journal=Journal(run=run, rank=rank))
         for batch in built.batches.from_(0):
@@ -108,7 +111,8 @@ def test_a_rehearsal_is_what_the_same_code_allocates(layout, kind, make_job, tmp
 
 
 def test_a_micro_batch_of_one_row_keeps_under_tp_what_real_tensors_keep(make_job, tmp_path) -> None:
-    """Strides of one row, which fakes once had otherwise, choose the product, and products are what is kept."""
+    """Strides of one row, which fakes once had otherwise, choose the product, and products are what
+    is kept."""
     run, job, chosen = _cell(tmp_path, make_job, "tp", "lora selective", size=1, length=256)
     (found,) = rehearse_ranks(job, chosen, [0], cuda=False, copies=False)
     (peak, *_), *_ = run_world(1, _alone, run, job, chosen, 0)
@@ -136,7 +140,8 @@ def _together(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None:
-    """Their peaks are no lower; what gloo's own threads let go of is not seen to be freed, and may be on top."""
+    """Their peaks are no lower; what gloo's own threads let go of is not seen to be freed, and may
+    be on top."""
     run, job, chosen = _cell(tmp_path, make_job, layout, "full")
     size = chosen.layout.world_size
     rehearsed = rehearse_ranks(job, chosen, range(size), cuda=False)

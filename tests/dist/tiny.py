@@ -1,4 +1,5 @@
-"""Tiny configurations of every family that the installed transformers maps to a causal language model."""
+"""Tiny configurations of every family that the installed transformers maps to a causal language
+model."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def families() -> tuple[str, ...]:
 
 
 def tiny_config(family: str, **changes: Any) -> Any:
-    """A configuration of a few thousand parameters. Raises whatever the family's class raises of it."""
+    """A configuration of a few thousand parameters. Raises whatever the family's class raises of
+    it."""
     kind = CONFIG_MAPPING[family]
     try:
         stated = kind().to_dict()

@@ -1,7 +1,7 @@
 """Worlds of real gloo processes for tests: torch is imported once, every rank is a fork.
 
-Every world, that of one process too, runs in forked children, so that the parent never starts a thread or a process
-group and can be forked again.
+Every world, that of one process too, runs in forked children, so that the parent never starts a
+thread or a process group and can be forked again.
 """
 
 from __future__ import annotations
@@ -114,12 +114,14 @@ def free_port() -> int:
 
 
 def installed(families: Sequence[str]) -> tuple[str, ...]:
-    """Those families that the installed transformers has: the oldest supported one lacks the newest."""
+    """Those families that the installed transformers has: the oldest supported one lacks the
+    newest."""
     return tuple(family for family in families if family in CONFIG_MAPPING)
 
 
 def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, **changes: Any) -> Path:
-    """A random Llama with grouped-query attention, saved as a Hugging Face folder without a tokenizer."""
+    """A random Llama with grouped-query attention, saved as a Hugging Face folder without a
+    tokenizer."""
     return toy_model(folder, family="llama", tied=tied, seed=seed, vocab_size=vocab_size, **changes)
 
 
@@ -134,8 +136,9 @@ def toy_model(
     around: str | None = None,
     **changes: Any,
 ) -> Path:
-    """A random model of a family, with grouped-query attention, saved as a Hugging Face folder without a tokenizer.
-    `around`: the family of a model of text and images that it is the language model of."""
+    """A random model of a family, with grouped-query attention, saved as a Hugging Face folder
+    without a tokenizer. `around`: the family of a model of text and images that it is the language
+    model of."""
     torch.manual_seed(seed)
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,

@@ -1,4 +1,5 @@
-"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`, `cpu:4`."""
+"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`,
+`cpu:4`."""
 
 from __future__ import annotations
 
@@ -139,8 +140,8 @@ def _normal(name: str) -> str:
 
 
 def find_gpu(name: str) -> KnownGpu:
-    """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not matter. Raises
-    HardwareError: no entry has that name; the message gives the nearest."""
+    """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not
+    matter. Raises HardwareError: no entry has that name; the message gives the nearest."""
     wanted = _normal(name)
     for known in known_gpus().values():
         if wanted in known.names:
@@ -154,8 +155,8 @@ def find_gpu(name: str) -> KnownGpu:
 
 
 def nominal_gpu(name: str) -> KnownGpu:
-    """An entry for a GPU that the catalogue does not have: its rates are another's, its price is not known, and its
-    memory is to be set to what the driver reports."""
+    """An entry for a GPU that the catalogue does not have: its rates are another's, its price is
+    not known, and its memory is to be set to what the driver reports."""
     like = known_gpus()[_NOMINAL]
     plain = re.sub(r"^NVIDIA\s+", "", name)
     gpu = replace(like.gpu, name=plain, usd_per_hour=None)
@@ -173,9 +174,10 @@ def _nearest(wanted: str) -> str:
 
 
 def parse_hardware(text: str) -> Cluster:
-    """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine; `@ 100 Gb/s` behind
-    several machines states the port of each. Raises HardwareError: the text has another form, names an unknown GPU, or
-    asks for an impossible number of them, or for a machine that is not sold."""
+    """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine;
+    `@ 100 Gb/s` behind several machines states the port of each. Raises HardwareError: the text has
+    another form, names an unknown GPU, or asks for an impossible number of them, or for a machine
+    that is not sold."""
     cpu = _CPU.fullmatch(text.strip())
     if cpu is not None:
         processes = _count(cpu.group(1) or "1", text)

@@ -1,4 +1,5 @@
-"""`train` from the job file to the report, with small programs in the place of data preparation and the trainer."""
+"""`train` from the job file to the report, with small programs in the place of data preparation and
+the trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hardware as users and drivers write it, and figures of GPUs held against the traps of data sheets."""
+"""Hardware as users and drivers write it, and figures of GPUs held against the traps of data
+sheets."""
 
 import re
 import tomllib

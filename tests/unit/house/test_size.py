@@ -15,26 +15,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 300,
-    "api": 3000,
-    "catalog": 3200,
-    "cli": 1800,
-    "data": 4600,
-    "interop": 1000,
-    "launch": 3000,
+    "api": 3250,
+    "catalog": 3400,
+    "cli": 1850,
+    "data": 5050,
+    "interop": 1750,
+    "launch": 3100,
     "methods": 400,
     "models": 4300,
-    "parallel": 2800,
-    "plan": 7900,
+    "parallel": 3200,
+    "plan": 9050,
     "programs": 300,
-    "report": 2300,
-    "spec": 4900,
-    "train": 8400,
-    "web": 1000,
+    "report": 2400,
+    "spec": 5550,
+    "train": 9550,
+    "web": 1300,
 }
-ALL, ALL_TESTS = 48500, 33700
+ALL, ALL_TESTS = 54300, 36000
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 2170, 370
+COLUMNS, LONG, LONG_OF_TESTS = 100, 2170, 350
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

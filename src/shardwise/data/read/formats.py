@@ -1,4 +1,5 @@
-"""The row formats as one table: the columns they are recognised by, and how a row becomes an example."""
+"""The row formats as one table: the columns they are recognised by, and how a row becomes an
+example."""
 
 from __future__ import annotations
 
@@ -29,10 +30,12 @@ class Conversation:
     """Messages for a chat template.
 
     Attributes:
-        messages: each with `role` and `content`, and what else the template may read (`tool_calls`, `name` ...).
+        messages: each with `role` and `content`, and what else the template may read (`tool_calls`,
+            `name` ...).
         learns: for each message, whether it may be trained; only ever true for the assistant's.
         excluded: the number of the first message that the row marks as not trained; 0 for none.
-        notes: what was done with the row that its reader would not guess, each as a sentence without figures.
+        notes: what was done with the row that its reader would not guess, each as a sentence
+            without figures.
     """
 
     messages: list[dict[str, Any]]
@@ -144,8 +147,8 @@ def renamed(row: Row, columns: Mapping[Any, str]) -> Row:
 
 
 def read_row(form: Format, row: Row, *, columnar: bool = False) -> AnyExample:
-    """A row as an example of its file's format; `columnar`: of a file of typed columns, which nulls fill up. Raises
-    RowError: a column is missing, or holds something else."""
+    """A row as an example of its file's format; `columnar`: of a file of typed columns, which nulls
+    fill up. Raises RowError: a column is missing, or holds something else."""
     seen = next((column for column in seen_columns(row) if row[column] not in (None, "", [], {})), None)
     if seen is not None:
         raise RowError(f"has something in its column {seen}; {TEXT_ALONE}")
@@ -161,7 +164,8 @@ def read_row(form: Format, row: Row, *, columnar: bool = False) -> AnyExample:
 
 
 def seen_columns(columns: Iterable[str]) -> list[str]:
-    """Those columns, of all that a row or a file has, that hold images, videos or sounds by their names."""
+    """Those columns, of all that a row or a file has, that hold images, videos or sounds by their
+    names."""
     return [column for column in columns if column.removesuffix("s") in SEEN]
 
 
@@ -178,8 +182,8 @@ def conversation(messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] 
 
 
 def _conversation_of(messages: Sequence[ChatMessage], row: Row, *, of_prompt: int = 0) -> Conversation:
-    """A row's messages, of which the first `of_prompt` are not trained. Raises RowError: another is marked as trained
-    than may be."""
+    """A row's messages, of which the first `of_prompt` are not trained. Raises RowError: another is
+    marked as trained than may be."""
     learns = [message.said["role"] == "assistant" and at >= of_prompt for at, message in enumerate(messages)]
     excluded = 0
     for at, message in enumerate(messages):

@@ -1,5 +1,6 @@
-"""A block's backward, in the moments of it that may be the fullest. What is saved is freed on the way, so that a weight
-made to be used, the gradients inside the MLP and unsharded ones that are reduced do not add up."""
+"""A block's backward, in the moments of it that may be the fullest. What is saved is freed on the
+way, so that a weight made to be used, the gradients inside the MLP and unsharded ones that are
+reduced do not add up."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from shardwise.plan.work import Alive, BlockBytes, Scene, Work
 
 
 def backward_of_block(scene: Scene, *, behind: int) -> Alive:
-    """The fullest moment of any block's backward, while as many elements of the unit behind it are reduced."""
+    """The fullest moment of any block's backward, while as many elements of the unit behind it are
+    reduced."""
     if scene.work.of_block.moments:
         moments = _profiled(scene, behind)
     elif scene.work.setting.tiled:
@@ -24,7 +26,8 @@ def backward_of_block(scene: Scene, *, behind: int) -> Alive:
 
 
 def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
-    """Of a block that was measured: its gradients gather, or each is added to those of earlier micro-batches."""
+    """Of a block that was measured: its gradients gather, or each is added to those of earlier
+    micro-batches."""
     work, others = scene.work, _of_other_blocks(scene)
     casts = weight_casts(scene, blocks=1)
     begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)
@@ -44,8 +47,8 @@ def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
 
 
 def _tiled(scene: Scene, behind: int) -> Iterator[Alive]:
-    """Of a block that is computed again but for its MLP, which then comes tile by tile: the sums of its weights'
-    gradients stand beside those of one tile."""
+    """Of a block that is computed again but for its MLP, which then comes tile by tile: the sums of
+    its weights' gradients stand beside those of one tile."""
     work, of, others = scene.work, scene.work.of_block, _of_other_blocks(scene)
     casts, of_mlp = weight_casts(scene, blocks=1), _trained_of_mlp(scene)[1]
     begun = work.tokens * (of.saved + of.stream) + shared(scene)
@@ -67,7 +70,8 @@ def _tiled(scene: Scene, behind: int) -> Iterator[Alive]:
 
 
 def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
-    """Of a compiled block: kernels are fused, and gradients are handed over together when it ends."""
+    """Of a compiled block: kernels are fused, and gradients are handed over together when it
+    ends."""
     work = scene.work
     casts, recompute = weight_casts(scene, blocks=1), work.execution.recompute
     begun = work.tokens * (work.of_block.saved + work.of_block.gradients[0]) + shared(scene)
@@ -96,7 +100,8 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
 
 
 def _at_attention(of: BlockBytes) -> float:
-    """Bytes per token of attention's gradients, above what its block saved and has let go of by then."""
+    """Bytes per token of attention's gradients, above what its block saved and has let go of by
+    then."""
     return of.attention_backward - of.saved_by_mlp - of.behind_attention
 
 
@@ -154,12 +159,14 @@ def _end(scene: Scene) -> Alive:
 
 
 def _of_other_blocks(scene: Scene) -> int:
-    """Elements of unsharded gradients of the other blocks of its unit, which wait for those of the block."""
+    """Elements of unsharded gradients of the other blocks of its unit, which wait for those of the
+    block."""
     return (scene.work.unit_blocks - 1) * scene.part.inventory.block.trained_elements
 
 
 def _trained_of_mlp(scene: Scene) -> tuple[int, int]:
-    """Elements of gradients that a block's MLP makes: the largest of what reads its product, and all."""
+    """Elements of gradients that a block's MLP makes: the largest of what reads its product, and
+    all."""
     kinds, block = scene.work.block.kinds, scene.part.inventory.block
 
     def of(reads: tuple[str, ...]) -> tuple[int, int]:

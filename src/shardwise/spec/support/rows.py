@@ -1,4 +1,5 @@
-"""The table of what is not trained: when each row applies, what it says, what to write instead, and the job's key."""
+"""The table of what is not trained: when each row applies, what it says, what to write instead, and
+the job's key."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _EAGER = "use compile: false"
 
 
 class Row(NamedTuple):
-    """A rule. `when`: whether it applies; `what`, `remedy`: its sentence; `key`: of the job, as `train.compile`;
-    `names_layout`: the remedy names a layout that is trained."""
+    """A rule. `when`: whether it applies; `what`, `remedy`: its sentence; `key`: of the job, as
+    `train.compile`; `names_layout`: the remedy names a layout that is trained."""
 
     when: object
     what: str
@@ -57,13 +58,15 @@ class Reason(str):
 
 
 def nf4_scale_bytes(elements: int) -> int:
-    """Bytes of the scales of one expert's matrix in NF4, and of their levels, one of which is added to all."""
+    """Bytes of the scales of one expert's matrix in NF4, and of their levels, one of which is added
+    to all."""
     blocks = elements // NF4_BLOCK
     return blocks + 4 * (-(-blocks // NF4_GROUP) + 1)
 
 
 def in_nf4(matrix: Matrix, *, experts: bool) -> bool:
-    """Whether method qlora quantises a matrix, and `experts` where they are stacked and have whole blocks."""
+    """Whether method qlora quantises a matrix, and `experts` where they are stacked and have whole
+    blocks."""
     return experts and matrix.rows * matrix.columns % NF4_BLOCK == 0 if matrix.stacked else matrix.adaptable
 
 
@@ -151,7 +154,8 @@ def of_slices(model: ModelShape, layout: Layout, parts: dict[str, int]) -> list[
 
 
 def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
-    """Why there are more stages than blocks. `most`: pipeline ranks whose stages have a block each."""
+    """Why there are more stages than blocks. `most`: pipeline ranks whose stages have a block
+    each."""
     stages, blocks = layout.num_stages, model.num_layers
     if stages <= blocks:
         return []
@@ -164,8 +168,8 @@ def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
 
 
 def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
-    """Which matrices `tp` cuts inside of quantised blocks; and whether whole experts that it deals are left for each
-    shard."""
+    """Which matrices `tp` cuts inside of quantised blocks; and whether whole experts that it deals
+    are left for each shard."""
     tp, shards = layout.tp, layout.weight_shards
     for m in (m for kind in model.kinds for m in kind.matrices if tp > 1 and m.sliced_by):
         if m.stacked:
@@ -185,7 +189,8 @@ def in_parts(model: ModelShape, layout: Layout) -> Row:
 
 
 def scores_in_parts(model: ModelShape, layout: Layout) -> Row:
-    """Why scores are not dropped out where sequences are in parts: attention's backward makes none of them again."""
+    """Why scores are not dropped out where sequences are in parts: attention's backward makes none
+    of them again."""
     what = f"{model.family} drops attention's scores out at random, which is not trained with cp"
     return Row(layout.cp > 1 and model.drops_scores and model.drops_out, what, "set train.disable_dropout: true")
 
@@ -201,7 +206,8 @@ def left_out(model: ModelShape, layout: Layout) -> Row:
 
 
 def shared(model: ModelShape, layout: Layout) -> Row:
-    """Why weights that several blocks share are not sharded: FSDP gathers and lets go of them block by block."""
+    """Why weights that several blocks share are not sharded: FSDP gathers and lets go of them block
+    by block."""
     what = f"blocks of {model.family} share weights, which FSDP does not gather for several blocks"
     return Row(
         model.shares_weights and layout.weight_shards > 1, what, "the nearest layout that trains it: ddp or zero1"
@@ -293,7 +299,8 @@ def of_choices(execution: Execution) -> list[Row]:
 
 
 def of_streams(execution: Execution) -> list[Row]:
-    """What contradicts weights that are streamed from the host; with a cut backward nothing would be gained."""
+    """What contradicts weights that are streamed from the host; with a cut backward nothing would
+    be gained."""
     asked, key, layout = f"offload {execution.offload}", "train.offload", execution.layout
     kept = f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there"
     cut, whole = f"{asked} does not go with schedule zero_bubble", "use schedule: 1f1b, or offload: optimizer"
