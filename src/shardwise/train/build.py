@@ -175,7 +175,7 @@ def build(
     )
     if preferences is not None and fill is materialise:  # not in a rehearsal, which has no numbers
         rows = SeenRows(job=job, execution=execution, fingerprint=prepared["fingerprint"], batches=batches)
-        know_reference(preferences, step, rows, run=run, model=model, journal=journal, keep=trial_rows is None)
+        know_reference(preferences, step, rows, model=model, journal=journal, keep=trial_rows is None)
     return Build(
         job=job,
         execution=execution,

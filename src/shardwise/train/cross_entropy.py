@@ -35,7 +35,7 @@ class Whole:
 Vocabulary = Whole | Rows
 
 
-class JudgesRows(Protocol):
+class RowLoss(Protocol):
     """What makes a loss of sums of log-probabilities, float32 [num_sums]: the loss, and its slope
     in each of them."""
 
@@ -54,7 +54,7 @@ class Chunks:
     """The positions that a loss is summed over. `labels`: int64 [n], a token or `IGNORED`;
     `positions`: int64 [n], indices of hidden states, None where they are taken in order; `size`: of
     a chunk, the last may be smaller; `compiled`: softmax and its gradient are one kernel of torch's
-    compiler, where all tokens are on one rank; `judge`: what makes the loss of log-probabilities,
+    compiler, where all tokens are on one rank; `row_loss`: what makes the loss of log-probabilities,
     each added to the sum that `rows`, int64 [n], says; None where the loss is their negative."""
 
     labels: torch.Tensor
@@ -62,7 +62,7 @@ class Chunks:
     size: int
     compiled: bool = False
     rows: torch.Tensor | None = None
-    judge: JudgesRows | None = None
+    row_loss: RowLoss | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, torch.Tensor]]:
         for start in range(0, len(self.labels), self.size):
@@ -81,7 +81,7 @@ def linear_loss(
     """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width]. Products are in
     autocast's type where that is on, in the weight's elsewhere; softmax is in float32."""
     head = _Linear(trained=[weight.requires_grad, bias is not None and bias.requires_grad])
-    kind = cast(Any, _Loss if chunks.judge is None else _Judged)
+    kind = cast(Any, _Loss if chunks.row_loss is None else _OfRows)
     return kind.apply(head, chunks, vocabulary, torch.is_grad_enabled(), hidden, weight, bias)
 
 
@@ -94,7 +94,7 @@ def any_loss(
 ) -> torch.Tensor:
     """The same of any function that makes logits [n, tokens] of hidden states, and trains these parameters."""
     learns = torch.is_grad_enabled()
-    kind = cast(Any, _Loss if chunks.judge is None else _Judged)
+    kind = cast(Any, _Loss if chunks.row_loss is None else _OfRows)
     return kind.apply(_Any(logits, learns=learns), chunks, Whole(), learns, hidden, *parameters)
 
 
@@ -201,8 +201,8 @@ class _Loss(torch.autograd.Function):
         )
 
 
-class _Judged(_Loss):
-    """The loss that a judge makes of log-probabilities. A slope in them is known once all are. The
+class _OfRows(_Loss):
+    """The loss that is made of log-probabilities. A slope in them is known once all are. The
     gradient of a hidden state waits for it, as it is; that of a trained head is made with it, of
     the logits where they are one chunk, else of logits that are made again."""
 
@@ -210,12 +210,12 @@ class _Judged(_Loss):
     def forward(
         ctx: Any, head: _Linear | _Any, chunks: Chunks, vocabulary: Vocabulary, learns: bool, *tensors: Any
     ) -> torch.Tensor:
-        hidden, judge, rows = tensors[0], cast(JudgesRows, chunks.judge), cast(torch.Tensor, chunks.rows)
+        hidden, row_loss, rows = tensors[0], cast(RowLoss, chunks.row_loss), cast(torch.Tensor, chunks.rows)
         compute, of_hidden = head.begin(*tensors), None
         if learns and hidden.requires_grad:
             empty = torch.empty if chunks.positions is None else torch.zeros
             of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
-        losses, sums = _losses_under(chunks, vocabulary), hidden.new_zeros(judge.num_sums, dtype=torch.float32)
+        losses, sums = _losses_under(chunks, vocabulary), hidden.new_zeros(row_loss.num_sums, dtype=torch.float32)
         is_one, again = len(chunks.labels) <= chunks.size, False
         made: list[torch.Tensor] = []
         for number, (here, labels) in enumerate(chunks):
@@ -229,7 +229,7 @@ class _Judged(_Loss):
             if of_hidden is not None and not head.trains:
                 of_hidden[here] = head.backward(given, logits)
             del logits
-        loss, slopes = judge(sums, learns=learns)
+        loss, slopes = row_loss(sums, learns=learns)
         weights = -slopes[rows].to(compute).unsqueeze(1)
         if learns and head.trains:
             for number, (here, labels) in enumerate(chunks):

@@ -23,7 +23,7 @@ from shardwise.parallel.experts import RealRows
 from shardwise.parallel.mesh import to_device
 from shardwise.spec.layout.execution import chosen_positions
 from shardwise.spec.support.attention import BY_DOCUMENT
-from shardwise.train.cross_entropy import Chunks, JudgesRows, Whole, any_loss, linear_loss
+from shardwise.train.cross_entropy import Chunks, RowLoss, Whole, any_loss, linear_loss
 from shardwise.train.precision import Dtypes, cast_activations
 
 
@@ -31,13 +31,13 @@ from shardwise.train.precision import Dtypes, cast_activations
 class Targets:
     """What a micro-batch trains. `positions`: int64 [n], indices into the flattened [batch *
     length], None for all, in order; `tokens`: int64 [n], the token that each of them is to predict,
-    or -100 where it is not trained; `judge`: what makes a loss of log-probabilities, which are
+    or -100 where it is not trained; `row_loss`: what makes a loss of log-probabilities, which are
     added up by `rows`, int64 [n]."""
 
     positions: torch.Tensor | None
     tokens: torch.Tensor
     rows: torch.Tensor | None = None
-    judge: JudgesRows | None = None
+    row_loss: RowLoss | None = None
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class Targets:
         *,
         device: torch.device,
         rows: torch.Tensor | None = None,
-        judge: JudgesRows | None = None,
+        row_loss: RowLoss | None = None,
     ) -> Targets:
         """From labels [batch, length] on the CPU, shifted, -100 where nothing is trained, and
         `rows` of the same shape; without a GPU synchronisation."""
@@ -55,10 +55,10 @@ class Targets:
         sums = None if rows is None else rows.flatten()
         if chosen_positions(len(positions), of=len(flat)) == len(flat):
             sums = None if sums is None else to_device(sums, device)
-            return cls(positions=None, tokens=to_device(flat, device), rows=sums, judge=judge)
+            return cls(positions=None, tokens=to_device(flat, device), rows=sums, row_loss=row_loss)
         sums = None if sums is None else to_device(sums[positions], device)
         tokens = to_device(flat[positions], device)
-        return cls(positions=to_device(positions, device), tokens=tokens, rows=sums, judge=judge)
+        return cls(positions=to_device(positions, device), tokens=tokens, rows=sums, row_loss=row_loss)
 
 
 class LossModule(nn.Module):
@@ -159,7 +159,7 @@ class HeadLoss(nn.Module):
             size=self._chunk,
             compiled=self._compiled,
             rows=targets.rows,
-            judge=targets.judge,
+            row_loss=targets.row_loss,
         )
         if self.takes_slices:
             return self.head(hidden, chunks)

@@ -16,11 +16,11 @@ from shardwise.parallel.apply import Spread
 from shardwise.parallel.context import own_parts
 from shardwise.parallel.mesh import World, to_device
 from shardwise.parallel.single_stage import Inputs
-from shardwise.train.cross_entropy import JudgesRows
+from shardwise.train.cross_entropy import RowLoss
 from shardwise.train.loss import Targets
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.preference.preferences import Preferences
-from shardwise.train.preference.reference import listening
+from shardwise.train.preference.reference import as_reference
 
 #: Padding is left out where no more than this part of rows remains: to join these is a copy.
 _MOST_LEFT = 0.95
@@ -56,7 +56,7 @@ class GradientAccumulator:
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
         """Runs all micro-batches of this rank; the loss of the global batch per unit, on every
         rank: a float64 scalar on its device, which the host has not waited for."""
-        inputs, units = self._judged(batch), self.units(batch)
+        inputs, units = self._with_losses(batch), self.units(batch)
         uneven = None if self.balance is None else self._count_routes(self.balance, inputs)
         # Casts live until the outermost context ends, which is this one, though autocast is on in forwards alone.
         if uneven is not None and self.preferences is not None:
@@ -80,7 +80,7 @@ class GradientAccumulator:
 
     def evaluate(self, batch: GlobalBatch) -> float:
         """Summed loss of a batch over all ranks, without gradients."""
-        summed = torch.stack(self.spread.losses(self._judged(batch, evaluates=True))).double().sum()
+        summed = torch.stack(self.spread.losses(self._with_losses(batch, evaluates=True))).double().sum()
         dist.all_reduce(summed)
         return summed.item()
 
@@ -97,28 +97,28 @@ class GradientAccumulator:
         return self.preferences.named(self.preferences.settled().tolist(), prefix=prefix)
 
     def outputs(
-        self, micros: Sequence[MicroBatch], judges: Sequence[JudgesRows], *, adapters_off: bool = False
+        self, micros: Sequence[MicroBatch], row_losses: Sequence[RowLoss], *, adapters_off: bool = False
     ) -> list[torch.Tensor | None]:
         """What the root module makes of micro-batches without gradients, None on ranks whose stage
         makes none."""
-        with listening(self.spread.modules, adapters_off=adapters_off):
-            return [*self.spread.outputs(self._inputs(micros, judges))]
+        with as_reference(self.spread.modules, adapters_off=adapters_off):
+            return [*self.spread.outputs(self._inputs(micros, row_losses))]
 
-    def _judged(self, batch: GlobalBatch, *, evaluates: bool = False) -> list[Inputs]:
+    def _with_losses(self, batch: GlobalBatch, *, evaluates: bool = False) -> list[Inputs]:
         if self.preferences is None:
             return self._inputs(batch.micro_batches)
-        judges = self.preferences.judges(batch, self.outputs, evaluates=evaluates)
-        return self._inputs(batch.micro_batches, judges)
+        row_losses = self.preferences.row_losses(batch, self.outputs, evaluates=evaluates)
+        return self._inputs(batch.micro_batches, row_losses)
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
         """The id of the first sample of this rank whose own loss is not finite. Every rank runs a forward for each of
         its samples, because forwards may gather weights."""
         rows = [_row(micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids))]
-        losses = self.spread.losses(self._judged(replace(batch, micro_batches=tuple(rows))))
+        losses = self.spread.losses(self._with_losses(replace(batch, micro_batches=tuple(rows))))
         found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]
         return next((sample for sample in found if sample >= 0), None)
 
-    def _inputs(self, micros: Sequence[MicroBatch], judges: Sequence[JudgesRows] | None = None) -> list[Inputs]:
+    def _inputs(self, micros: Sequence[MicroBatch], row_losses: Sequence[RowLoss] | None = None) -> list[Inputs]:
         layout, device = self.world.layout, self.world.device
         at = layout.coordinates(self.world.rank).cp
 
@@ -126,22 +126,22 @@ class GradientAccumulator:
             """This rank's parts of whole rows [batch, length], whose labels are shifted already."""
             return own_parts(rows, degree=layout.cp, index=at)
 
-        def targets(micro: MicroBatch, judge: JudgesRows | None) -> Targets:
+        def targets(micro: MicroBatch, row_loss: RowLoss | None) -> Targets:
             if self.preferences is None:
                 return Targets.of(own(micro.labels), device=device)
-            labels, rows = self.preferences.targets(micro, judge)
-            return Targets.of(own(labels), device=device, rows=own(rows), judge=judge)
+            labels, rows = self.preferences.targets(micro, row_loss)
+            return Targets.of(own(labels), device=device, rows=own(rows), row_loss=row_loss)
 
         return [
             Inputs(
                 input_ids=to_device(own(micro.input_ids), device),
                 position_ids=to_device(own(micro.position_ids), device),
-                targets=targets(micro, judge),
+                targets=targets(micro, row_loss),
                 real=None if self.balance is None else to_device(own(micro.real), device),
                 places=_places(own(micro.real), device) if self.leaves_padding else None,
                 documents=micro.documents and replace(micro.documents, ends=to_device(micro.documents.ends, device)),
             )
-            for micro, judge in zip(micros, judges or [None] * len(micros), strict=True)
+            for micro, row_loss in zip(micros, row_losses or [None] * len(micros), strict=True)
         ]
 
 

@@ -21,10 +21,10 @@ from shardwise.models.load import find_model_folder
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import WITH_REFERENCE
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory, hub_revision
+from shardwise.spec.run import hub_revision
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.preference.preferences import Part, Preferences
-from shardwise.train.preference.reference import Hear, file_of, log_probabilities, read_logs, write_logs
+from shardwise.train.preference.reference import LogProbsOf, file_of, log_probabilities, read_logs, write_logs
 from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 
@@ -52,7 +52,6 @@ def know_reference(
     step: GradientAccumulator,
     rows: SeenRows,
     *,
-    run: RunDirectory,
     model: TrainedModel,
     journal: Journal,
     keep: bool,
@@ -67,7 +66,7 @@ def know_reference(
     if stated in ("auto", "precomputed"):
         _know_parts(preferences, rows, step, content=model.content, journal=journal, keep=keep)
         return
-    other = _reference_model(rows, stated, step=step, run=run)
+    other = _reference_model(rows, stated, step=step)
     if other.shape.vocab_size < model.shape.vocab_size:
         raise UnsupportedError(
             f"preference.reference: {stated} has {other.shape.vocab_size} tokens and the model "
@@ -85,8 +84,7 @@ def know_reference(
     gc.collect()
 
 
-def _reference_model(rows: SeenRows, stated: str, *, step: GradientAccumulator, run: RunDirectory) -> TrainedModel:
-    del run
+def _reference_model(rows: SeenRows, stated: str, *, step: GradientAccumulator) -> TrainedModel:
     folder = find_model_folder(stated, revision=None)
     job = rows.job.model_copy(update={"model": stated, "method": "full", "lora": None})
     return build_model(job, rows.execution, world=step.world, revision=hub_revision(stated, folder=folder))
@@ -101,14 +99,14 @@ def _know_parts(
     journal: Journal,
     keep: bool,
 ) -> None:
-    def hear(micros: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
-        return step.outputs(micros, [preferences.listener(micro) for micro in micros], adapters_off=True)
+    def log_probs_of(micros: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
+        return step.outputs(micros, [preferences.row_log_probs(micro) for micro in micros], adapters_off=True)
 
     for part in filter(None, (preferences.train, preferences.evaluation)):
         wanted = rows.seen() if part is preferences.train else np.arange(len(part.data))
         precision = rows.execution.precision
         path = file_of(part.data.folder, model=content, fingerprint=rows.fingerprint, precision=precision)
-        _know(part, wanted, hear, path=path, step=step, journal=journal, keep=keep)
+        _know(part, wanted, log_probs_of, path=path, step=step, journal=journal, keep=keep)
         if preferences.spec.loss_type == ["kto"]:
             every = [np.arange(len(part.data))] if part is preferences.evaluation else [*rows.batches.ids_from(0)]
             _know_mismatched(preferences, part, every, step, path=path if keep else None, journal=journal)
@@ -142,7 +140,7 @@ def _know_mismatched(
 def _know(
     part: Part,
     wanted: npt.NDArray[np.int64],
-    hear: Hear,
+    log_probs_of: LogProbsOf,
     *,
     path: Path,
     step: GradientAccumulator,
@@ -155,7 +153,7 @@ def _know(
     if len(missing):
         journal.say(f"log-probabilities of {len(missing):,} samples under the reference")
         make = partial(log_probabilities, world=step.world, passed=journal.progress.touch)
-        logs[missing] = make(part.batcher, missing, hear)
+        logs[missing] = make(part.batcher, missing, log_probs_of)
         if keep and step.world.is_first:
             journal.note(lambda: write_logs(path, logs))
     part.known = logs

@@ -17,10 +17,10 @@ from shardwise.data.store import IGNORED, PreparedData
 from shardwise.parallel.mesh import World, to_device
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import PreferenceSpec
-from shardwise.train.preference.judge import DIVERGENCE, NUM_FIGURES, Judge, Listen, named
 from shardwise.train.preference.reference import Logs, counts_once
+from shardwise.train.preference.row_loss import DIVERGENCE, NUM_FIGURES, PreferenceLoss, RowLogProbs, named
 
-#: Makes what the root module gives of micro-batches, each with its judge, without gradients; adapters off if asked.
+#: Makes what the root module gives of micro-batches, each with its loss, without gradients; adapters off if asked.
 Outputs = Callable[..., list[torch.Tensor | None]]
 
 
@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(kw_only=True, eq=False)
 class Preferences:
-    """Judges of micro-batches, and what they add up. `spec`: the job's `preference`."""
+    """Losses of micro-batches, and what they add up. `spec`: the job's `preference`."""
 
     job: Job
     spec: PreferenceSpec
@@ -75,7 +75,7 @@ class Preferences:
     def _part(self, *, evaluates: bool) -> Part:
         return self.evaluation if evaluates and self.evaluation is not None else self.train
 
-    def judges(self, batch: GlobalBatch, outputs: Outputs, *, evaluates: bool = False) -> list[Judge]:
+    def row_losses(self, batch: GlobalBatch, outputs: Outputs, *, evaluates: bool = False) -> list[PreferenceLoss]:
         """One for each micro-batch of this rank."""
         part = self._part(evaluates=evaluates)
         if not evaluates:
@@ -87,12 +87,12 @@ class Preferences:
         weight = self._text_weight(part, ids) if weight is None else weight
         references = self._references(part, batch.micro_batches, outputs)
         return [
-            self._judge(part, micro, reference, divergence=divergence, text_weight=weight)
+            self._row_loss(part, micro, reference, divergence=divergence, text_weight=weight)
             for micro, reference in zip(batch.micro_batches, references, strict=True)
         ]
 
     def settled(self) -> torch.Tensor:
-        """The figures of all ranks, of what was judged since the last `judges` of a step or the
+        """The figures of all ranks, of what was computed since the last `row_losses` of a step or the
         evaluation's begin."""
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
@@ -106,11 +106,11 @@ class Preferences:
 
     _divergent: torch.Tensor | None = field(default=None, init=False)
 
-    def targets(self, micro: MicroBatch, judge: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def targets(self, micro: MicroBatch, row_loss: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Labels and the sum that each position is added to, int64 [rows, length]."""
         labels = micro.labels
         rows = torch.arange(len(labels)).unsqueeze(1).expand_as(labels)
-        if judge.num_sums > len(labels):
+        if row_loss.num_sums > len(labels):
             following = torch.full_like(labels, IGNORED)
             following[:, :-1] = torch.where(micro.real[:, 1:], micro.input_ids[:, 1:], IGNORED)
             following[1::2] = IGNORED  # of rejected rows
@@ -119,15 +119,15 @@ class Preferences:
             labels = torch.where(is_prompt, following, labels)
         return labels, rows
 
-    def listener(self, micro: MicroBatch) -> Listen:
+    def row_log_probs(self, micro: MicroBatch) -> RowLogProbs:
         """For log-probabilities of rows alone."""
-        return Listen(num_sums=len(micro.labels), group=self._group)
+        return RowLogProbs(num_sums=len(micro.labels), group=self._group)
 
     @property
     def _group(self) -> dist.ProcessGroup | None:
         return self.world.mesh["cp"].get_group() if self.world.layout.cp > 1 else None
 
-    def _judge(self, part: Part, micro: MicroBatch, reference: torch.Tensor, **of_batch: Any) -> Judge:
+    def _row_loss(self, part: Part, micro: MicroBatch, reference: torch.Tensor, **of_batch: Any) -> PreferenceLoss:
         device = self.world.device
         there = torch.tensor([sample != FILLER for sample in micro.sample_ids])
         good = None
@@ -135,7 +135,7 @@ class Preferences:
             ids = np.array([max(sample, 0) for sample in micro.sample_ids], np.int64)
             good = to_device(torch.from_numpy(part.data.is_good(ids)), device)
         tokens = (micro.labels != IGNORED).sum(1).clamp(min=1).float()
-        return Judge(
+        return PreferenceLoss(
             spec=self.spec,
             objective=self.job.objective,
             tokens=to_device(tokens, device),
@@ -155,9 +155,9 @@ class Preferences:
         if part.known is not None:
             return [to_device(_taken(part.known, micro), device) for micro in micros]
         if self.job.compares_with_itself:
-            heard = outputs(micros, [self.listener(micro) for micro in micros], adapters_off=True)
-            if any(one is not None for one in heard):
-                return [one for one in heard if one is not None]
+            found = outputs(micros, [self.row_log_probs(micro) for micro in micros], adapters_off=True)
+            if any(one is not None for one in found):
+                return [one for one in found if one is not None]
         return [torch.zeros(len(micro.labels), device=device) for micro in micros]
 
     def _text_weight(self, part: Part, ids: npt.NDArray[np.int64]) -> float:
@@ -189,8 +189,8 @@ class Preferences:
         for start in range(0, len(ids), per_forward):
             some = every[start : start + per_forward]
             micros = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
-            listeners = [self.listener(micro) for micro in micros]
-            for micro, logs in zip(micros, outputs(micros, listeners, adapters_off=adapters_off), strict=True):
+            log_probs = [self.row_log_probs(micro) for micro in micros]
+            for micro, logs in zip(micros, outputs(micros, log_probs, adapters_off=adapters_off), strict=True):
                 if logs is not None and counts_once(self.world):
                     there = torch.tensor([sample != FILLER for sample in micro.sample_ids], device=logs.device)
                     total += torch.where(there, logs, 0).double().sum()

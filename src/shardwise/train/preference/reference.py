@@ -22,11 +22,11 @@ from shardwise.parallel.mesh import World
 
 Logs = npt.NDArray[np.float32]
 #: Makes log-probabilities [rows] of micro-batches; None on ranks whose stage makes none.
-Hear = Callable[[Sequence[MicroBatch]], list[torch.Tensor | None]]
+LogProbsOf = Callable[[Sequence[MicroBatch]], list[torch.Tensor | None]]
 
 
 @contextmanager
-def listening(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Generator[None]:
+def as_reference(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Generator[None]:
     """Inside, modules drop nothing out, and with `adapters_off` are the model that adapters were
     added to. PEFT's own switch would freeze adapters, and leave them so."""
     roots = list(modules)
@@ -48,7 +48,7 @@ def listening(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Ge
 
 
 def log_probabilities(
-    batcher: Batcher, ids: npt.NDArray[np.int64], hear: Hear, *, world: World, passed: Callable[[], None]
+    batcher: Batcher, ids: npt.NDArray[np.int64], log_probs_of: LogProbsOf, *, world: World, passed: Callable[[], None]
 ) -> Logs:
     """Of all rows of some samples, [samples, sides], the same on every rank. Every rank takes its
     share of each forward; `passed`: called after each."""
@@ -60,7 +60,7 @@ def log_probabilities(
     for start in range(0, len(ids), per_forward):
         some = ordered[start : start + per_forward]
         batch = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0)
-        for micro, logs in zip(batch.micro_batches, hear(batch.micro_batches), strict=True):
+        for micro, logs in zip(batch.micro_batches, log_probs_of(batch.micro_batches), strict=True):
             own = [(at, place[sample]) for at, sample in enumerate(micro.sample_ids) if sample != FILLER]
             if logs is not None and own:
                 at, to = zip(*own, strict=True)

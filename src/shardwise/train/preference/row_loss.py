@@ -40,7 +40,7 @@ def named(figures: list[float], *, pairs: bool) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Judge:
+class PreferenceLoss:
     """Of one micro-batch on this rank.
 
     Attributes:
@@ -130,9 +130,9 @@ class Judge:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Listen:
-    """In the place of a judge: the log-probabilities of rows are what is asked for, and nothing is
-    learnt. `num_sums`: how many; `group`: as in `Judge`."""
+class RowLogProbs:
+    """In the place of a loss: the log-probabilities of rows are what is asked for, and nothing is
+    learnt. `num_sums`: how many; `group`: as in `PreferenceLoss`."""
 
     num_sums: int
     group: dist.ProcessGroup | None = None
