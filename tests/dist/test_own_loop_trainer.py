@@ -87,7 +87,8 @@ def test_what_is_honoured_is_as_in_the_trainer_of_transformers(
     must_be_saved_the_same(folder, tmp_path, adapters)
     for file in ("config.json", "generation_config.json") if adapters is None else ():
         wanted, got = (json.loads((tmp_path / name / file).read_text()) for name in ("plain", "spread"))
-        assert wanted == got
+        older = {"rope_theta": wanted["rope_parameters"]["rope_theta"]} if file == "config.json" else {}
+        assert wanted | older == got
 
 
 def refusal(args: Any, given: dict[str, Any] | None = None, kind: type = shardwise.Trainer) -> str:

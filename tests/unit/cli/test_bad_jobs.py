@@ -92,7 +92,7 @@ def test_a_traceback_is_shown_to_those_who_ask_for_it(tmp_path, monkeypatch) -> 
 @pytest.mark.parametrize(
     ("model", "layout", "gpus", "says"),
     [
-        ("tinyllama-1.1b", "{pp: 32}", 32, "32 pipeline stages for 22 layers; use pp: 22 at most"),
+        ("tinyllama-1.1b", "{pp: 32}", "4 x 8", "32 pipeline stages for 22 layers; use pp: 22 at most"),
         ("tinyllama-1.1b", "tp", 8, "tp = 8 does not divide the model's 4 key-value heads; the largest tp that slices"),
         ("gpt2", "tp", 8, "gpt2 is not sliced by tensor parallel (tp) in this version; the nearest layout that tra"),
     ],

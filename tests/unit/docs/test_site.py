@@ -11,7 +11,7 @@ from tests.unit.house.tree import ROOT, run_python
 
 LONGEST_PAGE = 150
 #: Written by a tool from a table of sources, one paragraph or line for each.
-EXCEPTIONS = ("accuracy.md", "families.md", "measured.md", "cli.md")
+EXCEPTIONS = ("accuracy.md", "families.md", "measured.md", "cli.md", "plan.md")
 
 
 def test_the_site_builds_with_every_link_checked(tmp_path):

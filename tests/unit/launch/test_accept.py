@@ -125,7 +125,6 @@ def test_ranks_that_were_started_are_on_the_hardware_that_the_job_names(
     ("keys", "processes", "message"),
     [
         ({"method": "qlora", "train": {"compile": True}}, 1, "compile is not trained with method qlora"),
-        ({"layout": "cp", "train": {"compile": True}}, 2, "compile is not trained under cp; use compile: false"),
         (
             *({"layout": "hsdp"}, 5),
             "hsdp shards inside groups and replicates across them; 5 processes in groups of 2 give no such product",

@@ -15,9 +15,9 @@ def reasons(model: str, hardware: str, text: str) -> dict[str, str]:
 
 def test_padding_is_named_where_ranks_do_not_divide_the_batch():
     found = reasons(
-        "llama-3.1-8b", "7x A100-80GB", "method: lora\nlayout: [pp, zero2]\ntrain: {global_batch_size: 8}\n"
+        "llama-3.1-8b", "6x A100-80GB", "method: lora\nlayout: [pp, zero2]\ntrain: {global_batch_size: 7}\n"
     )
-    assert found["zero2"].endswith("its ranks go through 14 sequences a step, padding among them, against 8")
+    assert found["zero2"].endswith("its ranks go through 12 sequences a step, padding among them, against 7")
 
 
 def test_the_same_work_is_not_called_smaller():

@@ -51,7 +51,9 @@ def test_what_is_hardly_faster_is_not_mentioned_and_what_is_doubted_says_why():
     assert not any("would be" in reason for reason in made.best.reasons)
     doubted = plan("llama-3.1-405b", "8x H200", "method: lora\n")
     (said,) = (reason for reason in doubted.best.reasons if "would be" in reason)
-    assert said == "pp x tp would be 20 % faster; no GPU has measured such a layout, and fsdp is simpler"
+    assert said.startswith(
+        "pp x tp with offload optimizer would be 8 % faster; no GPU has measured such a layout, and fsdp"
+    )
 
 
 #: (model, hardware, job) -> changes of `train` that are advised, in any order.
@@ -91,7 +93,7 @@ def test_8_bit_adam_on_two_nodes_is_named_with_the_figures_of_both():
         for one in plan("llama-3-70b", "2 x 8x H100-SXM", asked, num_rows=100_000).changes
         if "optimizer" in one.name
     ]
-    assert "17 s a step (15.7k tokens/s) and $368.76 in place of 22 s (11.7k tokens/s) and $491.59" in change.sentence
+    assert "16 s a step (16.1k tokens/s) and $357.61 in place of 23 s (11.5k tokens/s) and $500.06" in change.sentence
     assert "it rounds the moments of the weights to 8 bits" in change.sentence
 
 
