@@ -40,7 +40,6 @@ MEASURED: dict[str, str] = {
     "gradients inside a block": "work.activations.backward_bytes",
     "weights that PEFT makes anew": "work.activations._remade",
     "what a norm at a block's end works in": "work.activations.norm_backward_bytes",
-    "the buffer of gradients that is summed over replicas": "costs.gradients.all_reduce_buffer",
     "the last matrix's gradient, in the first micro-batch": "work.block_bytes._last_matrix",
     "copies of what experts hand back": "work.activations.routed_bytes",
     "gradients of an MLP's matrices": "memory.backward._trained_of_mlp",
@@ -56,6 +55,7 @@ MEASURED: dict[str, str] = {
 #: it. Temporaries of optimizers, casts for a whole step, rows of padding and DoRA's norms are compared with torch in
 #: `tests/unit/plan/test_against_torch.py`.
 DRAWN: dict[str, str] = {
+    "the buffer of gradients that is summed over replicas": "costs.gradients.all_reduce_buffer",
     "the head's gradient, made in forward": "costs.loss.made_head_gradient",
     "the head's gradient, stored": "costs.loss.head_gradient",
     "the head's gradient, unsharded until its unit is reduced": "costs.loss.unsharded_head_gradient",
