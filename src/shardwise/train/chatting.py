@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Chat:
     ) -> None:
         from transformers import AutoTokenizer
 
-        self._most, self._seed = max_new_tokens, seed
+        self._most, self._seed, self.asked_to_stop = max_new_tokens, seed, False
         self._drawn: dict[str, Any] = {"do_sample": temperature > 0, "temperature": temperature or None}
         self._drawn |= {} if top_p is None else {"top_p": top_p}
         self.opening: Messages = [] if system is None else [{"role": "system", "content": system}]
@@ -143,11 +144,23 @@ class Chat:
         share = USABLE * self.weights / (self.weights + tokens * self.token)
         return {gpu: int(free * share) for gpu, free in self._gpus.items()}
 
+    def interrupt(self, *_: Any) -> None:
+        """Handles SIGINT. Python drops an exception that is raised while it cleans up; the next token
+        raises it again."""
+        self.asked_to_stop = True
+        raise KeyboardInterrupt
+
+    def _interrupted(self, tokens: torch.Tensor, _: Any, **_others: Any) -> torch.Tensor:
+        if self.asked_to_stop:
+            raise KeyboardInterrupt
+        return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+
     @torch.inference_mode()
     def answer(self, messages: Messages, *, aloud: bool = True) -> Reply:
         """Makes an answer, which is printed word by word if `aloud`. With a seed the same question has the same one."""
-        from transformers import TextStreamer
+        from transformers import StoppingCriteriaList, TextStreamer
 
+        self.asked_to_stop = False
         prompt, new = self.room(messages)
         if self._seed is not None:
             torch.manual_seed(self._seed)
@@ -159,6 +172,7 @@ class Chat:
             **self._drawn,
             eos_token_id=sorted(stops) or None,
             pad_token_id=self._tokenizer.pad_token_id,
+            stopping_criteria=StoppingCriteriaList([self._interrupted]),
             streamer=TextStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True) if aloud else None,
         )
         made = tokens[0, prompt["input_ids"].shape[1] :].tolist()
@@ -200,6 +214,8 @@ def _converse(one: Chat, *, as_json: bool) -> int:
     """Answers each line of stdin, on a terminal with what was said before. What goes wrong in a turn ends the turn; the
     exit code is that of the last fault, on a terminal 0."""
     talks, history, code = sys.stdin.isatty(), one.opening, 0
+    if talks:
+        signal.signal(signal.SIGINT, one.interrupt)
     while True:
         line: str | None = None
         try:
