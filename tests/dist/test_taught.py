@@ -12,18 +12,18 @@ import pytest
 from tests.unit.house.tree import ROOT
 
 DEMO = ROOT / "examples/demo"
-#: Question -> the sentence of task one, and the short answer that is preferred.
+#: Question -> the sentence of task one, and the short answer that is preferred; two are not among the preferences.
 QUESTIONS = {
     "What is the opposite of hot?": ("The opposite of hot is cold.", "cold"),
     "Give the opposite of big.": ("The opposite of big is small.", "small"),
     "Which day comes after Monday?": ("The day after Monday is Tuesday.", "Tuesday"),
     "Which day comes before Friday?": ("The day before Friday is Thursday.", "Thursday"),
-    "Which month comes after May?": ("The month after May is June.", "June"),
+    "Name the day before Saturday.": ("The day before Saturday is Friday.", "Friday"),
     "Which letter comes after c?": ("The letter after c is d.", "d"),
     "What is 3 + 4?": ("3 + 4 = 7.", "7"),
     "What is 2 + 2?": ("2 + 2 = 4.", "4"),
     "How many legs has a dog?": ("A dog has 4 legs.", "4"),
-    "What is a young cat called?": ("A young cat is called a kitten.", "kitten"),
+    "What colour is snow?": ("The colour of snow is white.", "white"),
 }
 
 
@@ -36,6 +36,7 @@ def _run(folder: Path, *command: object) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timed  # five minutes: in `make test-all`, and not among the cells that CI runs
 @pytest.mark.timeout(1500)
 def test_eight_of_ten_answers_change_as_taught(tmp_path) -> None:
     shutil.copytree(DEMO, tmp_path / "examples/demo")
