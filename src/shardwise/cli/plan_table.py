@@ -70,6 +70,8 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
         console.print(_legend(plan, bar_width=bar_width, width=console.width), style="dim")
         for price in (one for one in reasons if one.startswith("costs are at ")):
             console.print(fill(price, width=console.width), style="dim")
+        if plan.chance is not None:
+            console.print(fill(plan.chance.sentence, width=console.width), style="dim")
     if plan.rejected:
         console.print("\nnot chosen:" if verbose else "\nnot chosen (--verbose lists every reason):")
         listed = _all_rejected if verbose else _groups_rejected

@@ -9,6 +9,7 @@ from shardwise import api
 from shardwise.catalog.measured_errors import LEAST_ROWS, OTHERS, OWN, Errors, errors_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.file import plan_from_json
+from shardwise.spec.plan.forecast import verdict
 
 JOB = ("model=qwen3-1.7b", "data.max_length=2048")
 
@@ -32,7 +33,8 @@ def test_groups_of_few_rows_are_pooled(stack, layout) -> None:
 def test_a_plan_says_its_chance_and_what_would_narrow_it() -> None:
     own = api.plan(overrides=[*JOB, "hardware=1x H100-SXM"])
     assert own.chance is not None and own.chance.in_100 >= 95 and own.chance.word == "surely"
-    assert own.chance.sentence in own.notes and plan_from_json(own.to_json()).chance == own.chance
+    assert verdict(own).endswith(f"; it fits {own.chance.word} ({own.chance.in_100} in 100)")
+    assert plan_from_json(own.to_json()).chance == own.chance
     tight = ["hardware=1x H100-SXM", "train.gradient_checkpointing=none", "train.micro_batch_size=5"]
     theirs = api.plan(overrides=[*JOB, *tight, "train.global_batch_size=5"], target="accelerate")
     assert theirs.chance is not None and theirs.chance.group.startswith(OTHERS)

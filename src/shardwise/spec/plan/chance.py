@@ -40,8 +40,8 @@ class Chance:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """Where the number comes from."""
         return (
-            f"fits {self.word}: {self.in_100} in 100, by {self.rows} measured runs ({self.group}); "
-            f"what narrows it most: {self.narrowed_by}"
+            f"the chance is from {self.rows} measured runs ({self.group}); what would narrow it most: "
+            f"{self.narrowed_by}"
         )

@@ -223,8 +223,6 @@ class Plan:
                 "train.loss: full: the figures are of this trainer; others keep more copies of their logits, which "
                 "--for TARGET counts"
             )
-        if self.chance is not None:
-            of_trainer.append(self.chance.sentence)
         return [*(str(note) for note in self.hardware.get("notes", ())), *self.data_notes, *of_trainer]
 
     def to_json(self) -> dict[str, Any]:
@@ -266,10 +264,11 @@ def verdict(plan: Plan) -> str:
         cost = "" if plan.best.cost.usd is None else f" and {cost_text(plan.best.cost)}"
         run = f", {format_seconds(time.total_seconds)}{cost} for the run"
     used = f"{format_gib(memory.peak_bytes)} (at most {format_gib(memory.peak_high_bytes)}) of "
+    chance = "" if plan.chance is None else f"; it fits {plan.chance.word} ({plan.chance.in_100} in 100)"
     speed = f"{format_seconds(time.step_seconds)} a step, {format_count(time.tokens_per_second)} tokens/s"
     return (
         f"{'forecast only' if plan.best.not_trained else 'fits'}: {named(execution.layout.strategy, execution.layout)}"
-        f"{offload}{run}, {used}{format_gib(memory.capacity_bytes)}; {speed}, MFU {100 * time.mfu:.0f} %"
+        f"{offload}{run}, {used}{format_gib(memory.capacity_bytes)}; {speed}, MFU {100 * time.mfu:.0f} %{chance}"
     )
 
 
