@@ -15,7 +15,10 @@ from accuracy.rows import ALLOCATED, KINDS, RESERVED
 #: The kinds that the goal is stated for, in rows of grade A.
 STRICT_KINDS = (ALLOCATED, RESERVED)
 #: Sources that constants of the timeline were fitted to.
-FITTED_FOR_TIME = ("llm-foundry", "fms-acceleration", "trl-1m-2026", "prime-rl-bench", "torchtitan-commits-2026")
+FITTED_FOR_TIME = (
+    *("llm-foundry", "fms-acceleration", "trl-1m-2026", "prime-rl-bench"),
+    *("torchtitan-commits-2026", "torchtitan-asyncTP-202506"),
+)
 #: The median error of memory that is asked for.
 MEDIAN_GOAL = 0.10
 _HEAD = ("figures", "median error", "P90", "within 25 %", "bias")
@@ -65,7 +68,7 @@ What decides speed on GPUs beyond these, and where each rule is from. No GPU of 
 | rates of FlashAttention-3, and of 2 on Blackwell and workstation cards | prime-rl-bench | nothing else has them |
 | llm-foundry's attention is of the first generation | its rows of 512 to 65,536 tokens | that kernel's paper |
 | slices: parts are put in order, whole gradients added up | our trainer's code | as the next |
-| slices: messages take twice as long in eager steps | torchtitan-commits-2026 | torchtitan's older sources |
+| slices: messages take twice as long in eager steps, and not in compiled ones | torchtitan-commits-2026; compiled: torchtitan-asyncTP-202506 too | torchtitan-202412 |
 | experts: rows are gathered, weighted and put back | transformers' code | prime-rl-bench |
 | experts: grouped products by tokens of each | prime-rl-bench: 30B-A3B, H100, H200 | INTELLECT-3 there |
 | cuDNN with rows of 2048 tokens | our trainer on one H100 (h100-cells.csv) | none |
