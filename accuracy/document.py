@@ -68,7 +68,8 @@ What decides speed on GPUs beyond these, and where each rule is from. No GPU of 
 | rates of FlashAttention-3, and of 2 on Blackwell and workstation cards | prime-rl-bench | nothing else has them |
 | llm-foundry's attention is of the first generation | its rows of 512 to 65,536 tokens | that kernel's paper |
 | slices: parts are put in order, whole gradients added up | our trainer's code | as the next |
-| slices: messages take twice as long in eager steps, and not in compiled ones | torchtitan-commits-2026; compiled: torchtitan-asyncTP-202506 too | torchtitan-202412 |
+| slices: messages take twice as long in eager steps | torchtitan-commits-2026 | torchtitan-202412 |
+| slices: they take no longer in compiled steps | torchtitan-asyncTP-202506 | none |
 | experts: rows are gathered, weighted and put back | transformers' code | prime-rl-bench |
 | experts: grouped products by tokens of each | prime-rl-bench: 30B-A3B, H100, H200 | INTELLECT-3 there |
 | cuDNN with rows of 2048 tokens | our trainer on one H100 (h100-cells.csv) | none |
