@@ -153,21 +153,11 @@ def build(
         logging_steps=spec.logging_steps,
     )
     evaluated = None if prepared["eval"] is None else batcher(open_prepared(prepared["eval"]))
-    preferences = None
-    if job.objective != "sft":
-        parts = Part(batcher=batches.batcher), None if evaluated is None else Part(batcher=evaluated)
-        preferences = Preferences(
-            job=job,
-            spec=job.preference or PreferenceSpec(),
-            world=world,
-            train=parts[0],
-            evaluation=parts[1],
-        )
-    casts = execution.keeps_casts
+    preferences = _preferences(job, world, batches.batcher, evaluated)
     step = GradientAccumulator(
         spread=model.spread,
         world=world,
-        keeps_casts=casts,
+        keeps_casts=execution.keeps_casts,
         scale=scale,
         balance=model.balance,
         leaves_padding=model.leaves_padding,
@@ -192,6 +182,19 @@ def build(
         meter=meter,
         types=types,
         is_trial=trial_rows is not None,
+    )
+
+
+def _preferences(job: Job, world: World, trained: Batcher, evaluated: Batcher | None) -> Preferences | None:
+    """What the loss of preferences is made of; None where text is learnt."""
+    if job.objective == "sft":
+        return None
+    return Preferences(
+        job=job,
+        spec=job.preference or PreferenceSpec(),
+        world=world,
+        train=Part(batcher=trained),
+        evaluation=None if evaluated is None else Part(batcher=evaluated),
     )
 
 
