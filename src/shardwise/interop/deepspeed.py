@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import TrainerLimits, left_to_the_script, memory_notes
+from shardwise.interop.limits import TrainerLimits, left_to_the_script, memory_notes, zero_optimization
 
 LIMITS = TrainerLimits(
     target="deepspeed",
@@ -26,8 +26,6 @@ LIMITS = TrainerLimits(
         "qlora": "no test has run 4 bits there",
     },
 )
-
-STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
 
 
 def to_deepspeed(chosen: Chosen) -> Exported:
@@ -61,27 +59,13 @@ def config(chosen: Chosen) -> dict[str, Any]:
         "gradient_accumulation_steps": execution.gradient_accumulation_steps,
         "gradient_clipping": chosen.job.train.max_grad_norm,
         "optimizer": _optimizer(chosen),
-        "zero_optimization": _zero(chosen),
+        "zero_optimization": zero_optimization(chosen),
     }
     if execution.optimizer == "sgd":
         data["zero_allow_untested_optimizer"] = True
     if execution.precision == "mixed":  # weights and gradients in float32, products in bfloat16
         data["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
     return data
-
-
-def _zero(chosen: Chosen) -> dict[str, Any]:
-    execution = chosen.execution
-    host = {"device": "cpu", "pin_memory": not chosen.on_cpu}
-    stage = 3 if execution.parameters_on_host else STAGES[chosen.layout.strategy]
-    zero: dict[str, Any] = {"stage": max(stage, 1) if execution.optimizer_on_host else stage}
-    if execution.optimizer_on_host:
-        zero["offload_optimizer"] = host
-    if execution.parameters_on_host:
-        zero["offload_param"] = host
-    if stage == 3:
-        zero["stage3_gather_16bit_weights_on_model_save"] = True
-    return zero
 
 
 def _optimizer(chosen: Chosen) -> dict[str, Any]:

@@ -168,18 +168,16 @@ def sft_settings(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-#: DeepSpeed's stage of each layout that it shards.
-_STAGES = {"zero1": 1, "zero2": 2, "fsdp": 3}
+#: DeepSpeed's stage of each layout.
+_STAGES = {"single": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
 
 
-def zero_of(chosen: Chosen) -> dict[str, Any] | None:
-    """DeepSpeed's `zero_optimization`; None where every rank holds everything."""
+def zero_optimization(chosen: Chosen) -> dict[str, Any]:
+    """DeepSpeed's key of that name."""
     execution = chosen.execution
-    stage = 3 if execution.parameters_on_host else _STAGES.get(chosen.layout.strategy)
-    if stage is None:
-        return None
-    host = {"device": "cpu", "pin_memory": True}
-    zero: dict[str, Any] = {"stage": stage}
+    host = {"device": "cpu", "pin_memory": not chosen.on_cpu}
+    stage = 3 if execution.parameters_on_host else _STAGES[chosen.layout.strategy]
+    zero: dict[str, Any] = {"stage": max(stage, 1) if execution.optimizer_on_host else stage}
     if execution.optimizer_on_host:
         zero["offload_optimizer"] = host
     if execution.parameters_on_host:
@@ -187,3 +185,10 @@ def zero_of(chosen: Chosen) -> dict[str, Any] | None:
     if stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     return zero
+
+
+def zero_of(chosen: Chosen) -> dict[str, Any] | None:
+    """`zero_optimization`, for trainers that start DeepSpeed where states are sharded; None where
+    every rank holds everything."""
+    whole = _STAGES.get(chosen.layout.strategy, 0) == 0 and not chosen.execution.parameters_on_host
+    return None if whole else zero_optimization(chosen)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from shardwise.interop import llama_factory
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import TrainerLimits, memory_notes, sft_settings, source_refusals, zero_of
-from shardwise.interop.llama_factory import launched
+from shardwise.interop.limits import memory_notes, sft_settings, source_refusals, zero_of
 
-LIMITS = TrainerLimits(
+LIMITS = replace(
+    llama_factory.LIMITS,
     target="ms-swift",
-    ways=("fsdp", "zero2", "zero1", "ddp", "single"),
-    methods=("full", "lora"),
-    precisions=("mixed", "bf16"),
-    optimizers=("adamw", "adamw_foreach"),
-    offloads=("none", "optimizer", "all"),
     because={
+        **llama_factory.LIMITS.because,
         "hsdp": "its DeepSpeed configurations have no such groups",
         "tp": "its Megatron half slices, from a configuration of its own",
         "pp": "its Megatron half cuts stages, from a configuration of its own",
-        "mp": "it cuts no stages",
-        "parameters": "DeepSpeed there takes weights and states to the host together",
-        "selective": "it computes whole blocks again",
-        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
     },
 )
 
@@ -34,7 +28,7 @@ def to_ms_swift(chosen: Chosen) -> Exported:
     text = as_yaml(config(chosen), comment=[chosen.written])
     said = ["ms-swift reads models and rows of its own hub unless use_hf is true, which it is here"]
     said += ["written for ms-swift 4.6.0, with DeepSpeed installed beside it where weights are sharded"]
-    run = [line.removeprefix("FORCE_TORCHRUN=1 ") for line in launched(chosen, "swift sft ms_swift.yaml")]
+    run = [line.removeprefix("FORCE_TORCHRUN=1 ") for line in llama_factory.launched(chosen, "swift sft ms_swift.yaml")]
     return Exported(files={"ms_swift.yaml": text}, said=[*said, *memory_notes(chosen)], run=run)
 
 
