@@ -19,7 +19,7 @@ def all_gathered_keys(scene: Scene) -> float:
     if cp == 1:
         return 0
     block = work.block
-    of_one = cp * work.tokens * (block.head_dim + (block.value_head_dim or block.head_dim)) * work.types.compute
+    of_one = _bytes_of_head(work)
     heads, copies = block.num_key_value_heads, block.num_attention_heads // block.num_key_value_heads
     flash = work.setting.cuda and not work.setting.masked
     at_once = heads_at_once(heads, bytes_of_one=of_one)
@@ -31,8 +31,12 @@ def all_gathered_keys(scene: Scene) -> float:
 
 def gathered_bytes(work: Work) -> float:
     """Keys and values of all heads, of whole rows."""
-    block = work.block
-    widths = block.num_key_value_heads * (block.head_dim + (block.value_head_dim or block.head_dim))
+    return work.block.num_key_value_heads * _bytes_of_head(work)
+
+
+def _bytes_of_head(work: Work) -> float:
+    """Keys and values of one head, of whole rows."""
+    widths = work.block.head_dim + (work.block.value_head_dim or work.block.head_dim)
     return work.execution.layout.cp * work.tokens * widths * work.types.compute
 
 
