@@ -91,6 +91,11 @@ class RenderedRow:
     label: bool
 
 
+def _longest(sides: Sequence[Tokens]) -> int:
+    """Tokens of the longer side of a row."""
+    return max(len(tokens.ids) for tokens in sides)
+
+
 def _answers(example: AnyExample) -> tuple[Any, ...]:
     """What a row holds of conversations, or of texts."""
     match example:
@@ -131,9 +136,14 @@ class Worker:
                 rendered.append(one)
             if tally.num_rows >= most and not whole:
                 break
-        encoded = iter(self.tokenizer.encode([side for row in rendered for side in row.sides]))
-        tally.lengths = dict(Counter(max(len(next(encoded).ids) for _ in row.sides) for row in rendered))
+        tally.lengths = dict(Counter(_longest(sides) for _, sides in self._encoded(rendered)))
         return tally
+
+    def _encoded(self, rows: list[RenderedRow]) -> Iterator[tuple[RenderedRow, list[Tokens]]]:
+        """Rows with the tokens of each of their sides."""
+        encoded = iter(self.tokenizer.encode([side for row in rows for side in row.sides]))
+        for row in rows:
+            yield row, [next(encoded) for _ in row.sides]
 
     def _batches(self, chunk: Chunk, form: Format, tally: Tally) -> Iterator[list[RenderedRow]]:
         batch: list[RenderedRow] = []
@@ -174,10 +184,8 @@ class Worker:
     def _keep(self, batch: list[RenderedRow], tally: Tally) -> Iterator[tuple[int, Tokens]]:
         """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or
         neither."""
-        encoded = iter(self.tokenizer.encode([side for row in batch for side in row.sides]))
-        for row in batch:
-            sides = [next(encoded) for _ in row.sides]
-            longest = max(len(tokens.ids) for tokens in sides)
+        for row, sides in self._encoded(batch):
+            longest = _longest(sides)
             tally.lengths[longest] = tally.lengths.get(longest, 0) + 1
             kept = [self._beyond_vocabulary(tokens) or shorten(tokens, self.rules) for tokens in sides]
             names = ("chosen ", "rejected ") if len(sides) > 1 else ("",)

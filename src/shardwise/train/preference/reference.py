@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardwise.data.micro_batches import FILLER, Batcher, GlobalBatch, MicroBatch
+from shardwise.data.micro_batches import FILLER, Batcher, MicroBatch
 from shardwise.parallel.mesh import World
 
 Logs = npt.NDArray[np.float32]
@@ -101,8 +101,3 @@ def write_logs(path: Path, logs: Logs) -> None:
     partial = path.with_suffix(f".{os.getpid()}")
     logs.astype("<f4").tofile(partial)
     partial.rename(path)
-
-
-def samples_of(batches: Iterable[GlobalBatch]) -> npt.NDArray[np.int64]:
-    """The samples of some batches, each once, ascending."""
-    return np.unique(np.array([sample for batch in batches for sample in batch.sample_ids], np.int64))
