@@ -183,7 +183,7 @@ def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
     """Without the compiler's last stage, which takes minutes. A block is compiled with its adapters
     and without, for gradients and for none."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    job = ask("untied", objective=objective, method="lora", train={"optimizer": "sgd", "learning_rate": 0.05})
+    job = ask("untied", objective=objective, method="lora", train={"optimizer": "sgd", "learning_rate": 0.5})
     packed = job.model_copy(update={"data": job.data.model_copy(update={"packing": packing})})
     ranks = train_cell(packed, tmp_path, replace(CELLS[cell], compile=True))
     must_equal(alone(job), ranks)
