@@ -7,7 +7,7 @@
 #   PUBLISHED    the folder of published measurements that `make accuracy` reads, ../shared/published by default
 #   ARGS         of `make gpu`, `make gpu-many`: --only SECTION ..., --minutes N, --device cpu; of `make accuracy-gpu` the latter two
 #                of `make test-exports`: targets; of `make bench`: --against trainer, --processes 2, --methods lora, --steps 1 --toy (start
-#                and end alone), --kinds mixture hybrid
+#                and end alone), --kinds mixture hybrid, --objective dpo --against trl
 #   WORKERS      how many tests run at a time: as many as there are cores, by default; 0 for one after the other
 #   SELECT       the marks of the tests that `make test` runs
 #   VENV         an environment that exists already, with everything installed: `make check VENV=... READY=1`

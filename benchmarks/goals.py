@@ -15,30 +15,37 @@ TOY_END_SECONDS, END_SECONDS = 1.0, 2.0
 FIRST_STEP, TOKENS = 1.15, 1.0
 MIXTURE = {"mixture, 1 process": (1.0, 1.3, 0.8), "mixture, 2 processes": (1.0, 1.8, 0.8)}
 
+#: Of preferences beside TRL: tokens per second at least, memory at most. Its first step is not judged: before it, in
+#: full training, both compute the reference.
+TRL_TOKENS, TRL_MEMORY = 1.3, 1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Medians of one method on one number of processes. `first_step`, `tokens` and `memory`: over Trainer's, None where
-    that was not measured; `end_seconds`: above a plain write of the same bytes."""
+    """Medians of one method on one number of processes. `first_step`, `tokens` and `memory`: over those of `other`
+    (`trainer` or `trl`), None where that was not measured; `end_seconds`: above a plain write of the same bytes."""
 
     title: str
     first_step: float | None
     tokens: float | None
     memory: float | None
     end_seconds: float
+    other: str = "trainer"
 
 
 def judged(found: Found, *, toy: bool) -> list[tuple[bool, str]]:
     """Whether each goal is reached, with the line that says so."""
     most_end = TOY_END_SECONDS if toy else END_SECONDS
     lines = [_line(found, "s to the end above a plain write", found.end_seconds, at_most=most_end)]
-    first_step, tokens, memory = MIXTURE.get(found.title, (FIRST_STEP, TOKENS, None))
-    if found.first_step is not None:
-        lines.append(_line(found, "x Trainer's time to the first step", found.first_step, at_most=first_step))
+    name, (first_step, tokens, memory) = "Trainer", MIXTURE.get(found.title, (FIRST_STEP, TOKENS, None))
+    if found.other == "trl":
+        name, first_step, tokens, memory = "TRL", None, TRL_TOKENS, TRL_MEMORY
+    if found.first_step is not None and first_step is not None:
+        lines.append(_line(found, f"x {name}'s time to the first step", found.first_step, at_most=first_step))
     if found.tokens is not None:
-        lines.append(_line(found, "x Trainer's tokens/s", found.tokens, at_least=tokens))
+        lines.append(_line(found, f"x {name}'s tokens/s", found.tokens, at_least=tokens))
     if found.memory is not None and memory is not None:
-        lines.append(_line(found, "x Trainer's memory", found.memory, at_most=memory))
+        lines.append(_line(found, f"x {name}'s memory", found.memory, at_most=memory))
     return lines
 
 

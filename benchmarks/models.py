@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from pairs import MARKS, WORDS
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples/demo"))
 from make_model import make_tokenizer
 
-#: Of each kind its family and what its configuration says: parameters of 25, 34 and 25 million; a toy's width.
+#: Of each kind its family and what its configuration says: parameters of 25, 34, 25 and 25 million; a toy's width.
+#: `words` has a vocabulary of 32,000.
 KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
     "dense": (
         "llama",
@@ -61,7 +64,29 @@ KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
         },
         64,
     ),
+    "words": (
+        "llama",
+        {
+            "hidden_size": 256,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+        },
+        64,
+    ),
 }
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """Of the words of `pairs.py`, one token each."""
+    words = {mark: at for at, mark in enumerate(MARKS)} | {f"w{at}": at for at in range(len(MARKS), WORDS)}
+    pad, bos, eos = MARKS
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=pad))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=pad, bos_token=bos, eos_token=eos, unk_token=pad
+    )
 
 
 def main() -> None:
@@ -75,7 +100,7 @@ def main() -> None:
     family, sizes, narrow = KINDS[args.kind]
     if args.toy:
         sizes = sizes | {"hidden_size": narrow, "num_hidden_layers": 2}
-    tokenizer = make_tokenizer([args.rows], vocabulary_size=8000)
+    tokenizer = word_tokenizer() if args.kind == "words" else make_tokenizer([args.rows], vocabulary_size=8000)
     ends = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     config = AutoConfig.for_model(
         family, vocab_size=len(tokenizer), max_position_embeddings=1024, tie_word_embeddings=False, **sizes, **ends

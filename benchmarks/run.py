@@ -12,11 +12,13 @@ appears. Throughput counts real tokens, from the end of the first step to that o
     python benchmarks/run.py --against trainer --processes 2      # a third of it
     python benchmarks/run.py --steps 1 --toy --against trainer    # start and end alone
     python benchmarks/run.py --kinds mixture hybrid --against trainer
+    python benchmarks/run.py --objective dpo --against trl        # preferences, beside TRL's DPOTrainer
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -30,15 +32,20 @@ from functools import partial
 from pathlib import Path
 
 from goals import Found, judged, plain_write
+from pairs import ANSWER, PROMPT, write_pairs
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".bench"
 GSM8K = ROOT.parent / "shared/data/gsm8k/train.jsonl"
 DEMO_ROWS = ROOT / "examples/demo/data/basics.jsonl"
-POLL_SECONDS = 0.005
+POLL_SECONDS, MEMORY_SECONDS = 0.005, 0.1
 
-#: The plain scripts beside this file.
-PLAIN = {"trainer": "plain_trainer.py", "accelerate": "plain_accelerate.py"}
+#: The plain scripts beside this file, by objective.
+PLAIN = {
+    "sft": {"trainer": "plain_trainer.py", "accelerate": "plain_accelerate.py"},
+    "dpo": {"trl": "plain_trl.py"},
+}
+TRL = "TRL is not installed here: .venv/bin/pip install trl==1.16.0 datasets"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +53,12 @@ class Work:
     """What all of them train.
 
     Attributes:
-        micro_batch: rows per forward; the same for all, because a smaller one pads less.
+        micro_batch: rows per forward, of preferences pairs; the same for all, because a smaller one pads less.
         leave_open: Shardwise chooses its own micro-batch, as in a job file that does not state one.
     """
 
     rows: Path
+    objective: str = "sft"
     kind: str = "dense"
     processes: int = 1
     steps: int = 8
@@ -85,7 +93,7 @@ class Timing:
         first_step_seconds: from starting the command to the end of the first optimizer step.
         tokens_per_second: real tokens of the later steps over their wall time; None where there is one step.
         end_seconds: from the end of the last step to that of the command, with the trained model saved.
-        peak_bytes: resident memory of its largest process.
+        peak_bytes: resident memory of its ranks, each at its peak, added up.
         cpu_seconds: of all its processes, to the end.
         disk_seconds: of a plain write of as many bytes, just after.
     """
@@ -109,14 +117,19 @@ Ratios = dict[str, dict[str, float]]
 def main() -> None:
     """Makes the model, runs the programs in turns, prints the tables, writes results.json and judges."""
     args = arguments()
-    work = Work(rows=choose_rows(), steps=args.steps, leave_open=args.leave_open)
     shutil.rmtree(FOLDER, ignore_errors=True)
+    work = of_pairs(args) if args.objective == "dpo" else Work(rows=choose_rows())
+    work = replace(work, steps=args.steps, leave_open=args.leave_open)
     measured: dict[str, Timings] = {}
-    for kind, method, processes in itertools.product(args.kinds, args.methods, args.processes):
-        if kind != "dense" and method != "full":
+    kinds = args.kinds if work.objective == "sft" else [work.kind]
+    for kind, method, processes in itertools.product(kinds, args.methods, args.processes):
+        if kind in ("mixture", "hybrid") and method != "full":
             continue
-        title = f"{method if kind == 'dense' else kind}, {processes} process{'es' if processes > 1 else ''}"
+        name = method if kind == "dense" else f"dpo {method}" if kind == "words" else kind
+        title = f"{name}, {processes} process{'es' if processes > 1 else ''}"
         here = replace(work, kind=kind, method=method, processes=processes)
+        if work.objective == "dpo":
+            here = replace(here, micro_batch=work.global_batch // processes)
         make_model(here, toy=args.toy)
         measured[title] = run_in_turns(here, args.against, rounds=args.rounds, title=title)
     ratios = write_results(measured)
@@ -130,33 +143,44 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=Work.steps)
+    parser.add_argument("--objective", choices=tuple(PLAIN), default="sft")
     parser.add_argument("--kinds", nargs="+", choices=("dense", "mixture", "hybrid"), default=["dense"])
     parser.add_argument("--methods", nargs="+", choices=("full", "lora"), default=["full", "lora"])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--against", nargs="+", choices=tuple(PLAIN), default=list(PLAIN))
+    parser.add_argument("--against", nargs="+", choices=[name for of in PLAIN.values() for name in of])
     parser.add_argument(
         "--toy", action="store_true", help="a model of 2.4 million parameters: start and end, not steps"
     )
     parser.add_argument("--leave-open", action="store_true", help="let Shardwise choose its micro-batch")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.against = args.against or list(PLAIN[args.objective])
+    unread = set(args.against) - PLAIN[args.objective].keys()
+    if unread:
+        parser.error(f"--objective {args.objective} is measured against {', '.join(PLAIN[args.objective])}")
+    if "trl" in args.against and importlib.util.find_spec("trl") is None:
+        parser.error(TRL)
+    return args
 
 
 def found(title: str, measured: dict[str, Timings], ratios: dict[str, Ratios]) -> Found:
     """What is judged."""
     ends = [one.end_seconds - one.disk_seconds for one in measured[title]["shardwise"]]
-    over = {figure: by.get("trainer") for figure, by in ratios[title].items()}
+    other = "trl" if title.startswith("dpo") else "trainer"
+    over = {figure: by.get(other) for figure, by in ratios[title].items()}
     return Found(
         title=title,
         first_step=over["first_step_seconds"],
         tokens=over.get("tokens_per_second"),
         memory=over.get("peak_bytes"),
         end_seconds=statistics.median(ends),
+        other=other,
     )
 
 
 def run_in_turns(work: Work, against: list[str], *, rounds: int, title: str) -> Timings:
     """Each program as often as there are rounds, in an order that turns round with each."""
-    programs = {"shardwise": time_shardwise, **{name: partial(time_plain, script=PLAIN[name]) for name in against}}
+    scripts = PLAIN[work.objective]
+    programs = {"shardwise": time_shardwise, **{name: partial(time_plain, script=scripts[name]) for name in against}}
     timings: Timings = {name: [] for name in programs}
     for number in range(rounds):
         for name in list(programs)[:: -1 if number % 2 else 1]:
@@ -174,6 +198,14 @@ def choose_rows() -> Path:
     return DEMO_ROWS
 
 
+def of_pairs(args: argparse.Namespace) -> Work:
+    """Four pairs a step, in one forward of all processes."""
+    batch = 4
+    rows = write_pairs(FOLDER / "pairs.jsonl", count=batch * args.steps)
+    most = PROMPT + ANSWER + 1
+    return Work(rows=rows, objective="dpo", kind="words", global_batch=batch, max_length=most, learning_rate=1e-5)
+
+
 def make_model(work: Work, *, toy: bool) -> None:
     """A folder with a model of random parameters."""
     if not work.model.exists():
@@ -189,6 +221,7 @@ def time_shardwise(work: Work, folder: Path) -> Timing:
         "model": str(work.model),
         "data": {"path": str(work.rows), "max_length": work.max_length, "over_long": "truncate"},
         "method": work.method,
+        **({} if work.objective == "sft" else {"objective": work.objective}),
         **({} if work.method == "full" else {"lora": {"r": 16, "lora_alpha": 32}}),
         "train": {
             "global_batch_size": work.global_batch,
@@ -233,12 +266,16 @@ def timed(command: list[str], *, metrics: Path, folder: Path, work: Work) -> Tim
     """Runs a command and notes when each line of its metrics appears."""
     environment = os.environ | {"SHARDWISE_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(work.threads)}
     with (folder / "output.log").open("w", encoding="utf-8") as log:
-        started = time.monotonic()
+        started = looked = time.monotonic()
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         arrivals: list[float] = []
+        most: dict[int, int] = {}
         while not (ended_one := os.wait4(process.pid, os.WNOHANG))[0]:
             new = _count_lines(metrics) - len(arrivals)
             arrivals += [time.monotonic() - started] * new
+            if time.monotonic() - looked > MEMORY_SECONDS:
+                most |= peaks_below(process.pid)  # of which one that is ending has none
+                looked = time.monotonic()
             time.sleep(POLL_SECONDS)
         ended = time.monotonic() - started
     process.returncode, used = os.waitstatus_to_exitcode(ended_one[1]), ended_one[2]
@@ -250,11 +287,27 @@ def timed(command: list[str], *, metrics: Path, folder: Path, work: Work) -> Tim
         first_step_seconds=arrivals[0],
         tokens_per_second=tokens / (arrivals[-1] - arrivals[0]) if work.steps > 1 else None,
         end_seconds=ended - arrivals[-1],
-        peak_bytes=used.ru_maxrss * 1024,
+        peak_bytes=sum(sorted(most.values())[-work.processes :]),
         cpu_seconds=used.ru_utime + used.ru_stime,
         disk_seconds=plain_write(folder),
         last_loss=records[-1]["loss"],
     )
+
+
+def peaks_below(root: int) -> dict[int, int]:
+    """Bytes that a process and those that it started had resident at most, by their ids."""
+    parents, peaks = {}, {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            said = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:  # it has ended
+            continue
+        parents[int(status.parent.name)] = int(said["PPid"])
+        peaks[int(status.parent.name)] = int(said.get("VmHWM", "0 kB").split()[0]) * 1024
+    family = {root}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return {process: peaks[process] for process in family if peaks.get(process)}
 
 
 def _count_lines(path: Path) -> int:
@@ -294,15 +347,15 @@ def _table(timings: Timings, *, title: str) -> Ratios:
     """Prints the medians; returns the ratios."""
     others = [name for name in timings if name != "shardwise"]
     ratios: Ratios = {}
-    print(f"\n{title + ', median':<26}{'shardwise':>12}" + "".join(f"{name:>12}{'ratio':>8}" for name in others))
+    print(f"\n{title + ', median':<26}{'shardwise':>14}" + "".join(f"{name:>14}{'ratio':>8}" for name in others))
     for figure, label in FIGURES.items():
         found = {name: [getattr(one, figure) for one in runs] for name, runs in timings.items()}
         if None in found["shardwise"]:
             continue
         medians = {name: statistics.median(values) for name, values in found.items()}
         ratios[figure] = {name: medians["shardwise"] / medians[name] for name in others}
-        shown = "".join(f"{medians[name]:>12.1f}{ratios[figure][name]:>8.2f}" for name in others)
-        print(f"{label:<26}{medians['shardwise']:>12.1f}{shown}")
+        shown = "".join(f"{medians[name]:>14.1f}{ratios[figure][name]:>8.2f}" for name in others)
+        print(f"{label:<26}{medians['shardwise']:>14.1f}{shown}")
     return ratios
 
 

@@ -21,8 +21,10 @@ from shardwise.spec.plan.forecast import Candidate
 from shardwise.spec.support.trained import execution_refusals
 
 #: Cells that are measured; of the same families those in which FSDP reduces gradients once a step, and those of the
-#: pipelines below; those of the held-out family; those of the one before it; and those with compiled blocks.
+#: pipelines below; those of the held-out family; those of the one before it; those with compiled blocks; and those
+#: that learn from preferences.
 COUNT, COUNT_ONCE, COUNT_PIPELINES, COUNT_HELD_OUT, COUNT_LED, COUNT_COMPILED = 220, 26, 18, 28, 26, 48
+COUNT_PREFERENCES = 40
 #: Of the latter the first, which may have led to rules; the others were measured later.
 LED_COMPILED = 40
 _SEED = 0
@@ -116,6 +118,9 @@ PIPELINES: dict[str, tuple[int, Any]] = {
 _EVERY_LAYOUT = LAYOUTS | PIPELINES
 #: Of one or two processes, and blocks are compiled under them.
 LAYOUTS_COMPILED = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "1f1b", "gpipe")
+#: Likewise, of preferences.
+LAYOUTS_OF_PREFERENCES = (*LAYOUTS_COMPILED, "tp", "cp")
+OBJECTIVES = ("dpo", "dpo", "orpo", "kto", "simpo")
 METHODS = ("full", "lora", "qlora")
 BATCHES = (1, 2, 4)
 LENGTHS = (128, 256)
@@ -138,6 +143,7 @@ class Cell:
     precision: str
     rows: str
     compile: bool = False
+    objective: str = "sft"
 
     @property
     def processes(self) -> int:
@@ -166,7 +172,8 @@ class Cell:
     @property
     def words(self) -> str:
         """For people."""
-        what = f"{self.family}, {self.method}, {self.layout}, {self.batch} x {self.length} tokens, {self.precision}"
+        method = self.method if self.objective == "sft" else f"{self.objective} {self.method}"
+        what = f"{self.family}, {method}, {self.layout}, {self.batch} x {self.length} tokens, {self.precision}"
         return f"{what}, recompute {self.recompute}, {self.rows} rows{', compiled' if self.compile else ''}"
 
     @property
@@ -214,6 +221,7 @@ def job_of(cell: Cell, *, model: str, data: str) -> Job:
         {
             "model": model,
             "method": cell.method,
+            "objective": cell.objective,
             "layout": layout,
             "data": {
                 "path": data,
@@ -285,6 +293,22 @@ def drawn_compiled() -> Iterator[Cell]:
         "precision": PRECISIONS,
         "rows": ("whole", "packed"),
         "compile": (True,),
+    }
+    return _dealt(sides)
+
+
+def drawn_preferences() -> Iterator[Cell]:
+    """Cells that learn from pairs and labelled rows, each as long as `max_length`."""
+    sides = {
+        "family": tuple(FAMILIES),
+        "method": METHODS,
+        "layout": LAYOUTS_OF_PREFERENCES,
+        "batch": BATCHES,
+        "length": LENGTHS,
+        "recompute": RECOMPUTE,
+        "precision": PRECISIONS,
+        "rows": ("whole",),
+        "objective": OBJECTIVES,
     }
     return _dealt(sides)
 

@@ -37,7 +37,9 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 
-CELLS, COMPILED = (Path(__file__).parent / name for name in ("cells.csv", "compiled.csv"))
+CELLS, COMPILED, PREFERENCES = (
+    Path(__file__).parent / name for name in ("cells.csv", "compiled.csv", "preferences.csv")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def _typed(kind: Any, row: dict[str, str]) -> Any:
         "float | None": lambda text: float(text) if text else None,
         "int | None": lambda text: int(text) if text else None,
     }
-    return kind(**{field.name: read[str(field.type)](row.get(field.name, "")) for field in fields(kind)})
+    return kind(**{one.name: read[str(one.type)](row[one.name]) for one in fields(kind) if one.name in row})
 
 
 def compared(cell: Cell, ranks: list[Measured], *, gpu: str | None = None) -> Iterator[Compared]:
@@ -194,6 +196,13 @@ machine with a C++ compiler; `accuracy/grid/compiled.csv`). Steps in which anyth
 between steps are exact in {exact} of {kinds} kinds of rank. Rules were made from the first {led} runs; those of the
 line `measured` came after. Of the peak:
 """
+_PREFERENCES = """\
+{runs} further runs learn from preferences (`python -m accuracy.grid.measure --preferences`;
+`accuracy/grid/preferences.csv`): pairs count two rows, and the reference's forwards are parts of a step. Bytes between
+steps are exact in {exact} of {kinds} kinds of rank. Two rules were mended by them: a reference's forwards have nothing
+in flight beside them, and selective recompute under `cp` keeps both pieces of attention (before, 5.8 % too much and
+5.5 % too little). Of the peak:
+"""
 _GOAL = """\
 Goal, of these and of compiled runs below: median 2 %, P95 5 %, none further off than 8 %. The forecast is as fine as
 the answer needs; what is exact is a rehearsal, which runs the trainer's own code. The lowest and the highest:
@@ -236,10 +245,16 @@ def table_compiled(every: Iterable[Compared]) -> list[tuple[str, ...]]:
     return [(*name, *figures([one.error for one in group])) for name, group in groups.items() if group]
 
 
-def _by_side(some: list[Compared]) -> dict[tuple[str, str], list[Compared]]:
+def table_preferences(every: Iterable[Compared]) -> list[tuple[str, ...]]:
+    """The same of runs that learn from preferences, by objective too."""
+    groups = _by_side([one for one in every if one.measured.seen_whole], (*_SIDES, "objective"))
+    return [(*name, *figures([one.error for one in group])) for name, group in groups.items() if group]
+
+
+def _by_side(some: list[Compared], sides: Sequence[str] = _SIDES) -> dict[tuple[str, str], list[Compared]]:
     """All, and those of each value of each side."""
     groups = {("all", ""): some}
-    for side in _SIDES:
+    for side in sides:
         for value in sorted({getattr(one.cell, side) for one in some}):
             groups[side, value] = [one for one in some if getattr(one.cell, side) == value]
     return groups
@@ -279,6 +294,7 @@ def section(cells: Path = CELLS, compiled_cells: Path = COMPILED) -> str:
         *_ends(sure),
         "",
         *_compiled(compiled),
+        *_preferences([one for cell, ranks in read_cells(PREFERENCES) for one in compared(cell, ranks)]),
         _REHEARSED,
         f"| rehearsed | ranks {_HEAD}",
         "|---|---|---|---|---|---|",
@@ -313,6 +329,18 @@ def _compiled(every: Sequence[Compared]) -> Iterator[str]:
     yield from (f"| {' | '.join(row)} |" for row in table_compiled(every))
     yield ""
     yield _COMPILED_BESIDE
+    yield from _ends(sure)
+    yield ""
+
+
+def _preferences(every: Sequence[Compared]) -> Iterator[str]:
+    sure = sorted((one for one in every if one.measured.seen_whole), key=lambda one: one.error)
+    exact, runs = sum(one.exact for one in every), len({one.cell for one in every})
+    yield _PREFERENCES.format(runs=runs, exact=exact, kinds=len(every))
+    yield f"| by | value | ranks {_HEAD}"
+    yield "|---|---|---|---|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in table_preferences(every))
+    yield "\nThe lowest and the highest:\n"
     yield from _ends(sure)
     yield ""
 

@@ -6,6 +6,7 @@
     python -m accuracy.grid.measure --held-out        # then those of a held-out family
     python -m accuracy.grid.measure --again 46 140    # only these, in the file of an earlier run
     python -m accuracy.grid.measure --compiled    # cells with compiled blocks, into compiled.csv, in about 30 minutes
+    python -m accuracy.grid.measure --preferences    # of preferences, into preferences.csv, in about 10 minutes
 
 Each of the first four makes its own cells and leaves the file's others.
 
@@ -41,6 +42,7 @@ from accuracy.grid.cells import (
     COUNT_HELD_OUT,
     COUNT_ONCE,
     COUNT_PIPELINES,
+    COUNT_PREFERENCES,
     EXACT,
     FAMILIES,
     HELD_OUT,
@@ -50,10 +52,11 @@ from accuracy.grid.cells import (
     drawn,
     drawn_compiled,
     drawn_pipelines,
+    drawn_preferences,
     job_of,
     planned,
 )
-from accuracy.grid.compare import CELLS, COMPILED, read_cells
+from accuracy.grid.compare import CELLS, COMPILED, PREFERENCES, read_cells
 from accuracy.grid.rows import STEPS, words_of_row
 from shardwise.catalog.models import read_model
 from shardwise.errors import ShardwiseError
@@ -66,7 +69,7 @@ from shardwise.train.measuring.memory import Allocations, Held, held, highest_by
 from tests.dist.cells import composed, prepare_cell
 from tests.dist.worlds import run_world
 
-Kind = Literal["drawn", "reduced once", "pipelines", "held out", "led to a rule", "compiled"]
+Kind = Literal["drawn", "reduced once", "pipelines", "held out", "led to a rule", "compiled", "preferences"]
 Ranks = tuple[Cell, list[Measured]]
 _COUNTS: dict[Kind, int] = {
     "drawn": COUNT,
@@ -74,6 +77,7 @@ _COUNTS: dict[Kind, int] = {
     "pipelines": COUNT_PIPELINES,
     "held out": COUNT_HELD_OUT,
     "compiled": COUNT_COMPILED,
+    "preferences": COUNT_PREFERENCES,
 }
 _WORDS = 2000
 
@@ -94,9 +98,18 @@ def model_folder(root: Path, config: str) -> Path:
     return folder
 
 
-def _rows(cell: Cell, count: int) -> Iterator[dict[str, str]]:
+def _rows(cell: Cell, count: int) -> Iterator[dict[str, Any]]:
+    """Of preferences the first word is the prompt."""
     for index in range(count):
-        yield {"text": " ".join(f"w{(7 * index + at) % _WORDS}" for at in range(words_of_row(cell, index)))}
+        text = " ".join(f"w{(7 * index + at) % _WORDS}" for at in range(words_of_row(cell, index)))
+        prompt, answer = text.split(" ", 1)
+        if cell.objective == "sft":
+            yield {"text": text}
+        elif cell.objective == "kto":
+            yield {"prompt": prompt, "completion": f" {answer}", "label": index % 2 > 0}
+        else:
+            other = " ".join(reversed(answer.split()))
+            yield {"prompt": prompt, "chosen": f" {answer}", "rejected": f" {other}"}
 
 
 def written_job(cell: Cell, root: Path) -> Job:
@@ -205,6 +218,8 @@ def kind_of(cell: Cell, ranks: Sequence[Measured]) -> Kind:
     """Which of the commands above made it; those of a family that led to a rule are made no more."""
     if cell.compile:
         return "compiled"
+    if cell.objective != "sft":
+        return "preferences"
     if cell.apart:
         return "held out" if cell.held_out else "led to a rule"
     if cell.layout in PIPELINES:
@@ -230,6 +245,8 @@ def _one(cell: Cell, folder: Path, kind: Kind) -> list[Measured]:
 def _drawn_of(kind: Kind) -> Iterator[Cell]:
     if kind == "compiled":
         return drawn_compiled()
+    if kind == "preferences":
+        return drawn_preferences()
     if kind == "pipelines":
         return drawn_pipelines()
     return drawn(HELD_OUT if kind == "held out" else FAMILIES)
@@ -267,16 +284,17 @@ def main() -> None:
     """Measures cells until there are enough, and writes them."""
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.measure", description=__doc__)
     parser.add_argument("--count", type=int, help="cells of the kind in the file when it is done")
-    parser.add_argument("--out", type=Path, help="cells.csv, or compiled.csv, beside this file")
+    parser.add_argument("--out", type=Path, help="cells.csv, compiled.csv or preferences.csv, beside this file")
     parser.add_argument("--again", type=int, nargs="+", default=[], metavar="CELL")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--reduced-once", action="store_const", dest="kind", const="reduced once")
     kinds.add_argument("--pipelines", action="store_const", dest="kind", const="pipelines")
     kinds.add_argument("--held-out", action="store_const", dest="kind", const="held out")
     kinds.add_argument("--compiled", action="store_const", dest="kind", const="compiled")
+    kinds.add_argument("--preferences", action="store_const", dest="kind", const="preferences")
     arguments = parser.parse_args()
     kind: Kind = arguments.kind or "drawn"
-    out = arguments.out or (COMPILED if kind == "compiled" else CELLS)
+    out = arguments.out or {"compiled": COMPILED, "preferences": PREFERENCES}.get(kind, CELLS)
     if kind == "compiled" and cpp_compiler() is None:
         sys.stderr.write("compiled cells are left out: there is no C++ compiler; install g++, or name one by CXX\n")
     elif arguments.again:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 from shardwise.data.store import PreparedData
+from shardwise.parallel import compiled
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from shardwise.train.rehearsing.command import rehearse_ranks
 from tests.dist.cells import (
     LAYOUTS,
     PAIRS,
@@ -147,6 +150,57 @@ def test_every_objective_trains_as_on_one_process(kind, cell, ask, alone, tmp_pa
     last, other = expected.metrics[-1], ranks[0].metrics[-1]
     for name in evaluated:
         assert abs(last[name] - other[name]) <= 1e-5 * max(abs(last["eval_logps/chosen"]), 1), name
+
+
+#: Objectives whose rows are packed, and layouts that pack them.
+PACKED = {"dpo": {}, **{name: OTHERS[name] for name in ("orpo", "kto", "several losses", "precomputed, adapters")}}
+PACKING = {
+    "accumulation 2": spread(micros=2, optimizer="sgd"),
+    **SOME,
+    "fsdp x pp": spread(Layout(dp_shard=2, pp=2), micros=2, optimizer="sgd"),
+}
+
+
+@pytest.mark.parametrize("cell", PACKING)
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, alone, tmp_path) -> None:
+    """Several documents share a row, in which each is apart."""
+    other: dict[str, Any] = {"train": {"optimizer": "sgd"}, **PACKED[kind]}
+    padded, packed = (ask("untied", data={"eval_fraction": 0.2, "packing": is_on}, **other) for is_on in (False, True))
+    expected, ranks = alone(padded), train_cell(packed, tmp_path, PACKING[cell])
+    must_equal(expected, ranks)
+    must_record_alike(expected, ranks[0])
+    assert abs(expected.metrics[-1]["eval_loss"] - ranks[0].metrics[-1]["eval_loss"]) <= 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.costly
+@pytest.mark.parametrize("cell", ["accumulation 4", "fsdp", "pp"])
+@pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
+def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
+    objective, packing, cell, ask, alone, monkeypatch, tmp_path
+) -> None:
+    """Without the compiler's last stage, which takes minutes. A block is compiled with its adapters
+    and without, for gradients and for none."""
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    job = ask("untied", objective=objective, method="lora", train={"optimizer": "sgd", "learning_rate": 0.5})
+    packed = job.model_copy(update={"data": job.data.model_copy(update={"packing": packing})})
+    ranks = train_cell(packed, tmp_path, replace(CELLS[cell], compile=True))
+    must_equal(alone(job), ranks)
+    must_record_alike(alone(job), ranks[0])
+    assert abs(ranks[0].metrics[-1]["rewards/chosen"]) > 1e-4, "the reference is apart from what is trained"
+
+
+@pytest.mark.parametrize("layout", [Layout(cp=2), Layout(cp=2, dp_shard=2), Layout(pp=2)])
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "kto"])
+def test_a_rehearsal_has_the_forwards_of_the_reference(objective, layout, ask) -> None:
+    """On rows of full length, packed or padded: as much memory as each needs."""
+    job = ask("untied", objective=objective, method="lora")
+    for packing in (False, True):
+        one = job.model_copy(update={"data": job.data.model_copy(update={"packing": packing})})
+        found = rehearse_ranks(one, spread(layout, micros=2), [0], cuda=False)[0]
+        assert "refused" not in found, found
+        assert found["peak_bytes"] > found["held"]["weights"] > 0
 
 
 @pytest.mark.parametrize("model", ["granite", "untied"])

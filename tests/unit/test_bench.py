@@ -1,11 +1,13 @@
 """`make bench` calls what is too slow FAIL."""
 
+import subprocess
 import sys
 
 from tests.unit.house.tree import ROOT
 
 sys.path[:0] = [str(ROOT / "benchmarks")]
 from goals import Found, judged, plain_write  # noqa: E402
+from run import peaks_below  # noqa: E402
 
 
 def _verdicts(*, toy=False, **changed):
@@ -38,6 +40,25 @@ def test_a_mixture_has_goals_of_its_own():
     assert _verdicts(**{**mixture, "first_step": 1.01}) == ["PASS", "FAIL", "PASS", "PASS"]
     assert _verdicts(**{**mixture, "title": "mixture, 2 processes"}) == ["PASS", "PASS", "FAIL", "PASS"]
     assert _verdicts(**{**mixture, "memory": 0.81}) == ["PASS", "PASS", "PASS", "FAIL"]
+
+
+def test_preferences_are_judged_beside_trl_and_not_by_their_first_step():
+    preferences = {"title": "dpo full, 2 processes", "other": "trl", "first_step": 2.0, "tokens": 1.31, "memory": 0.99}
+    assert _verdicts(**preferences) == ["PASS"] * 3
+    assert _verdicts(**{**preferences, "tokens": 1.29}) == ["PASS", "FAIL", "PASS"]
+    assert _verdicts(**{**preferences, "memory": 1.01}) == ["PASS", "PASS", "FAIL"]
+
+
+def test_memory_is_that_of_a_process_and_of_those_it_started():
+    code = "import subprocess, sys; held = b'x' * 30_000_000; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    inner = "held = b'x' * 60_000_000; print('there', flush=True); input()"
+    command = [sys.executable, "-c", code, inner]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "there\n"
+        found = sorted(peaks_below(process.pid).values())
+        process.communicate("\n")
+    assert len(found) == 2
+    assert 30_000_000 < found[0] < 60_000_000 < found[1] < 120_000_000
 
 
 def test_a_line_says_the_figure_and_what_is_wanted():

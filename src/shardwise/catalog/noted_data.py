@@ -62,16 +62,17 @@ def noted_data(job: Job) -> NotedData | None:
 def _reckoned(facts: DataFacts, counts: Mapping[int, int], job: Job) -> DataFacts:
     """With rows and tokens to train on from lengths alone: as they would be cut, dropped, set aside and packed."""
     data, most = job.data, job.data.max_length
+    packs = data.packing and job.objective == "sft"  # of preferences a step has as many rows
     kept = [(min(length, most), rows) for length, rows in counts.items() if length <= most or data.over_long != "drop"]
     share = 1 - data.eval_fraction
     rows, tokens = (round(share * total) for total in (sum(n for _, n in kept), sum(a * n for a, n in kept)))
     part = PartFacts(
         sources=facts.train.sources,
         num_rows=rows,
-        num_samples=ceil(tokens / most) if data.packing else rows,
+        num_samples=ceil(tokens / most) if packs else rows,
         num_tokens=tokens * job.sides,
         sides=job.sides,
-        longest=most if data.packing else max((length for length, _ in kept), default=0),
+        longest=most if packs else max((length for length, _ in kept), default=0),
     )
     return replace(
         facts,

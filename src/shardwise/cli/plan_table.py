@@ -165,7 +165,11 @@ def why(plan: Plan) -> list[str]:
     seconds, cost = plan.best.time.total_seconds, plan.best.cost
     price = f" and costs {cost_text(cost)}" if cost.usd is not None else ""
     data = plan.job["data"]
-    as_rows = data.get("packing") and (data.get("num_rows") or plan.data is None or not plan.data.train.num_samples)
+    as_rows = (
+        data.get("packing")
+        and "objective" not in plan.job
+        and (data.get("num_rows") or plan.data is None or not plan.data.train.num_samples)
+    )
     packed = "; each row counts as one sequence, and packing makes fewer" if as_rows else ""
     whole = [] if seconds is None else [f"the whole run takes about {format_seconds(seconds)}{price}{packed}"]
     disk = plan.disk

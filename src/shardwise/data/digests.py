@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from shardwise.data.micro_batches import FILLER, GlobalBatch, MicroBatch
 from shardwise.data.order import mix
@@ -52,13 +53,13 @@ def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
 def _sample_of(micro: MicroBatch, at: int, data: PreparedData) -> int:
     sample, sides = micro.sample_ids[at], micro.sides
     stored = [None] * sides if sample == FILLER else data.rows(sample)
-    same = (_is_row(micro, at * sides + side, row) for side, row in enumerate(stored))
+    same = (_is_row(micro, micro.owners == at * sides + side, row) for side, row in enumerate(stored))
     return sample if all(same) else STRANGER
 
 
-def _is_row(micro: MicroBatch, row: int, stored: tuple[Ints, Ints, Ints] | None) -> bool:
-    """Whether a row is what is stored, and padding behind it, or nothing but padding."""
-    rows = (micro.input_ids[row].numpy(), micro.position_ids[row].numpy(), micro.labels[row].numpy())
+def _is_row(micro: MicroBatch, there: Tensor, stored: tuple[Ints, Ints, Ints] | None) -> bool:
+    """Whether what lies there is what is stored, and padding behind it, or nothing but padding."""
+    rows = (micro.input_ids[there].numpy(), micro.position_ids[there].numpy(), micro.labels[there].numpy())
     length = 0 if stored is None else len(stored[0])
     alike = stored is None or all(np.array_equal(a[:length], b) for a, b in zip(rows, stored, strict=True))
     return alike and bool((rows[2][length:] == IGNORED).all())

@@ -9,7 +9,9 @@ that restart, where `use_cache=False`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from shardwise.data.order import pack
 from shardwise.data.store import IGNORED, PreparedData
 from shardwise.spec.layout.execution import padded_length
 
@@ -55,14 +58,17 @@ class Documents:
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
     """What one forward pass of one rank sees. Of preferences each sample has two rows, chosen and
-    rejected, one after the other.
+    rejected, one after the other; packed, they are documents of as few rows as hold them.
 
     Attributes:
-        input_ids: int64, shape [micro_batch_size * sides, length].
+        input_ids: int64, shape [micro_batch_size * sides, length], or fewer rows.
         position_ids: same shape; they restart at 0 in each document of packed data.
         labels: same shape, already shifted: `labels[:, t]` is the token after t; -100 does not
             count.
         real: bool, same shape: what is no padding.
+        owners: int64, same shape: which of its samples' rows (sample * sides + side) a position is
+            of.
+        sides: rows of a sample.
         documents: of packed rows.
     """
 
@@ -70,13 +76,32 @@ class MicroBatch:
     position_ids: Tensor
     labels: Tensor
     real: Tensor
+    owners: Tensor
     sample_ids: tuple[int, ...]
+    sides: int = 1
     documents: Documents | None = None
 
     @property
-    def sides(self) -> int:
-        """Rows of a sample."""
-        return len(self.input_ids) // len(self.sample_ids)
+    def num_rows(self) -> int:
+        """Of its samples, wherever they lie."""
+        return len(self.sample_ids) * self.sides
+
+    def alone(self, at: int) -> MicroBatch:
+        """One of its samples as a micro-batch of its own, of as long rows."""
+        length, numbers = self.owners.shape[1], range(at * self.sides, (at + 1) * self.sides)
+        made: dict[str, Tensor] = {}
+        for name, filled in (("input_ids", 0), ("position_ids", 0), ("labels", IGNORED), ("real", False)):
+            tensor: Tensor = getattr(self, name)
+            made[name] = tensor.new_full((self.sides, length), filled)
+            for side, number in enumerate(numbers):
+                own = tensor[self.owners == number][:length]
+                made[name][side, : len(own)] = own
+                if name == "position_ids":
+                    made[name][side, len(own) :] = torch.arange(length - len(own))
+        owners = torch.arange(self.sides)[:, None].expand(-1, length)
+        documents = self.documents and Documents.of(made["position_ids"])
+        one = self.sample_ids[at : at + 1]
+        return MicroBatch(**made, owners=owners, sample_ids=one, sides=self.sides, documents=documents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,16 +158,21 @@ class Batcher:
         """This rank's part of a micro-step; `everyone` has shape [data_world_size, micro_batch_size]."""
         length = self._length(everyone[everyone != FILLER])
         mine, sides = everyone[self.data_rank], self.data.sides
+        placed = self._places(mine.tolist(), length=length)
         shape = (len(mine) * sides, length)
+        if self.data.joined:  # as many rows on every rank
+            every = (self._places(one, length=length) for one in everyone.tolist())
+            shape = (max(row for places in every for _, row, _ in [*places, (0, 0, 0)]) + 1, length)
         input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
         real = np.zeros(shape, np.bool_)
         position_ids = np.tile(np.arange(length), (shape[0], 1))
-        there = [(at, sample) for at, sample in enumerate(mine.tolist()) if sample != FILLER]
-        rows = [(at * sides + side, row) for at, one in there for side, row in enumerate(self.data.rows(one))]
-        for row, (ids, positions, targets) in rows:
-            stop = len(ids)
-            input_ids[row, :stop], position_ids[row, :stop], labels[row, :stop] = ids, positions, targets
-            real[row, :stop] = True
+        owners = np.zeros(shape, np.int64) if self.data.joined else np.arange(shape[0])[:, None].repeat(length, 1)
+        stored = {at: self.data.rows(sample) for at, sample in enumerate(mine.tolist()) if sample != FILLER}
+        for number, row, start in placed:
+            ids, positions, targets = stored[number // sides][number % sides]
+            here, stop = slice(start, start + len(ids)), start + len(ids)
+            input_ids[row, here], position_ids[row, here], labels[row, here] = ids, positions, targets
+            real[row, here], owners[row, start:] = True, number
             if self.data.packed:  # padding is one more document; unpacked rows stay causal, which needs no mask
                 position_ids[row, stop:] = np.arange(length - stop)
         positions = torch.from_numpy(position_ids)
@@ -151,9 +181,27 @@ class Batcher:
             position_ids=positions,
             labels=torch.from_numpy(labels),
             real=torch.from_numpy(real),
+            owners=torch.from_numpy(owners),
             sample_ids=tuple(mine.tolist()),
+            sides=sides,
             documents=Documents.of(positions) if self.data.packed else None,
         )
+
+    def _places(self, samples: Sequence[int], *, length: int) -> list[tuple[int, int, int]]:
+        """Of each row of a rank's samples its number, in which row of the micro-batch it lies, and
+        where that begins. What is joined fills rows as long as the longest, so that there are never
+        more tokens than with padding."""
+        sides = self.data.sides
+        there = [(at, sample) for at, sample in enumerate(samples) if sample != FILLER]
+        numbers = [at * sides + side for at, _ in there for side in range(sides)]
+        if not self.data.joined or not numbers:
+            return [(number, number, 0) for number in numbers]
+        sizes = np.concatenate([self.data.row_lengths(sample) for _, sample in there]).astype(np.int32)
+        offsets, order = pack(sizes, capacity=length)
+        begins = [np.cumsum(sizes[order[a:b]]) - sizes[order[a:b]] for a, b in pairwise(offsets)]
+        rows = np.repeat(np.arange(len(begins)), np.diff(offsets))
+        found = zip(order.tolist(), rows.tolist(), np.concatenate(begins).tolist(), strict=True)
+        return [(numbers[at], row, start) for at, row, start in found]
 
     def _length(self, samples: Ids) -> int:
         """The longest sample of the micro-step on any rank, rounded up."""

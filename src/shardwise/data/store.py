@@ -127,6 +127,17 @@ class PreparedData:
         documents = self.arrays["sample_docs"][first[:, None] + np.arange(self.sides)]
         return int((offsets[documents + 1] - offsets[documents]).sum())
 
+    @property
+    def joined(self) -> bool:
+        """Whether rows are packed as micro-batches are made: those of preferences, of which a step
+        has as many as without packing."""
+        return self.packed and (self.sides > 1 or "doc_label" in self.arrays)
+
+    def row_lengths(self, index: int) -> Ints:
+        """Tokens of each row of a sample of preferences."""
+        offsets, documents = self.arrays["offsets"], self.documents(index)
+        return offsets[documents + 1] - offsets[documents]
+
     def rows(self, index: int) -> list[tuple[Ints, Ints, Ints]]:
         """The rows of a sample: itself, or the sides of a pair, each as `sample` has it."""
         if self.sides == 1:

@@ -183,7 +183,7 @@ def _asked_about(question: Question) -> Iterator[_Tried]:
         )
     if job.train.optimizer in ("auto", "adamw"):
         yield replace(_with(question, optimizer="adamw_8bit"), name="8-bit Adam")
-    if not job.data.packing:
+    if not job.data.packing and job.objective == "sft":
         yield _packed(question)
 
 

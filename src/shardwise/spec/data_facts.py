@@ -228,7 +228,8 @@ class DataFacts(_Open):
             weight = "" if source.weight == 1 else f", weight {source.weight:g}"
             yield "" if index else "rows", f"{source.num_rows:,} of {source.path}{written}{weight}"
         if part.num_tokens is not None and part.num_samples is not None:
-            how = "pairs of sequences" if part.sides > 1 else "packed sequences" if self.packing else "sequences"
+            packed = self.packing and part.num_samples != part.num_rows
+            how = "pairs of sequences" if part.sides > 1 else "packed sequences" if packed else "sequences"
             trained = part.num_trained_tokens
             shown = "" if trained is None else f"; trained: {_of(trained, part.num_tokens)}"
             yield "tokens", f"{part.num_tokens:,} in {part.num_samples:,} {how}{shown}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from shardwise.data.micro_batches import Documents, GlobalBatch, MicroBatch
+from shardwise.data.micro_batches import GlobalBatch, MicroBatch
 from shardwise.models.routing import Balance
 from shardwise.parallel.apply import Spread
 from shardwise.parallel.context import own_parts
@@ -113,7 +113,7 @@ class GradientAccumulator:
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
         """The id of the first sample of this rank whose own loss is not finite. Every rank runs a forward for each of
         its samples, because forwards may gather weights."""
-        rows = [_row(micro, row) for micro in batch.micro_batches for row in range(len(micro.sample_ids))]
+        rows = [micro.alone(at) for micro in batch.micro_batches for at in range(len(micro.sample_ids))]
         losses = self.spread.losses(self._with_losses(replace(batch, micro_batches=tuple(rows))))
         found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]
         return next((sample for sample in found if sample >= 0), None)
@@ -150,11 +150,3 @@ def _places(real: torch.Tensor, device: torch.device) -> torch.Tensor | None:
     or nothing else."""
     places = real.flatten().nonzero().squeeze(1)
     return to_device(places, device) if 0 < len(places) <= _MOST_LEFT * real.numel() else None
-
-
-def _row(micro: MicroBatch, row: int) -> MicroBatch:
-    """A sequence, or a pair of them, as a micro-batch of its own."""
-    here = slice(row * micro.sides, (row + 1) * micro.sides)
-    tensors = {name: getattr(micro, name)[here] for name in ("input_ids", "position_ids", "labels", "real")}
-    documents = micro.documents and Documents.of(micro.position_ids[here])
-    return MicroBatch(**tensors, sample_ids=micro.sample_ids[row : row + 1], documents=documents)

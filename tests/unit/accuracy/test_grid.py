@@ -14,15 +14,18 @@ from accuracy.grid.cells import (
     COUNT_LED,
     COUNT_ONCE,
     COUNT_PIPELINES,
+    COUNT_PREFERENCES,
     HELD_OUT,
     LAYOUTS_COMPILED,
+    LAYOUTS_OF_PREFERENCES,
     LED_TO_A_RULE,
     Cell,
     drawn,
     drawn_compiled,
     drawn_pipelines,
+    drawn_preferences,
 )
-from accuracy.grid.compare import CELLS, COMPILED, compared, read_cells, section, table
+from accuracy.grid.compare import CELLS, COMPILED, PREFERENCES, compared, read_cells, section, table
 from accuracy.grid.measure import kind_of, made_and_others, measured
 
 
@@ -52,6 +55,14 @@ def test_forecasts_of_compiled_runs_keep_the_goal():
     every = [one for cell, ranks in read_cells(COMPILED) for one in compared(cell, ranks)]
     assert len({one.cell for one in every}) == COUNT_COMPILED
     assert {one.cell.layout for one in every} == set(LAYOUTS_COMPILED)
+    _keep_the_goal(every)
+
+
+def test_forecasts_of_runs_that_learn_from_preferences_keep_the_goal():
+    every = [one for cell, ranks in read_cells(PREFERENCES) for one in compared(cell, ranks)]
+    assert len({one.cell for one in every}) == COUNT_PREFERENCES
+    assert {one.cell.layout for one in every} == set(LAYOUTS_OF_PREFERENCES)
+    assert {one.cell.objective for one in every} == {"dpo", "orpo", "kto", "simpo"}
     _keep_the_goal(every)
 
 
@@ -116,6 +127,8 @@ def test_the_measured_cells_are_those_that_are_drawn():
     assert all(cell in orders[kind_of(cell, ranks)] for cell, ranks in read_cells(CELLS)), "each behind the one before"
     order = islice(drawn_compiled(), 2 * COUNT_COMPILED)
     assert all(cell in order for cell, _ in read_cells(COMPILED))
+    order = islice(drawn_preferences(), 2 * COUNT_PREFERENCES)
+    assert all(cell in order for cell, _ in read_cells(PREFERENCES))
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_text_parts_are_joined_and_tools_are_passed_on() -> None:
         ("instruction", {"instruction": "x", "output": ["y"]}, "output is a list; expected text"),
         ("instruction", {"instruction": "x", "output": "y", "input": 3}, "input is 3; expected text"),
         ("prompt_completion", {"prompt": "x", "completion": {}}, "completion is an object; expected text"),
-        ("prompt_completion", {"prompt": [USER], "completion": "y"}, "completion is 'y'; expected a list of messages"),
+        ("prompt_completion", {"prompt": [USER], "completion": 3}, "completion is 3; expected a list of messages"),
         ("text", {"text": 3.5}, "text is 3.5; expected text"),
         ("text", {"text": True}, "text is true or false; expected text"),
     ],

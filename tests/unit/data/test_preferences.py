@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from shardwise.data.digests import samples_seen
+from shardwise.data.micro_batches import Batcher
 from shardwise.data.prepare.prepare import prepare
 from shardwise.data.read.formats import formats_of, read_row, recognise
 from shardwise.data.read.messages import RowError
@@ -127,3 +129,55 @@ def test_rows_of_another_objective_are_refused_with_the_one_that_reads_them() ->
         recognise(("messages",), wanted="messages", objective="dpo")
     with pytest.raises(RowError, match="expected chosen and rejected"):
         recognise(("messages",), objective="dpo")
+
+
+@pytest.mark.parametrize("objective", ["dpo", "kto"])
+def test_packed_micro_batches_have_the_rows_of_padded_ones_in_less_room(objective, plain_model, tmp_path) -> None:
+    """On every rank as many rows; each document is whole, with positions of its own, and known."""
+    rows = [
+        {"prompt": "the cat", "chosen": " sat" * (1 + n % 7), "rejected": " dog" * (1 + n % 3)}
+        if objective == "dpo"
+        else {"prompt": "the cat", "completion": " sat" * (1 + n % 7), "label": n % 2 > 0}
+        for n in range(11)
+    ]
+    data = prepared(tmp_path, plain_model, rows, objective=objective, packing=True)
+    assert (len(data), data.joined) == (11, True)
+    micros = []
+    for rank in range(2):
+        batcher = Batcher(data=data, micro_batch_size=6, data_rank=rank, data_world_size=2, padding_id=0)
+        batch = batcher.split(np.arange(11), num_micro_batches=1, step=0, epoch=1.0)
+        assert samples_seen(batch, data) == [sample for sample in batch.micro_batches[0].sample_ids if sample >= 0]
+        micros.append(batch.micro_batches[0])
+    assert micros[0].input_ids.shape == micros[1].input_ids.shape
+    assert len(micros[0].input_ids) < micros[0].num_rows
+    for micro in micros:
+        assert micro.documents is not None
+        for at, sample in enumerate(micro.sample_ids):
+            alone, stored = micro.alone(at), [] if sample < 0 else data.rows(sample)
+            assert alone.real.sum() == sum(len(ids) for ids, _, _ in stored)
+            for side, row in enumerate(stored):
+                there = (micro.owners == at * data.sides + side) & micro.real
+                found = (micro.input_ids[there], micro.position_ids[there], micro.labels[there])
+                assert all(one.tolist() == other.tolist() for one, other in zip(found, row, strict=True))
+                assert alone.labels[side][: len(row[0])].tolist() == row[2].tolist()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "the cat?", **{side: [*CHAT["prompt"], *CHAT[side]] for side in ("chosen", "rejected")}},
+        {"prompt": "the cat?", "chosen": CHAT["chosen"], "rejected": CHAT["rejected"]},
+        {"prompt": CHAT["prompt"], "chosen": "the mat", "rejected": "the dog sat on the log"},
+    ],
+)
+def test_a_prompt_and_answers_of_which_some_are_text_and_some_messages_are_a_chat(row) -> None:
+    """The first is how UltraFeedback has them: the prompt as text, and once more in both sides."""
+    form = formats_of("dpo")[0]
+    found: Any = read_row(form, row)
+    assert found == read_row(form, CHAT)
+
+
+def test_a_prompt_that_is_in_no_message_of_either_side_is_refused() -> None:
+    row = {"prompt": "the dog?", **{side: [*CHAT["prompt"], *CHAT[side]] for side in ("chosen", "rejected")}}
+    with pytest.raises(RowError, match="prompt is in no message that chosen and rejected begin with; write it there"):
+        read_row(formats_of("dpo")[0], row)

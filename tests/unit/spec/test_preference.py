@@ -41,7 +41,6 @@ def test_a_job_of_text_says_nothing_of_preferences() -> None:
         ({"objective": "dpo", "preference": {"label_smoothing": 0.1}}, "losses robust and exo_pair read alone"),
         ({"objective": "dpo", "preference": {"loss_weights": [1.0, 2.0]}}, "has 2 numbers for 1 losses in loss_type"),
         ({"objective": "dpo", "preference": {"simpo_gamma": 1.0}}, "simpo_gamma is set, which objective dpo does not"),
-        ({"objective": "dpo", "data": {"packing": True}}, "the rows of objective dpo are padded"),
         ({"objective": "dpo", "data": {"train_on": "all"}}, "compares all that stands behind the prompt; remove it"),
         ({"objective": "dpo", "precompute_ref_log_probs": True}, "write preference.reference: precomputed"),
     ],

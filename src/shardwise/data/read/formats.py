@@ -216,11 +216,12 @@ def _read_instruction(row: Row) -> Example:
 
 
 def _read_pair(row: Row) -> Example:
-    if not isinstance(row["prompt"], list) and not all(_is_chat(row[column]) for column in ("prompt", "completion")):
+    both = "prompt", "completion"
+    if not any(isinstance(row[column], list) for column in both) and not all(_is_chat(row[column]) for column in both):
         if tools_of(row):
             raise RowError("tools has no meaning for a prompt of plain text; remove it, or write the pair as messages")
         return Pair(prompt=text_of(row, "prompt", may_be_empty=True), completion=text_of(row, "completion"))
-    prompt, completion = messages_of(row, "prompt"), messages_of(row, "completion")
+    prompt, completion = _said(row, "prompt", role="user"), _said(row, "completion", role="assistant")
     return _conversation_of(prompt + completion, row, of_prompt=len(prompt))
 
 
@@ -254,13 +255,18 @@ FORMATS: tuple[Format, ...] = (
 def _read_preference(row: Row) -> Preference:
     """Each side behind `prompt` or, without one, behind what both sides begin with."""
     sides = ("chosen", "rejected")
-    if isinstance(row.get("prompt"), list) or all(_is_chat(row[side]) for side in sides):
-        before = messages_of(row, "prompt") if row.get("prompt") is not None else []
-        answers = [messages_of(row, side) for side in sides]
-        if not before:
-            said = [[message.said for message in answer] for answer in answers]
-            shared = _shared(*said)
-            before, answers = answers[0][:shared], [answer[shared:] for answer in answers]
+    lists = any(isinstance(row.get(column), list) for column in ("prompt", *sides))
+    if lists or all(_is_chat(row[side]) for side in sides):
+        before = [] if row.get("prompt") in (None, "") else _said(row, "prompt", role="user")
+        answers = [_said(row, side, role="assistant") for side in sides]
+        if not before or not isinstance(parsed(row["prompt"]), list):
+            shared = _shared(*([message.said for message in answer] for answer in answers))
+            if shared and before and not any(_has(message, before[0]) for message in answers[0][:shared]):
+                raise RowError(
+                    "prompt is in no message that chosen and rejected begin with; write it there, or remove it"
+                )
+            before = answers[0][:shared] or before
+            answers = [answer[shared:] for answer in answers]
         chosen, rejected = (_answered(before, answer, row, side) for answer, side in zip(answers, sides, strict=True))
         return Preference(chosen=chosen, rejected=rejected)
     if tools_of(row):
@@ -276,6 +282,17 @@ def _read_preference(row: Row) -> Preference:
             raise RowError("chosen and rejected begin alike, and one of them has nothing more; write the prompt apart")
     chosen, rejected = (Pair(prompt=prompt, completion=text) for text in texts)
     return Preference(chosen=chosen, rejected=rejected)
+
+
+def _said(row: Row, column: str, *, role: str) -> list[ChatMessage]:
+    """A column of messages, or of text that is one."""
+    if _is_chat(row[column]) or not isinstance(row[column], str):
+        return messages_of(row, column)
+    return [ChatMessage(said={"role": role, "content": text_of(row, column)}, of=column)]
+
+
+def _has(message: ChatMessage, other: ChatMessage) -> bool:
+    return other.said["content"].strip() in str(message.said.get("content"))
 
 
 def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:

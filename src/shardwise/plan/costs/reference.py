@@ -24,9 +24,7 @@ def knows_reference(work: Work) -> bool:
     return stated and job.objective in WITH_REFERENCE and not job.compares_with_itself
 
 
-def of_reference(scene: Scene, forward: Alive) -> Alive:
-    """What is alive in such a forward, which keeps nothing; of `forward`, blocks alone. The last
-    stage makes logits, a chunk at a time."""
-    if not scene.part.is_last:
-        return forward
-    return {**forward, "logits": logits(scene), "activations": max(forward.get("activations", 0), head_input(scene))}
+def of_reference(scene: Scene) -> Alive:
+    """What is alive behind the blocks of such a forward, which keeps nothing: logits, a chunk at a
+    time."""
+    return {"logits": logits(scene), "activations": head_input(scene)}

@@ -53,7 +53,10 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     part, during = scene.part, _during(scene)
     first, last = part.span.start, part.span.stop - 1
     if forwards_of_reference(scene.work):
-        yield "forward of the reference", _alive(scene, "buckets", during, of_reference(scene, _evaluation(scene)))
+        before = at_work(scene)  # nothing is in flight yet
+        yield "forward of the reference", _alive(scene, "buckets", before, _evaluation(scene))
+        if part.is_last:
+            yield "logits of the reference", _alive(scene, "buckets", before, of_reference(scene))
     if scene.flight.forwards:
         yield f"forward of layer {last}", _alive(scene, "earlier", during, _forward_of_last_block(scene))
         if part.is_last:

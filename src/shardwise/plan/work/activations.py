@@ -232,6 +232,8 @@ def _products(model: ModelShape, setting: BlockSetting) -> tuple[float, ...]:
     adapters = [_rank(m.name, setting) * c for m in model.matrices if m.name in setting.inventory.adapted]
     attended = (_output_width(model) * c, model.num_attention_heads * FLOAT32_BYTES)
     attention = attended if setting.attention in KEPT_BY_SELECTIVE else ()
+    if setting.cp > 1 and not (setting.masked or setting.cuda):
+        attention *= 2  # of two pieces each, which are joined (`parallel/context_attention.py`)
     # What was summed over slices stands beside the summands.
     summed = [read, read] if setting.tp > 1 else []
     return (read, *outputs, *adapters, *attention, *summed)

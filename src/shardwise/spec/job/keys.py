@@ -300,11 +300,6 @@ class Job(Strict):
             raise ValueError("preference: is set but objective is sft; write objective: dpo, or remove preference:")
         if self.preference is not None and (problem := self.preference.problem(self.objective)) is not None:
             raise ValueError(f"preference: {problem}")
-        if self.objective != "sft" and self.data.packing:
-            raise ValueError(
-                f"data: packing is true, and the rows of objective {self.objective} are padded, each in a row of its "
-                "own; write packing: false"
-            )
         if self.objective != "sft" and self.data.train_on != "auto":
             raise ValueError(
                 f"data: train_on is {self.data.train_on}, and objective {self.objective} compares all that stands "

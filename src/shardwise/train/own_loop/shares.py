@@ -53,6 +53,7 @@ def global_batch(
                 labels=labels[rows_of].masked_fill(filler, IGNORED),
                 sample_ids=tuple(samples.tolist()),
                 real=real[rows_of].masked_fill(filler, False),
+                owners=torch.arange(size).unsqueeze(1).expand_as(positions),
             )
         )
     counts: dict[str, Any] = {"tokens": count * length, "trained_tokens": trained}

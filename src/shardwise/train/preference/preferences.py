@@ -108,20 +108,19 @@ class Preferences:
 
     def targets(self, micro: MicroBatch, row_loss: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Labels and the sum that each position is added to, int64 [rows, length]."""
-        labels = micro.labels
-        rows = torch.arange(len(labels)).unsqueeze(1).expand_as(labels)
-        if row_loss.num_sums > len(labels):
+        labels, rows = micro.labels, micro.owners
+        if row_loss.num_sums > micro.num_rows:
             following = torch.full_like(labels, IGNORED)
-            following[:, :-1] = torch.where(micro.real[:, 1:], micro.input_ids[:, 1:], IGNORED)
-            following[1::2] = IGNORED  # of rejected rows
-            is_prompt = (labels == IGNORED) & (following != IGNORED)
-            rows = torch.where(is_prompt, rows + len(labels), rows)
+            goes_on = micro.real[:, 1:] & (rows[:, 1:] == rows[:, :-1])
+            following[:, :-1] = torch.where(goes_on, micro.input_ids[:, 1:], IGNORED)
+            is_prompt = (labels == IGNORED) & (following != IGNORED) & (rows % 2 == 0)  # of chosen rows
+            rows = torch.where(is_prompt, rows + micro.num_rows, rows)
             labels = torch.where(is_prompt, following, labels)
         return labels, rows
 
     def row_log_probs(self, micro: MicroBatch) -> RowLogProbs:
         """For log-probabilities of rows alone."""
-        return RowLogProbs(num_sums=len(micro.labels), group=self._group)
+        return RowLogProbs(num_sums=micro.num_rows, group=self._group)
 
     @property
     def _group(self) -> dist.ProcessGroup | None:
@@ -134,7 +133,7 @@ class Preferences:
         if self.job.objective == "kto":
             ids = np.array([max(sample, 0) for sample in micro.sample_ids], np.int64)
             good = to_device(torch.from_numpy(part.data.is_good(ids)), device)
-        tokens = (micro.labels != IGNORED).sum(1).clamp(min=1).float()
+        tokens = micro.owners[micro.labels != IGNORED].bincount(minlength=micro.num_rows).clamp(min=1).float()
         return PreferenceLoss(
             spec=self.spec,
             objective=self.job.objective,
@@ -158,7 +157,7 @@ class Preferences:
             found = outputs(micros, [self.row_log_probs(micro) for micro in micros], adapters_off=True)
             if any(one is not None for one in found):
                 return [one for one in found if one is not None]
-        return [torch.zeros(len(micro.labels), device=device) for micro in micros]
+        return [torch.zeros(micro.num_rows, device=device) for micro in micros]
 
     def _text_weight(self, part: Part, ids: npt.NDArray[np.int64]) -> float:
         if self.job.sides == 1 or not (self.prompts or "sft" in self.spec.loss_type):
