@@ -25,6 +25,7 @@ from shardwise.spec import run
 from shardwise.spec.job.data import DataSpec, SourceSpec
 from shardwise.spec.job.keys import Job, LayoutKeys, LoraSpec, TrainSpec
 from shardwise.spec.job.preference import PreferenceSpec
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.layout.axes import Layout
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -33,6 +34,7 @@ WRITTEN = "Written by `python tools/reference.py --write` from {source}.\n"
 #: Heading of each section of a job file -> its model.
 SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": Job,
+    "rope_scaling": RopeScaling,
     "data": DataSpec,
     "data.path (each source)": SourceSpec,
     "lora": LoraSpec,
