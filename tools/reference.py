@@ -189,12 +189,12 @@ def job_page() -> Iterator[str]:
     yield "# Job file\n"
     yield WRITTEN.format(source="the models that read job files (`spec/job/keys.py`, `spec/job/data.py`)")
     yield (
-        "A job file is YAML. Unknown keys are errors, and the nearest valid key is named. All wrong keys and values are "
-        "reported at once,"
+        "A job file is YAML. Unknown keys are errors, and the nearest valid key is named. All wrong keys and values "
+        "are reported at once,"
     )
     yield (
-        "each with its file and line. `auto` leaves a choice to the planner; a stated value restricts the search and is "
-        "what runs."
+        "each with its file and line. `auto` leaves a choice to the planner; a stated value restricts the search and "
+        "is what runs."
     )
     yield (
         "[Use your own data](../howto/data.md) is about rows, [Models, data and options in detail](details.md) about "
