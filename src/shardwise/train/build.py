@@ -216,7 +216,7 @@ def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Step
     """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with offload."""
     detours: list[Detour] = [LocalParts(model.trained)]
     if world.layout.shards_states_only:
-        detours.append(Windows(detours[-1], shards=world.shards, tp=world.mesh["tp"]))
+        detours.append(Windows(detours[-1], world=world))
     if execution.optimizer_on_host and not execution.parameters_on_host:
         detours.append(HostCopies(detours[-1], world.device))
     return Stepped(detours=tuple(detours))
