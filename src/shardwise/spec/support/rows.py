@@ -183,7 +183,8 @@ def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
 def in_parts(model: ModelShape, layout: Layout) -> Row:
     """Why sequences are not cut in parts."""
     whole = model.attention_softcap or model.eager_attention or model.family in NOT_IN_PARTS
-    whole = whole or (model.has_experts and model.built is not None)
+    # What joins tokens beside attention (states of a recurrence, convolutions) would see a rank's own parts alone.
+    whole = whole or model.mixes_documents or (model.has_experts and model.built is not None)
     what = f"{model.family} is not trained on parts of sequences (cp) by this version"
     return Row(layout.cp > 1 and whole, what, f"the nearest layout that trains it: {_nearest(model)}")
 
