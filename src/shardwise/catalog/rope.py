@@ -37,7 +37,7 @@ def scaled_config(data: dict[str, Any], rope: RopeScaling | None) -> dict[str, A
         return data
     if isinstance(inner := data.get("text_config"), dict):
         return {**data, "text_config": scaled_config(cast(dict[str, Any], inner), rope)}
-    own = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    own: dict[str, Any] = data.get("rope_parameters") or data.get("rope_scaling") or {}
     made = rotation(own, rope, positions=_positions(data))
     others = {key: one for key, one in data.items() if key != "rope_scaling"}
     if "original_max_position_embeddings" in others and "original_max_position_embeddings" in made:

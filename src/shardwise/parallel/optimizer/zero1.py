@@ -57,8 +57,8 @@ class Windows(Detour):
             whole.grad = None
         for mesh in dict.fromkeys(self.meshes):
             alike = (whole for (_, whole), one in zip(self.weights, self.meshes, strict=True) if one is mesh)
-            axis, _ = mesh.mesh_dim_names or ()
-            exchange_rows([whole.detach() for whole in alike], axis=mesh[axis])
+            axes = mesh.mesh_dim_names or ()
+            exchange_rows([whole.detach() for whole in alike], axis=mesh[axes[0]])
 
 
 def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
