@@ -124,7 +124,7 @@ def page() -> str:
         "- Context parallel (`cp`): every dense family but those whose attention compares positions itself or caps its",
         f"  scores ({', '.join(NOT_IN_PARTS)}), with `sdpa`, packed rows and windows included, stages and slices",
         "  where these are trained, (CPU) in `tests/dist/test_context.py`; mixtures of the",
-        "  catalogue too, whose experts `ep` then deals among ranks of `dp_shard` and `cp` together.",
+        "  catalogue too, whose experts `ep` then deals among ranks of `dp_shard` and `cp` together. Not hybrids.",
         f"- Mixtures of experts: {', '.join(mixtures)},",
         "  and others whose experts transformers stacks (without `cp`), in every cell, and `ep` with `ddp`, `zero1`,",
         "  `zero2`, `fsdp` and `hsdp`, in stages or not, (CPU) in `tests/dist/test_experts.py` and `test_mixtures.py`;",
