@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from accuracy.differences import difference_of
@@ -30,6 +31,7 @@ _METHODS: tuple[tuple[str, Method], ...] = (
     ("qlora", "qlora"),
     ("lora", "lora"),
 )
+_SEVERAL = re.compile(r"(\d+) concurrent adapters")
 _OPTIMIZERS: tuple[tuple[str, OptimizerName], ...] = (
     ("AdamW", "adamw"),
     ("Adam", "adamw"),
@@ -91,6 +93,7 @@ def case_of(row: Published) -> Case:
         precision=_precision(row, stack, method=method),
         optimizer=_optimizer(row),
         loss=_loss(row, stack),
+        mlp="chunked" if "MLP tiling" in row.text("notes") else "full",
         attn_implementation=_attention(row, stack),
         compile=row.text("compile") == "yes" or stack.fused,
     )
@@ -224,6 +227,8 @@ def _recompute(row: Published, stack: Stack) -> Recompute:
         "none": "none",
         "offloaded": "offloaded",
     }
+    if kind == "full" and "must lie in host memory" in row.text("notes"):
+        return "offloaded"
     if "activation" not in row.text("offload"):
         return kinds[kind]
     if kind != "full":
@@ -267,7 +272,7 @@ def _optimizer(row: Published) -> OptimizerName:
 
 def _loss(row: Published, stack: Stack) -> LossKind:
     kernels = row.text("fused_kernels")
-    if "liger" in kernels or "chunked" in kernels:
+    if "liger" in kernels or "chunked" in kernels or "in chunks" in kernels:
         return "chunked"
     filled = row.text("config_filled_from").startswith("recipes/configs")
     return stack.filled_loss if filled and stack.filled_loss else stack.loss
@@ -306,6 +311,9 @@ def _lora(row: Published, stack: Stack, model: ModelShape) -> LoraSpec:
         targets = [name for name in targets if name in there or name in ("lm_head", "embed_tokens")]
     if r is None or not targets:
         raise LeftOutError("LoRA's rank or targets are not stated")
+    # As many weights, gradients and states as one adapter of the sum of their ranks.
+    several = _SEVERAL.search(row.text("lora_targets"))
+    r *= int(several[1]) if several else 1
     saved = ["embed_tokens", "lm_head"] if "+ trainable wte,lm_head" in row.text("lora_targets") else []
     return LoraSpec(
         r=r,

@@ -16,7 +16,7 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
         logit_bytes=8 if kernels.startswith("foak") and "liger" not in kernels else WHOLE_LOGIT_BYTES,
         stream_copies=1 if "baseline-peft-bnb" in framework and not sharded else 0,
         keeps_gradients=stack.fsdp1 and sharded and method != "full",
-        widens=method == "qlora" and stack.widens,
+        widens=(method == "qlora" and stack.widens) or "frozen base weights fp32" in row.text("master_weights"),
         every_second_product=stack.every_second_product
         and row.text("activation_checkpointing").startswith("selective"),
     )

@@ -30,6 +30,9 @@ _KIND_BY_PREFIX: tuple[tuple[str, str | None], ...] = (
     ("MiB per GPU as printed (nvidia-smi style)", DEVICE),
 )
 
+#: Sources whose GB are 10^9 bytes.
+_DECIMAL = ("trl-1m-2026",)
+
 _TOTAL = re.compile(r"TOTAL over (\d+) GPUs")
 _SECONDS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"~?\s*([\d.,]+)\s*(s|sec|min|h)\b")
@@ -93,8 +96,10 @@ def memory_figures(row: Published) -> dict[str, float]:
     figures: dict[str, float] = {}
     kind, gib = _kind(row.text("mem_kind")), row.number("peak_mem_gib_derived")
     if kind and gib is None and row.number("peak_mem_gb") is not None:
-        # The unit is not certain: the figure stands with those of unstated kind, read as GiB.
+        # The unit is not certain: the figure stands with those of unstated kind, read as GiB where nothing says which.
         kind, gib = UNSTATED, row.number("peak_mem_gb")
+        if gib is not None and row.source in _DECIMAL:
+            gib *= 1e9 / GIB
     if row.ran and kind and gib is not None:
         figures[kind] = gib * GIB / _gpus_in_scope(row)
     seen = row.number("nvidia_smi_mib")

@@ -25,6 +25,7 @@ from shardwise.spec import run
 from shardwise.spec.job.data import DataSpec, SourceSpec
 from shardwise.spec.job.keys import Job, LayoutKeys, LoraSpec, TrainSpec
 from shardwise.spec.job.preference import PreferenceSpec
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.layout.axes import Layout
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -33,6 +34,7 @@ WRITTEN = "Written by `python tools/reference.py --write` from {source}.\n"
 #: Heading of each section of a job file -> its model.
 SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": Job,
+    "rope_scaling": RopeScaling,
     "data": DataSpec,
     "data.path (each source)": SourceSpec,
     "lora": LoraSpec,
@@ -186,10 +188,18 @@ def job_page() -> Iterator[str]:
     """Every key of a job file."""
     yield "# Job file\n"
     yield WRITTEN.format(source="the models that read job files (`spec/job/keys.py`, `spec/job/data.py`)")
-    yield "A job file is YAML. Unknown keys are errors, and the nearest valid key is named. All wrong keys and values"
-    yield "are reported at once, each with its file and line. `auto` leaves a choice to the planner; a stated"
-    yield "value restricts the search and is what runs. [Use your own data](../howto/data.md) is about rows,"
-    yield "[Models, data and options in detail](details.md) about what goes together.\n"
+    yield (
+        "A job file is YAML. Unknown keys are errors, and the nearest valid key is named. All wrong keys and values "
+        "are reported at once,"
+    )
+    yield (
+        "each with its file and line. `auto` leaves a choice to the planner; a stated value restricts the search and "
+        "is what runs."
+    )
+    yield (
+        "[Use your own data](../howto/data.md) is about rows, [Models, data and options in detail](details.md) about "
+        "what goes together.\n"
+    )
     for heading, model in SECTIONS.items():
         described = _attributes(Layout if model is LayoutKeys else model)
         yield f"## {heading}\n"

@@ -74,6 +74,9 @@ DEALT: dict[str, Execution] = {
     "ddp(4) x ep(2)": spread(Layout(dp_replicate=4, ep=2), micros=2),
     "hsdp(2 x 2) x ep(2)": spread(Layout(dp_replicate=2, dp_shard=2, ep=2)),
     "zero2(4) x ep(2)": spread(Layout(dp_shard=4, ep=2, **ZERO2), micros=2),
+    "zero1(2) x ep(2)": spread(Layout(dp_shard=2, ep=2, **ZERO1), micros=2),
+    "zero1(4) x ep(2)": spread(Layout(dp_shard=4, ep=2, **ZERO1)),
+    "zero1(2) x cp(2) x ep(2)": spread(Layout(dp_shard=2, cp=2, ep=2, **ZERO1)),
     "cp(2) x ep(2)": spread(Layout(cp=2, ep=2), micros=2),
     "fsdp(2) x cp(2) x ep(2)": spread(Layout(dp_shard=2, cp=2, ep=2), micros=2),
     "fsdp(2) x ep(2), 1f1b": spread(replace(EP2, pp=2), micros=4),
@@ -136,6 +139,7 @@ HOLDING = {
     "fsdp(4) x ep(2)": ("qwen3_moe", Layout(dp_shard=4, ep=2)),
     "ddp(2) x ep(2)": ("qwen2_moe", Layout(dp_replicate=2, ep=2)),
     "hsdp(2 x 2) x ep(2)": ("qwen3_moe", Layout(dp_replicate=2, dp_shard=2, ep=2)),
+    "zero1(4) x ep(2)": ("qwen3_moe", Layout(dp_shard=4, ep=2, **ZERO1)),
     "fsdp(2) x ep(2) x 1f1b": ("balanced mixtral", Layout(dp_shard=2, ep=2, pp=2)),
 }
 
@@ -148,7 +152,13 @@ def test_ranks_hold_of_experts_what_is_forecast(name, make_job, tmp_path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("fsdp(2)", "ddp(2) x ep(2), recompute"), ("fsdp(4) x ep(2)", "1f1b(2), recompute")]
+    ("before", "after"),
+    [
+        ("fsdp(2)", "ddp(2) x ep(2), recompute"),
+        ("fsdp(4) x ep(2)", "1f1b(2), recompute"),
+        ("zero1(4) x ep(2)", "fsdp(2)"),
+        ("fsdp(2)", "zero1(4) x ep(2)"),
+    ],
 )
 def test_a_checkpoint_of_experts_loads_under_another_layout(before, after, single, make_job, tmp_path) -> None:
     job, known = make_job("qwen3_moe", train={"max_steps": 10}), CELLS | DEALT

@@ -11,7 +11,9 @@ from typing import Any
 from shardwise.catalog.config import parse_config, read_config_file, shape_from_data
 from shardwise.catalog.hub import cached_config, download_config, is_hub_id
 from shardwise.catalog.prices import read_table
+from shardwise.catalog.rope import scaled_config, scaled_shape
 from shardwise.errors import ModelError
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.model.shape import ModelShape
 
 
@@ -58,7 +60,9 @@ def _entry(name: str, row: dict[str, Any]) -> KnownModel:
     )
 
 
-def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:
+def find_model(
+    name: str, *, offline: bool = False, revision: str | None = None, rope: RopeScaling | None = None
+) -> ModelShape:
     """The shape of the model a job names.
 
     Looked for in this order: a folder with a config.json, a config.json itself, a catalogue name or the hub id of a
@@ -66,21 +70,27 @@ def find_model(name: str, *, offline: bool = False, revision: str | None = None)
 
     Args:
         revision: which of those in the cache is meant; None for the newest.
+        rope: how a job stretches its rotary positions.
 
     Raises:
         ModelError: it is none of these, or its configuration is not one that can be planned.
+        UnsupportedError: it has no positions that `rope` stretches.
     """
     known = _known_here(name)
     if known is not None:
-        return known.shape
+        scaled = replace(known, config=scaled_config(known.config, rope))
+        return scaled_shape(scaled.shape, rope, known.config)
     data, file = _stated(name, offline=offline, revision=revision)
-    return shape_from_data(data, file=file)
+    return scaled_shape(shape_from_data(scaled_config(data, rope), file=file), rope, data)
 
 
-def config_of(name: str, *, offline: bool = False, revision: str | None = None) -> dict[str, Any]:
+def config_of(
+    name: str, *, offline: bool = False, revision: str | None = None, rope: RopeScaling | None = None
+) -> dict[str, Any]:
     """The keys of config.json that `find_model` reads a shape from; raises as that does."""
     known = _known_here(name)
-    return _stated(name, offline=offline, revision=revision)[0] if known is None else known.config
+    data = _stated(name, offline=offline, revision=revision)[0] if known is None else known.config
+    return scaled_config(data, rope)
 
 
 def _known_here(name: str) -> KnownModel | None:
@@ -114,9 +124,9 @@ def _refuse_adapter(folder: Path) -> None:
         raise ModelError.at(str(folder), said)
 
 
-def read_model(name: str, *, revision: str | None = None) -> ModelShape:
+def read_model(name: str, *, revision: str | None = None, rope: RopeScaling | None = None) -> ModelShape:
     """Like `find_model`, but never over the network: for workers."""
-    return find_model(name, offline=True, revision=revision)
+    return find_model(name, offline=True, revision=revision, rope=rope)
 
 
 def _known(name: str) -> KnownModel | None:

@@ -59,6 +59,11 @@ class TrainerLimits:
         ]
         yield from (self._sentence(key, value, known) for key, value, known in rows if value not in known)
         yield from self._of_units(chosen)
+        if chosen.job.rope_scaling is not None:
+            yield (
+                f"rope_scaling is not exported to {self.target}, which reads the model's own; write rope_parameters "
+                "into a copy of its config.json, and name that as model"
+            )
 
     def _sentence(self, key: str, value: str, known: tuple[str, ...], *, why: str | None = None) -> str:
         reason = self.because.get(why or value)

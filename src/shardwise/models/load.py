@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise.catalog.models import known_models
+from shardwise.catalog.rope import rotation
 from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers
@@ -27,7 +28,8 @@ from shardwise.models.keys import Keys, without_wrappers
 from shardwise.models.nf4 import NF4Linear
 from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
-from shardwise.models.wrapper import auto_class
+from shardwise.models.wrapper import auto_class, text_config
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.layout.axes import rows_of_shard
 
 #: Base name -> base names of everything that starts as the same tensor.
@@ -54,9 +56,10 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
         raise ModelError.at(name, f"is neither a folder nor a model the hub gives: {said(error)}") from None
 
 
-def read_config(folder: Path) -> Any:
+def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
     """The transformers configuration of a folder, as of a model whose weights are floats; code inside the folder is
-    never run. Raises ModelError: the configuration is unknown to transformers or broken."""
+    never run. `rope`: how a job stretches rotary positions. Raises ModelError: the configuration is unknown to
+    transformers or broken; UnsupportedError: it has no positions that are stretched so."""
     from transformers import AutoConfig
 
     try:
@@ -66,7 +69,25 @@ def read_config(folder: Path) -> Any:
     if published_as({"quantization_config": getattr(config, "quantization_config", None)}) is not None:
         del config.quantization_config
         config.dtype = config.dtype or torch.bfloat16
+    if rope is not None:
+        _stretch(text_config(config), rope)
     return config
+
+
+def _stretch(config: Any, rope: RopeScaling) -> None:
+    """Gives a language model's configuration a job's rotation. Raises UnsupportedError: its positions do not rotate, or
+    transformers refuses it."""
+    if getattr(config, "rope_parameters", None) is None:
+        raise UnsupportedError(f"rope_scaling: {config.model_type} has no rotary positions to stretch; remove it")
+    made = rotation(config.rope_parameters, rope, positions=config.max_position_embeddings)
+    if hasattr(config, "original_max_position_embeddings") and "original_max_position_embeddings" in made:
+        config.original_max_position_embeddings = made["original_max_position_embeddings"]
+    config.rope_parameters = made
+    try:
+        config.standardize_rope_params()
+        config.validate_rope()
+    except (KeyError, ValueError, TypeError) as error:
+        raise UnsupportedError(f"rope_scaling: transformers refuses it: {said(error)}") from None
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
@@ -210,10 +231,10 @@ def materialise(
     check_finite(weights, bounds | {name: ends.to(device) for name, ends in fill_buffers(model, weights).items()})
 
 
-def load_wide(folder: Path, *, dtype: torch.dtype) -> nn.Module:
+def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = None) -> nn.Module:
     """The whole model of a folder in host memory, as training reads it: weights that are published in fewer bits are
     widened. Raises ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
-    model, weights = build_on_meta(read_config(folder), attn_implementation="eager"), Weights(folder)
+    model, weights = build_on_meta(read_config(folder, rope=rope), attn_implementation="eager"), Weights(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     weights.rename(Keys(model, weights.names, weights.shape))

@@ -153,11 +153,12 @@ class _OnProcessor:
         self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
     ) -> tuple[torch.Tensor, Sequence[_Back]]:
         kernel, backs = _aten._scaled_dot_product_flash_attention_for_cpu_backward, list[_Back]()
-        of_query = torch.zeros_like(query)
+        of_query, heads = torch.zeros_like(query), of.keys.shape[1]
         for first, keys, values, told in self._pieces(query, of):
             found = kernel(given, query, keys, values, *(kept or ()), scale=scale, **told)
             of_query += found[0]
-            backs.append((first, *(one.unflatten(1, (of.keys.shape[1], -1)).sum(2) for one in found[1:])))
+            alone = query.shape[1] == heads
+            backs.append((first, *(one if alone else one.unflatten(1, (heads, -1)).sum(2) for one in found[1:])))
         return of_query, backs
 
 

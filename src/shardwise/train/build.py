@@ -206,9 +206,9 @@ def _check_positions(data: PreparedData, shape: ModelShape) -> None:
     longest = data.longest_document
     if longest > most:
         raise UnsupportedError(
-            f"a row has {longest:,} tokens, and config.json of the model states {most:,} positions; state rope_scaling "
-            "there (rope_type yarn with a factor and original_max_position_embeddings, as its publisher advises), or "
-            f"lower data.max_length to {most}"
+            f"a row has {longest:,} tokens, and the model has {most:,} positions; add rope_scaling to the job "
+            f"(rope_type yarn with a factor of {-(-longest // most)} or more, or what its publisher advises), or lower "
+            f"data.max_length to {most}"
         )
 
 
@@ -216,7 +216,7 @@ def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Step
     """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with offload."""
     detours: list[Detour] = [LocalParts(model.trained)]
     if world.layout.shards_states_only:
-        detours.append(Windows(detours[-1], shards=world.shards, tp=world.mesh["tp"]))
+        detours.append(Windows(detours[-1], world=world))
     if execution.optimizer_on_host and not execution.parameters_on_host:
         detours.append(HostCopies(detours[-1], world.device))
     return Stepped(detours=tuple(detours))

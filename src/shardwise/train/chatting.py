@@ -22,6 +22,7 @@ from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.published import widened_by_transformers
 from shardwise.models.wrapper import auto_class
+from shardwise.spec.job.file import read_job
 from shardwise.spec.plan.generation import USABLE, cache_elements
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.result import base_of, experts_in_4_bits, find_base, listed, stop_ids
@@ -79,7 +80,12 @@ class Chat:
             )
             raise UnsupportedError(f"{run.root}: {published}; run `shardwise merge` and chat with --merged")
         self._tokenizer: Any = AutoTokenizer.from_pretrained(run.final)
-        config, shape = read_config(self._folder), shape_of(str(self._folder))
+        self._rope = read_job(run.resolved).rope_scaling if self._adapter else None
+        if self._wide is not None and self._rope is not None:
+            stretched = "its base is published in fewer bits, and its positions are stretched by rope_scaling"
+            raise UnsupportedError(f"{run.root}: {stretched}; run `shardwise merge` and chat with --merged")
+        config = read_config(self._folder, rope=self._rope)
+        shape = shape_of(str(self._folder), rope=self._rope)
         element = (config.dtype or torch.float32).itemsize
         model = build_on_meta(config, attn_implementation="eager").requires_grad_(False)
         if self._quantisation is not None:
@@ -130,7 +136,9 @@ class Chat:
         options: dict[str, Any] = {"quantization_config": quantisation} if quantisation else {}
         if self._gpus:
             options |= {"device_map": "auto", "max_memory": self.shares(prompt["input_ids"].shape[1] + new)}
-        model: Any = auto_class(read_config(self._folder)).from_pretrained(self._folder, dtype="auto", **options)
+        config = read_config(self._folder, rope=self._rope)
+        options |= {"config": config} if self._rope is not None else {}
+        model: Any = auto_class(config).from_pretrained(self._folder, dtype="auto", **options)
         if aside := {"cpu", "disk"} & {str(place) for place in getattr(model, "hf_device_map", {}).values()}:
             gpus = f"{len(self._gpus)} GPUs" if len(self._gpus) > 1 else "the GPU"
             raise DoesNotFitError(f"layers were left on the {aside.pop()}: {gpus} cannot hold them in whole layers")

@@ -21,6 +21,8 @@ from shardwise.models.load import build_on_meta, load_wide, read_config
 from shardwise.models.nf4 import quantised_and_back, quantised_layers
 from shardwise.models.nf4_experts import experts_and_back
 from shardwise.models.wrapper import auto_class
+from shardwise.spec.job.file import read_job
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.result import ADAPTER_CONFIG, BASE_KEYS, CARD, MANIFEST, naming_a_folder
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.precision import type_name
@@ -105,7 +107,7 @@ def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: to
     """The base with the adapter of a run; with `quantised`, its matrices as training dequantised them."""
     from peft import PeftModel
 
-    model = _load(base, dtype)
+    model = _load(base, dtype, rope=read_job(run.resolved).rope_scaling)
     if quantised is not None:
         for layer in quantised_layers(model).values():
             layer.weight.data = quantised_and_back(layer.weight.data, dtype=quantised).to(dtype)
@@ -118,10 +120,12 @@ def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: to
     return model
 
 
-def _load(folder: Path, dtype: torch.dtype) -> Any:
+def _load(folder: Path, dtype: torch.dtype, *, rope: RopeScaling | None = None) -> Any:
     if published_as(read_json(folder / "config.json") or {}) is not None:
-        return load_wide(folder, dtype=dtype)
-    return auto_class(read_config(folder)).from_pretrained(folder, dtype=dtype).eval()
+        return load_wide(folder, dtype=dtype, rope=rope)
+    config = read_config(folder, rope=rope)
+    options = {} if rope is None else {"config": config}
+    return auto_class(config).from_pretrained(folder, dtype=dtype, **options).eval()
 
 
 def _cast(model: Any, dtype: torch.dtype) -> Any:

@@ -107,7 +107,7 @@ def build_model(
     None for its newest; `fill` gives parameters their values. Raises UnsupportedError: this job cannot be trained under
     this execution, and nothing has been loaded; ModelError: the model folder cannot be used; GuardError: ranks have
     different ones."""
-    shape = shape_of(job.model, revision=revision)
+    shape = shape_of(job.model, revision=revision, rope=job.rope_scaling)
     reasons = execution_refusals(job, execution, model=shape)
     if job.adapters is not None:
         refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
@@ -118,7 +118,7 @@ def build_model(
     weights = Weights(source)
     content = folder_content(source, weights=weights.files)
     agree_on_model(world, content)
-    config, drops = read_config(source), not job.train.disable_dropout
+    config, drops = read_config(source, rope=job.rope_scaling), not job.train.disable_dropout
     saved_dtype = _saved_dtype(job, config, execution)  # now: building sets the configuration's type to the built one
     parts = cut_parts(
         partial(_adapted, job, execution, config=config, source=source),

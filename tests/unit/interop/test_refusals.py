@@ -89,6 +89,10 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
             ({"train": {**SGD, "momentum": 0.9}}, "train.momentum is not exported to trl, whose sgd has none"),
         )
     ),
+    *(
+        (to, {"job": {"rope_scaling": {"type": "linear", "factor": 2.0}}}, f"rope_scaling is not exported to {to}")
+        for to in ("trl", "axolotl")
+    ),
     ("torchtitan", {"job": {"model": "tinyllama-1.1b"}}, "torchtitan has no configuration of TinyLlama/"),
     ("torchtitan", {"job": {"train": {"max_steps": None}}}, "counts steps and no epochs; write train.max_steps"),
     (

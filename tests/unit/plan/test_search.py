@@ -88,7 +88,11 @@ ASKED_FOR = [
     ("mixtral-8x7b", "layout: {tp: 2, dp_shard: 4, ep: 2}\n", "ep is not trained with tp by this version"),
     ("qwen1.5-moe-a2.7b", "layout: {dp_shard: 8, ep: 8}\n", "ep = 8 does not divide the 60 experts of each block"),
     ("llama-3.1-8b", "layout: {dp_shard: 8, ep: 8}\n", "deals experts among ranks, and llama has none"),
-    ("mixtral-8x7b", "layout: {dp_shard: 8, zero_stage: 1, ep: 2}\nmethod: lora\n", "ep is not trained with zero1"),
+    (
+        "mixtral-8x7b",
+        "layout: {dp_replicate: 2, dp_shard: 4, zero_stage: 1, ep: 2}\nmethod: lora\n",
+        "ep is not trained with zero1 over several copies",
+    ),
     (
         "mixtral-8x7b",
         "layout: {dp_shard: 8, ep: 2}\ntrain: {gradient_checkpointing: selective}\n",

@@ -112,6 +112,8 @@ def test_parts_of_sequences_are_refused_to_families_whose_attention_does_not_tak
         assert refusal(method="full", layout=layout, model=FALCON) == said
     capped = replace(LLAMA, built=("stages",), attention_softcap=True)
     assert "is not trained on parts of sequences" in str(refusal(method="full", layout=Layout(cp=2), model=capped))
+    hybrid = replace(LLAMA, family="falcon_h1", mixes_documents=True)  # its states go from token to token
+    assert "falcon_h1 is not trained on parts" in str(refusal(method="full", layout=Layout(cp=2), model=hybrid))
 
 
 def test_parts_of_sequences_take_no_kernel_but_sdpa_and_compiled_no_selective_recompute() -> None:

@@ -23,8 +23,8 @@ def test_a_row_beyond_the_positions_is_refused() -> None:
     most = model.max_position_embeddings
     _check_positions(_rows(most), model)
     said = said_by(UnsupportedError, _check_positions, _rows(most + 1), model)
-    assert f"a row has {most + 1:,} tokens, and config.json of the model states {most:,} positions" in said
-    assert "state rope_scaling" in said
+    assert f"a row has {most + 1:,} tokens, and the model has {most:,} positions" in said
+    assert "add rope_scaling to the job" in said
 
 
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])

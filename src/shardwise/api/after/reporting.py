@@ -60,7 +60,7 @@ def memory_seen(run: RunDirectory) -> SeenMemory | None:
             return None
         execution = plan.best.execution
         job = job_from_data(restricted_to(plan.job, execution))
-        model = find_model(job.model, offline=True, revision=revision_of(run, job.model))
+        model = find_model(job.model, offline=True, revision=revision_of(run, job.model), rope=job.rope_scaling)
         return forecast_seen(
             job,
             model=model,

@@ -104,7 +104,7 @@ def read_trials(
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = read_request(job, overrides=overrides)
-    model = find_model(request.job.model, offline=True)
+    model = find_model(request.job.model, offline=True, rope=request.job.rope_scaling)
     if reasons := refused_everywhere(request.job, model):
         raise UnsupportedError([Problem(where=request.where(reason.row.key), message=reason) for reason in reasons])
     cluster = training_cluster(request, place=None)

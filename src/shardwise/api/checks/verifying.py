@@ -70,7 +70,9 @@ def verify(
     stated = request.job
     if stated.train.precision == "fp16":
         raise UnsupportedError([Problem(where=request.where("train", "precision"), message=NO_FP16)])
-    common, changes = for_parity(stated, model=find_model(stated.model, offline=True), steps=steps)
+    common, changes = for_parity(
+        stated, model=find_model(stated.model, offline=True, rope=stated.rope_scaling), steps=steps
+    )
     overrides = (*overrides, *common)
     asked = read_trials(job, layouts=layouts, overrides=overrides, on_update=on_update, programs=programs)
     others = tuple(trial for trial in asked.trials if trial != REFERENCE)

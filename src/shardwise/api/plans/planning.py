@@ -141,7 +141,7 @@ def generation(
         cluster = _hardware(request.job)
         kinds = [[cluster]] if cluster else _on_offer(request.job)
     with request.blaming("model"):
-        model = find_model(request.job.model)
+        model = find_model(request.job.model, rope=request.job.rope_scaling)
     with request.placing():
         clusters = [size for kind in kinds for size in kind]
         return plan_generation(request.job, model=model, clusters=clusters, is_open=cluster is None, dtype=dtype)
@@ -173,7 +173,7 @@ def _solved(request: Request, name: str) -> Plan:
         message = "the hardware is open, and so there is no one answer; name it, such as --hardware '4x RTX-6000-Ada'"
         raise HardwareError(Problem(where=f"--solve {name}", message=message))
     with request.blaming("model"):
-        model = profiled(find_model(job.model), job, [cluster])
+        model = profiled(find_model(job.model, rope=job.rope_scaling), job, [cluster])
     with request.placing():
         known = KnownData.of(request, samples_rows=True)
         made = solved_plan(find_unknown(name, job=job, model=model, cluster=cluster, num_rows=known.num_rows))
@@ -187,7 +187,11 @@ def _on_open_hardware(request: Request) -> Plan:
     with request.blaming("hardware"):
         kinds = _on_offer(request.job)
     with request.blaming("model"):
-        model = profiled(find_model(request.job.model), request.job, [size for kind in kinds for size in kind])
+        model = profiled(
+            find_model(request.job.model, rope=request.job.rope_scaling),
+            request.job,
+            [size for kind in kinds for size in kind],
+        )
     known = KnownData.of(request, samples_rows=True)
     with request.placing():
         if "," in (request.job.hardware or ANY):
@@ -242,7 +246,8 @@ def plan_for(
     num_rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
     read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)
     with request.blaming("model"):
-        model = profiled(find_model(request.job.model, revision=read), request.job, [cluster])
+        found = find_model(request.job.model, revision=read, rope=request.job.rope_scaling)
+        model = profiled(found, request.job, [cluster])
     with request.placing():
         made = make_plan(
             request.job,

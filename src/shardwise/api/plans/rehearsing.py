@@ -52,7 +52,8 @@ def eagerly(job: Job | str | Path | None, overrides: Sequence[str | Override]) -
 
 def refusals(made: Plan, chosen: Candidate) -> list[str]:
     """Why a candidate of a plan is not rehearsed, as sentences."""
-    model = find_model(job_from_data(made.job).model)
+    job = job_from_data(made.job)
+    model = find_model(job.model, rope=job.rope_scaling)
     return [*chosen.not_trained, *rehearsal_refusals(chosen.execution, model)]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog import models
+from shardwise.catalog.rope import scaled_config, scaled_shape
 from shardwise.catalog.stated import UnlistedFamilyError, can_build
 from shardwise.launch.processes.torch_helpers import block_profiles, built_shape
 from shardwise.plan import open_executions
@@ -21,6 +22,7 @@ from shardwise.spec import request as spec
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import Override
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.model.profile import ModelProfile
 from shardwise.spec.model.shape import ModelShape
@@ -32,16 +34,20 @@ from shardwise.spec.support.rows import first, packed
 _MEASURED = ("shardwise", "torch", "transformers", "peft")
 
 
-def find_model(name: str, *, offline: bool = False, revision: str | None = None) -> ModelShape:
+def find_model(
+    name: str, *, offline: bool = False, revision: str | None = None, rope: RopeScaling | None = None
+) -> ModelShape:
     """As the catalogue's `find_model`; a family without a row is built by transformers and read, and of a model of more
     than text, where transformers is there, all parts are counted."""
     try:
-        shape = models.find_model(name, offline=offline, revision=revision)
+        shape = models.find_model(name, offline=offline, revision=revision, rope=rope)
     except UnlistedFamilyError as error:
-        return built_shape(error.data, file=error.file)
+        stated = models.config_of(name, offline=offline, revision=revision)
+        return scaled_shape(built_shape(error.data, file=error.file), rope, stated)
     if shape.wrapper is None or shape.wrapper.frozen_parameters is not None or not can_build():
         return shape
-    return built_shape(models.config_of(name, offline=offline, revision=revision), file=name)
+    stated = models.config_of(name, offline=offline, revision=revision)
+    return scaled_shape(built_shape(scaled_config(stated, rope), file=name), rope, stated)
 
 
 def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:
@@ -51,7 +57,7 @@ def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Over
     if request.job.data.packing != "auto":
         return request
     with request.blaming("model"):
-        lacking = first([packed(find_model(request.job.model))])
+        lacking = first([packed(find_model(request.job.model, rope=request.job.rope_scaling))])
     if lacking is not None:
         print(f"rows are padded: {lacking.row.what}", file=sys.stderr, flush=True)
     data = request.job.data.model_copy(update={"packing": lacking is None})
@@ -72,7 +78,7 @@ def profiled(model: ModelShape, job: Job, clusters: Iterable[Cluster]) -> ModelS
 def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfile, ...]:
     executions = [execution.to_json() for execution in open_executions(job, model, cluster)]
     question: dict[str, Any] = {
-        "config": models.config_of(job.model),
+        "config": models.config_of(job.model, rope=job.rope_scaling),
         "executions": executions,
         "cuda": cluster.gpu.kind == "cuda",
     }

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from shardwise.catalog.models import read_model
+from shardwise.catalog.models import config_of, read_model
+from shardwise.catalog.rope import scaled_shape
 from shardwise.catalog.stated import (
     UnlistedFamilyError,
     drops_scores,
@@ -39,6 +40,7 @@ from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.models.built.wrapped import known_shape, leave_language_model
 from shardwise.models.stage import StageEnds
 from shardwise.models.wrapper import auto_class, text_config
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split, Wrapper
 
 #: Families that transformers lists as causal language models, of which its lists of encoders and of encoder-decoders
@@ -50,13 +52,14 @@ _BEHIND_ENCODERS = ("trocr", "whisper", "prophetnet")
 _DRAFTS = "_assistant"
 
 
-def shape_of(name: str, *, revision: str | None = None) -> ModelShape:
+def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None = None) -> ModelShape:
     """The shape of the model that a job names, for a worker, whose model is on this machine already. Raises ModelError:
     it is no model, or none that can be trained."""
     try:
-        return read_model(name, revision=revision)
+        return read_model(name, revision=revision, rope=rope)
     except UnlistedFamilyError as error:
-        return built_shape(error.data, file=error.file)
+        stated = config_of(name, offline=True, revision=revision)
+        return scaled_shape(built_shape(error.data, file=error.file), rope, stated)
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:

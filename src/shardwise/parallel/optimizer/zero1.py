@@ -16,8 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise.parallel.mesh import all_gather_single, side_by_side
+from shardwise.parallel.mesh import World, all_gather_single, side_by_side
 from shardwise.parallel.optimizer.stepped import Detour, Named
+from shardwise.parallel.ownership import sharded_axes
 from shardwise.spec.layout.axes import rows_of_shard
 from shardwise.spec.layout.execution import FLAT_BYTES
 
@@ -27,29 +28,37 @@ class Windows(Detour):
 
     Attributes:
         weights: local parts of trained parameters; contiguous, and alike on every rank but for slices.
-        mesh: the axes over which states are sharded (`World.shards`) and weights sliced (`tp`).
+        meshes: of each, the axes over which its states are sharded and it is sliced: `World.shards` and
+            `tp`; of experts that are dealt, the ranks that hold the same ones, and `ep`.
     """
 
-    def __init__(self, weights: Detour, *, shards: DeviceMesh, tp: DeviceMesh) -> None:
+    def __init__(self, weights: Detour, *, world: World) -> None:
         self.weights = weights.named
-        self._shards = shards
-        self.mesh = mesh = side_by_side(shards, tp)
-        self.named: Named = [(name, nn.Parameter(_rows(whole.detach(), mesh))) for name, whole in self.weights]
+        dense, dealt = side_by_side(world.shards, world.mesh["tp"]), None
+        if world.expert_mesh is not None:
+            dealt = world.expert_mesh["dp_mod_ep", "ep"]
+        are_dealt = ["ep" in sharded_axes(placed) for placed in weights.placed]
+        self.meshes = [dealt if dealt is not None and is_dealt else dense for is_dealt in are_dealt]
+        named = zip(self.weights, self.meshes, strict=True)
+        self.named: Named = [(name, nn.Parameter(_rows(whole.detach(), mesh))) for (name, whole), mesh in named]
         windows = (window.detach() for _, window in self.named)
-        self.placed: list[torch.Tensor] = [_placed(*pair, mesh) for pair in zip(windows, weights.placed, strict=True)]
+        triples = zip(windows, weights.placed, self.meshes, strict=True)
+        self.placed: list[torch.Tensor] = [_placed(*triple) for triple in triples]
 
     def before_step(self) -> None:
         """Makes each window's gradient a view of the whole gradient's rows."""
-        for (_, window), (_, whole) in zip(self.named, self.weights, strict=True):
+        for (_, window), (_, whole), mesh in zip(self.named, self.weights, self.meshes, strict=True):
             if whole.grad is not None:
-                window.grad = _rows(whole.grad, self.mesh)
+                window.grad = _rows(whole.grad, mesh)
 
     def after_step(self) -> None:
         """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not reach."""
-        wholes = [whole for _, whole in self.weights]
-        for whole in wholes:
+        for _, whole in self.weights:
             whole.grad = None
-        exchange_rows([whole.detach() for whole in wholes], axis=self._shards)
+        for mesh in dict.fromkeys(self.meshes):
+            alike = (whole for (_, whole), one in zip(self.weights, self.meshes, strict=True) if one is mesh)
+            axes = mesh.mesh_dim_names or ()
+            exchange_rows([whole.detach() for whole in alike], axis=mesh[axes[0]])
 
 
 def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:

@@ -105,7 +105,8 @@ def _length(work: Work) -> str | None:
     length, most = work.job.data.max_length, work.model.max_position_embeddings
     if length <= most:
         return None
-    return f"WARNING: sequences of up to {length} tokens are longer than the {most} positions the model was made for"
+    made = f"WARNING: sequences of up to {length} tokens are longer than the {most} positions the model was made for"
+    return f"{made}: a row of more is refused as the run begins, unless rope_scaling stretches them"
 
 
 def _tiles(work: Work) -> str | None:

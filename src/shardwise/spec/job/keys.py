@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
+from shardwise.spec.job.rope import Rope
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
 from shardwise.spec.layout.axes import Layout, as_product
 from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
@@ -223,6 +224,8 @@ class Job(Strict):
 
     Attributes:
         model: hub id, folder, config.json or catalogue name.
+        rope_scaling: how rotary positions are stretched for rows longer than the model's, in
+            place of what its config.json says; keys below.
         objective: what is learnt: text as it stands (`sft`), or preferences between answers.
         hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates; left out: this
             machine. For `plan` also a list of those, or `any`.
@@ -231,6 +234,7 @@ class Job(Strict):
     """
 
     model: Text
+    rope_scaling: Rope | None = None
     data: DataSpec = DataSpec()
     method: Method = "full"
     lora: LoraSpec | None = None
@@ -339,4 +343,5 @@ class Job(Strict):
         plain = self.model_dump(mode="json")
         if self.objective == "sft":
             del plain["objective"], plain["preference"]
-        return plain
+        plain.pop("rope_scaling")
+        return plain if self.rope_scaling is None else {**plain, "rope_scaling": self.rope_scaling.stated}

@@ -183,7 +183,8 @@ def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
 def in_parts(model: ModelShape, layout: Layout) -> Row:
     """Why sequences are not cut in parts."""
     whole = model.attention_softcap or model.eager_attention or model.family in NOT_IN_PARTS
-    whole = whole or (model.has_experts and model.built is not None)
+    # What joins tokens beside attention (states of a recurrence, convolutions) would see a rank's own parts alone.
+    whole = whole or model.mixes_documents or (model.has_experts and model.built is not None)
     what = f"{model.family} is not trained on parts of sequences (cp) by this version"
     return Row(layout.cp > 1 and whole, what, f"the nearest layout that trains it: {_nearest(model)}")
 
@@ -217,11 +218,12 @@ def shared(model: ModelShape, layout: Layout) -> Row:
 def of_layout(layout: Layout) -> list[Row]:
     """Why experts are not dealt among ranks under a layout, whatever the model."""
     dealt, apart = layout.ep > 1, "leave one of them out"
-    zero1 = "ep is not trained with zero1, whose ranks hold whole weights"
+    copied = dealt and layout.shards_states_only and layout.copies > 1
+    zero1 = "ep is not trained with zero1 over several copies of the weights (dp_replicate, shard_over_cp: false)"
     return [
         Row(dealt and layout.tp > 1, "ep is not trained with tp by this version", apart),
         Row(dealt and layout.cp > 1 and not layout.shard_over_cp, "ep is not trained with shard_over_cp: false", apart),
-        Row(dealt and layout.shards_states_only, zero1, "use fsdp, zero2 or ddp with it"),
+        Row(copied, zero1, "shard over all of these ranks, or use fsdp, zero2 or ddp with it"),
     ]
 
 

@@ -151,7 +151,7 @@ class Parallelized:
         self._parts = LocalParts(model.trained)
         self._stepped: Detour = self._parts
         if self._world.layout.shards_states_only:
-            self._stepped = Windows(self._parts, shards=self._world.shards, tp=self._world.mesh["tp"])
+            self._stepped = Windows(self._parts, world=self._world)
         self._handed = Handed(self._stepped, ownership=model.ownership, given=given)
 
     def __getattr__(self, name: str) -> Any:

@@ -11,6 +11,7 @@ from shardwise.catalog.models import hub_id
 from shardwise.data.read.sources import KINDS
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
+from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
 
 #: By what transformers loads a language model alone.
@@ -95,15 +96,21 @@ def model_card(
     facts["merged weights"] = merged or ""
     rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value != "")
     in_4_bits = job.method == "qlora"
-    code = _code(title, base=name if adapter else None, in_4_bits=in_4_bits, loader=loader, experts=experts)
+    rope = job.rope_scaling if adapter else None
+    code = _code(title, base=name if adapter else None, in_4_bits=in_4_bits, loader=loader, experts=experts, rope=rope)
+    if rope is not None:
+        note += _ROTATION.format(kind=rope.rope_type)
     return (
         f"---\n{lines}---\n\n# {title}\n\n`{name}` after {method}, {how}; trained with Shardwise.\n{note}\n"
         f"## Use\n\n```python\n{code}\n```\n\n## Training\n\n| what | value |\n|---|---|\n{rows}\n"
     )
 
 
-def _code(title: str, *, base: str | None, in_4_bits: bool, loader: str, experts: bool) -> str:
-    """How a model is loaded, or an adapter on its base, whose stacked `experts` may be in 4 bits too."""
+def _code(
+    title: str, *, base: str | None, in_4_bits: bool, loader: str, experts: bool, rope: RopeScaling | None
+) -> str:
+    """How a model is loaded, or an adapter on its base, whose stacked `experts` may be in 4 bits too, and whose
+    positions may rotate otherwise."""
     here, classes = "  # this folder, or its hub id", f"{loader}, AutoTokenizer"
     imports, quantised, option = [f"from transformers import {classes}", ""], list[str](), ""
     model = [f'model = {loader}.from_pretrained("{title}"){here}']
@@ -114,6 +121,10 @@ def _code(title: str, *, base: str | None, in_4_bits: bool, loader: str, experts
     elif base is not None:
         imports = ["from peft import PeftModel", *imports]
     if base is not None:
+        if rope is not None:
+            imports = [line.replace("import Auto", "import AutoConfig, Auto") for line in imports]
+            quantised += _stretched(base, rope)
+            option += ", config=config"
         model = [f'model = {loader}.from_pretrained("{base}"{option})']
         model += [f'model = PeftModel.from_pretrained(model, "{title}"){here}']
     if base is not None and experts:
@@ -121,6 +132,19 @@ def _code(title: str, *, base: str | None, in_4_bits: bool, loader: str, experts
         imports = [*imports[:1], "", "import torch", functions, *imports[2:]]
         model = ["", "", EXPERTS_LOADER, "", *model, "put_experts_in_4_bits(model)"]
     return "\n".join([*imports, *quantised, *model, f'tokenizer = AutoTokenizer.from_pretrained("{title}")'])
+
+
+def _stretched(base: str, rope: RopeScaling) -> list[str]:
+    """How the configuration of a base gets the rotation that an adapter was trained with."""
+    original = "original_max_position_embeddings"
+    from_base = f'"{original}": text.max_position_embeddings, ' if rope.rope_type == "yarn" else ""
+    return [
+        f'config = AutoConfig.from_pretrained("{base}")',
+        "text = config.get_text_config()",
+        'kept = {key: text.rope_parameters[key] for key in ("rope_theta", "partial_rotary_factor") '
+        "if key in text.rope_parameters}",
+        f"text.rope_parameters = {{**kept, {from_base}**{rope.stated!r}}}",
+    ]
 
 
 def _source(one: dict[str, Any]) -> tuple[str, bool]:
@@ -153,6 +177,11 @@ def _facts(run: RunDirectory, job: Job, *, counts: dict[str, Any]) -> dict[str, 
         "versions": ", ".join(f"{name} {versions[name]}" for name in used if versions.get(name)),
     }
 
+
+_ROTATION = """
+> It was trained with rotary positions stretched (`rope_scaling`, {kind}), which `adapter_config.json` cannot say: give
+> the base the `rope_parameters` below wherever the adapter is used.
+"""
 
 _NOTE = """
 > `{base}` is the name of a folder on the machine that trained it. Before publishing, put the hub id of that model in

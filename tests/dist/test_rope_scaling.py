@@ -1,0 +1,99 @@
+"""Rows longer than a model's positions are trained with the job's `rope_scaling` as plain transformers does with the
+same configuration, and what is saved says it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from shardwise.errors import UnsupportedError
+from shardwise.models.load import read_config
+from shardwise.spec.job.rope import RopeScaling
+from shardwise.spec.layout.axes import Layout
+from shardwise.train import merging
+from tests.dist.cells import OPTIMIZERS, TOLERANCE, apart, must_equal, prepare_cell, spread, train_and_save, train_cell
+from tests.dist.worlds import run_world, said_by
+
+SCALINGS: dict[str, dict[str, Any]] = {
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24},
+    "linear": {"type": "linear", "factor": 2.0, "rope_theta": 5e4},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "original_max_position_embeddings": 16,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+}
+LAYOUTS = {"cp": Layout(cp=2), "tp": Layout(tp=2), "pp": Layout(pp=2), "fsdp x cp": Layout(dp_shard=2, cp=2)}
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_a_run_computes_as_transformers_does_with_the_same_configuration(kind, make_job, models, tmp_path) -> None:
+    """Logits of `final/`, which plain transformers loads, are those of the base's class with rope_parameters set by
+    hand and the same weights."""
+    job = make_job("untied", rope_scaling=SCALINGS[kind], train={"max_steps": 1, "learning_rate": 1e-9})
+    run = prepare_cell(job, tmp_path / "run")
+    run_world(1, train_and_save, run, spread())
+    config = AutoConfig.from_pretrained(models["untied"])
+    own, stated = config.rope_parameters, dict(SCALINGS[kind])
+    stated["rope_type"] = kind
+    stated.pop("type", None)
+    by_hand = {"rope_theta": own["rope_theta"], **stated}
+    plain: Any = AutoModelForCausalLM.from_pretrained(models["untied"], rope_parameters=by_hand)
+    untouched: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
+    loaded: Any = AutoModelForCausalLM.from_pretrained(run.final)
+    assert {**loaded.config.rope_parameters} == {**plain.config.rope_parameters}
+    ids = torch.arange(3, 90).unsqueeze(0)
+    with torch.no_grad():
+        expected, found, other = (model(ids).logits for model in (plain, loaded, untouched))
+    assert torch.allclose(expected, found, rtol=1e-5, atol=1e-5)
+    if kind != "dynamic":  # which is the default up to the model's positions
+        assert not torch.allclose(other, found, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_layouts_train_with_it_as_one_process_does(method, layout, single, make_job, tmp_path) -> None:
+    train = {**OPTIMIZERS["sgd"], "max_steps": 6, "warmup_steps": 1}
+    job = make_job("untied", method=method, rope_scaling=SCALINGS["yarn"] | {"attention_factor": 4.0}, train=train)
+    plain = make_job("untied", method=method, train=train)
+    expected, other = single(job), single(plain)
+    assert max(apart(other.weights[name], weight) for name, weight in expected.weights.items()) > 100 * TOLERANCE
+    chosen = replace(spread(LAYOUTS[layout], micros=2), optimizer="sgd")
+    must_equal(expected, train_cell(job, tmp_path, chosen))
+
+
+def test_an_adapter_is_merged_with_it_and_its_card_says_how_it_is_used(make_job, models, tmp_path) -> None:
+    train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0}
+    run = prepare_cell(make_job("untied", method="lora", rope_scaling=SCALINGS["yarn"], train=train), tmp_path / "run")
+    run_world(1, train_and_save, run, spread())
+    run_world(1, merging.merge, str(run.root), str(run.merged), None, False)
+    merged: Any = AutoModelForCausalLM.from_pretrained(run.merged)
+    assert merged.config.rope_parameters["factor"] == 4.0
+    card = (run.final / "README.md").read_text()
+    assert "`rope_scaling`, yarn" in card
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert code is not None
+    name = re.search(r'AutoConfig.from_pretrained\("(.*?)"\)', code[1])
+    assert name is not None
+    asked = code[1].replace(f'"{name[1]}"', repr(str(models["untied"])))
+    asked = re.sub(r'"run"(?=\))', repr(str(run.final)), asked)
+    made: dict[str, Any] = {}
+    exec(asked, made)
+    ids = torch.arange(3, 90).unsqueeze(0)
+    with torch.no_grad():
+        assert torch.allclose(made["model"](ids).logits, merged(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_rotate_or_rotates_in_several_ways_is_refused(models) -> None:
+    rope = RopeScaling(rope_type="linear", factor=2.0)
+    assert "has no rotary positions to stretch" in said_by(UnsupportedError, read_config, models["gpt2"], rope=rope)
+    said = said_by(UnsupportedError, read_config, models["gemma3"], rope=rope)
+    assert "rotate in several ways (full_attention, sliding_attention)" in said
