@@ -93,6 +93,7 @@ def case_of(row: Published) -> Case:
         loss=_loss(row, stack),
         attn_implementation=_attention(row, stack),
         compile=row.text("compile") == "yes" or stack.fused,
+        mlp="chunked" if "MLP tiling" in row.text("notes") else "full",
     )
     return Case(
         row=row,
@@ -224,6 +225,8 @@ def _recompute(row: Published, stack: Stack) -> Recompute:
         "none": "none",
         "offloaded": "offloaded",
     }
+    if "they must lie in host memory" in row.text("notes"):
+        return "offloaded"
     if "activation" not in row.text("offload"):
         return kinds[kind]
     if kind != "full":
@@ -248,6 +251,8 @@ def _precision(row: Published, stack: Stack, *, method: Method) -> Precision:
         return "fp32"
     if method != "full":
         return stack.adapters
+    if stack.masters and stack.full:
+        return stack.full
     if masters.startswith("none") or "pure" in words or words == "bf16-true":
         return "bf16"
     if masters.startswith("fp32"):
@@ -267,7 +272,7 @@ def _optimizer(row: Published) -> OptimizerName:
 
 def _loss(row: Published, stack: Stack) -> LossKind:
     kernels = row.text("fused_kernels")
-    if "liger" in kernels or "chunked" in kernels:
+    if "liger" in kernels or "chunked" in kernels or "in chunks" in kernels:
         return "chunked"
     filled = row.text("config_filled_from").startswith("recipes/configs")
     return stack.filled_loss if filled and stack.filled_loss else stack.loss
