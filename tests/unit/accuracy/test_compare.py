@@ -113,6 +113,7 @@ def test_what_is_far_off_and_not_explained_is_named():
     assert unexplained((), refused) == ["made-up-001"]
     page = write(replace(far, comparisons=tuple(told)), compare_throughput([]), date="2026-01-02")
     assert "**fms-acceleration, device** (1 figure, median error" in " ".join(page.split())
+    page = write(far, compare_throughput([]), date="2026-01-02")
     assert "Without fms-acceleration the goal for the median is missed by" in page
 
 

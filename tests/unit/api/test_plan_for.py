@@ -62,8 +62,10 @@ def test_a_loss_that_is_stated_is_that_of_the_target_too() -> None:
     tokens, words = 2 * 2048, 151936
     assert whole is not None and sliced is not None
     assert whole.terms["logits made all at once"] == pytest.approx(12 * tokens * words, rel=0.02)
-    assert all(one.on_stack and not one.on_stack.terms.get("logits made all at once") for (loss, _), one in peaks.items()
-               if loss == "chunked")  # fmt: skip
+    assert sliced.terms["logits made all at once"] == pytest.approx(16 * tokens * words / 4, rel=0.02)
+    for layout in ("fsdp", "tp"):
+        chunked = peaks["chunked", layout].on_stack
+        assert chunked is not None and "logits made all at once" not in chunked.terms
 
 
 def test_a_layout_that_fits_this_trainer_alone_is_not_chosen_for_another() -> None:
