@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from accuracy.compare import Compared, Comparison, Feasibility
 from accuracy.errors import Summary, summarise
@@ -188,14 +190,30 @@ def _by_target(comparisons: Sequence[Comparison]) -> str:
     lines = [
         "## As `plan --for` says it",
         "The same figures by the trainer that ran, or that the source stands on, with its loss and its AdamW as the",
-        "row states them; goal: within 10 %. Axolotl and LLaMA-Factory have no published row; their step on a CPU is",
-        "measured (below). AutoModel is not offered: of its two rows (nemo-automodel-ac) the unit of one and the",
-        "sharding of the other are not certain, and its step needs a GPU.",
+        "row states them; goal: within 10 %. Axolotl and LLaMA-Factory have no published row. AutoModel is not",
+        "offered: of its two rows (nemo-automodel-ac) the unit of one and the sharding of the other are not certain.",
         "",
         *_table(("target", "source", *_HEAD), rows),
         "",
+        "Steps on a CPU process (`python -m accuracy.grid.stacks TARGET`), forecast over measured; LLaMA-Factory",
+        "stands on the trainer that Axolotl does. TRL's loss runs other code on a CPU than on a GPU: not measured there.",
+        "",
+        *_table(("target", "version", "words", "width", "layers", "tokens", "forecast / measured"), _on_a_cpu()),
+        "",
     ]
     return "\n".join(lines)
+
+
+def _on_a_cpu() -> list[tuple[str, ...]]:
+    with (Path(__file__).parent / "grid" / "stacks.csv").open(encoding="utf-8", newline="") as file:
+        return [
+            (
+                *(row[key] for key in ("target", "version", "vocab", "width", "layers")),
+                f"{row['rows']} x {row['length']}",
+                f"{int(row['forecast']) / int(row['measured']):.2f}",
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def _goals(died: Sequence[Feasibility], ran: Sequence[Feasibility]) -> list[str]:
