@@ -196,7 +196,7 @@ def _by_target(comparisons: Sequence[Comparison]) -> str:
         *_table(("target", "source", *_HEAD), rows),
         "",
         "Steps on a CPU process (`python -m accuracy.grid.stacks TARGET`), forecast over measured; LLaMA-Factory",
-        "stands on the trainer that Axolotl does. TRL's loss runs other code on a CPU than on a GPU: not measured there.",
+        "stands on the trainer that Axolotl does. TRL's loss runs other code on a CPU, so that its step has no row.",
         "",
         *_table(("target", "version", "words", "width", "layers", "tokens", "forecast / measured"), _on_a_cpu()),
         "",
