@@ -33,10 +33,8 @@ def main() -> None:
             "repository, not in it; name their folder with --published, or make accuracy PUBLISHED=...\n"
         )
         sys.exit(2)
-    memory = compare_memory(read(arguments.published / "memory.csv"))
-    throughput = compare_throughput(
-        row for name in ("throughput.csv", "stacks-2026.csv") for row in read(arguments.published / name)
-    )
+    older, rates, newer = (read(arguments.published / name) for name in TABLES)
+    memory, throughput = compare_memory([*older, *newer]), compare_throughput([*rates, *newer])
     arguments.docs.mkdir(exist_ok=True)
     page = write(memory, throughput, date=f"{datetime.now(tz=UTC):%Y-%m-%d}")
     pictures = {

@@ -93,9 +93,9 @@ def case_of(row: Published) -> Case:
         precision=_precision(row, stack, method=method),
         optimizer=_optimizer(row),
         loss=_loss(row, stack),
-        mlp="chunked" if "MLP tiling" in row.text("notes") else "full",
         attn_implementation=_attention(row, stack),
         compile=row.text("compile") == "yes" or stack.fused,
+        mlp="chunked" if "MLP tiling" in row.text("notes") else "full",
     )
     return Case(
         row=row,
@@ -253,6 +253,8 @@ def _precision(row: Published, stack: Stack, *, method: Method) -> Precision:
         return "fp32"
     if method != "full":
         return stack.adapters
+    if stack.masters and stack.full:
+        return stack.full
     if masters.startswith("none") or "pure" in words or words == "bf16-true":
         return "bf16"
     if masters.startswith("fp32"):

@@ -45,12 +45,17 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Feasibility:
-    """Whether a row ran, and whether it was forecast to fit."""
+    """Whether a row ran, and whether it was forecast to fit.
+
+    Attributes:
+        filled: the upper end of the forecast over the GPU's memory.
+    """
 
     row_id: str
     source: str
     grade: str
     ran: bool
+    filled: float
     fits: bool
     plain_fits: bool
 
@@ -84,6 +89,9 @@ def compare_memory(rows: Iterable[Published]) -> Compared:
             left_out[str(reason)] += 1
             continue
         figures = memory_figures(row)
+        if not row.ran and "Non-zero exit code" in row.text("notes"):
+            left_out["failed, and it is not said that memory was short"] += 1
+            continue
         comparisons += [_memory(case, found, kind=kind, measured=figures[kind]) for kind in figures]
         feasibility.append(
             Feasibility(
@@ -91,6 +99,7 @@ def compare_memory(rows: Iterable[Published]) -> Compared:
                 source=row.source,
                 grade=row.grade,
                 ran=row.ran,
+                filled=found.filled,
                 fits=found.fits,
                 plain_fits=found.plain_fits,
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from accuracy.compare import Compared, Comparison, Feasibility
 from accuracy.errors import Summary, summarise
@@ -10,7 +12,8 @@ from accuracy.grid.compare import section
 from accuracy.grid.elsewhere import elsewhere
 from accuracy.remains import remains
 from accuracy.rivals import RIVALS
-from accuracy.rows import ALLOCATED, KINDS, RESERVED
+from accuracy.rows import ALLOCATED, DEVICE, KINDS, RESERVED
+from accuracy.stacks import TARGETS
 
 #: The kinds that the goal is stated for, in rows of grade A.
 STRICT_KINDS = (ALLOCATED, RESERVED)
@@ -52,6 +55,10 @@ whole number of tensors of known size (`accuracy/differences.py`), from what its
 | FSDP1's hooks on frozen blocks | gradients of block inputs stay | fms-acceleration, LoRA, slope over tokens |
 | 4-bit training without PEFT's preparation | what is not quantised in 16 bits, not 32 | the repositories' code |
 | torchtitan's selective recompute | keeps every second matrix product | torchtitan's code |
+| loss over sliced logits (`loss_parallel`) | 16 bytes per logit of the slice | PyTorch's code |
+| loss in tiles | one buffer, gradients of the head in float32 | TRL's code |
+| Megatron's weights | 16 bits and never cast; masters and moments sharded | Megatron's code |
+| a frozen base in float32 | 2 bytes more for each weight | prime-rl's ModelConfig |
 | experts as modules of their own | each can be quantised | transformers 4's code |
 
 So fms-acceleration is where two terms were found, and every other source is a check of them: the rows "without the
@@ -82,6 +89,7 @@ def write(memory: Compared, throughput: Compared, *, date: str) -> str:
         _OPENING.format(date=date),
         _memory(memory),
         _feasibility(memory.feasibility),
+        _by_target(memory.comparisons),
         _rivals(memory.comparisons),
         section(),
         *filter(None, (elsewhere(),)),
@@ -166,8 +174,63 @@ def _feasibility(found: Sequence[Feasibility]) -> str:
         f"{len(died)}, {sum(f.plain_fits for f in died)} would fit, and of the {len(ran)}, "
         f"{sum(not f.plain_fits for f in ran)} would not.",
         "",
+        *_goals(died, ran),
+        "",
     ]
     return "\n".join(lines)
+
+
+def _by_target(comparisons: Sequence[Comparison]) -> str:
+    """By the trainer that `plan --for` is asked for."""
+    rows = [
+        (f"`{name}`", source, *_cells(c for c in comparisons if c.source == source and c.kind != DEVICE))
+        for name, sources in TARGETS.items()
+        for source in sources
+    ]
+    lines = [
+        "## As `plan --for` says it",
+        "The same figures by the trainer that ran, or that the source stands on, with its loss and its AdamW as the",
+        "row states them; goal: within 10 %. Axolotl and LLaMA-Factory have no published row. AutoModel is not",
+        "offered: of its two rows (nemo-automodel-ac) the unit of one and the sharding of the other are not certain.",
+        "",
+        *_table(("target", "source", *_HEAD), rows),
+        "",
+        "Steps on a CPU process (`python -m accuracy.grid.stacks TARGET`), forecast over measured; LLaMA-Factory",
+        "stands on the trainer that Axolotl does. TRL's loss runs other code on a CPU, so that its step has no row.",
+        "",
+        *_table(("target", "version", "words", "width", "layers", "tokens", "forecast / measured"), _on_a_cpu()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _on_a_cpu() -> list[tuple[str, ...]]:
+    with (Path(__file__).parent / "grid" / "stacks.csv").open(encoding="utf-8", newline="") as file:
+        return [
+            (
+                *(row[key] for key in ("target", "version", "vocab", "width", "layers")),
+                f"{row['rows']} x {row['length']}",
+                f"{int(row['forecast']) / int(row['measured']):.2f}",
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def _goals(died: Sequence[Feasibility], ran: Sequence[Feasibility]) -> list[str]:
+    if not died or not ran:
+        return []
+    false_fits, refused = [f for f in died if f.fits], [f for f in ran if not f.fits]
+    return [
+        f"Called: {_percent(1 - len(false_fits) / len(died))} (goal: 90 %); "
+        f"refused: {_percent(len(refused) / len(ran))} (goal: at most 2 %). "
+        f"Beyond 5 % of the GPU's memory: {_far([*false_fits, *refused])}.",
+    ]
+
+
+def _far(missed: Sequence[Feasibility]) -> str:
+    """Those whose upper end is not near the limit."""
+    far = [f"{f.row_id} ({f.filled:.2f} of it)" for f in missed if not 0.95 <= f.filled <= 1.05]
+    return ", ".join(far) or "none"
 
 
 def _named(found: Sequence[Feasibility]) -> str:

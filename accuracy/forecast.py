@@ -25,6 +25,7 @@ class Answer:
         plain_memory: as our trainer would.
         parts: bytes by part at the peak.
         instant: when that is.
+        filled: the upper end of the interval as the row's stack would need it, over the GPU's memory.
         fits: the upper end of the interval, as the row's stack would need it, is below the GPU's memory.
         plain_fits: that of our trainer is, which is what `plan` says.
     """
@@ -33,6 +34,7 @@ class Answer:
     plain_memory: dict[str, float]
     parts: dict[str, int]
     instant: str
+    filled: float
     fits: bool
     plain_fits: bool
     tokens_per_second: float
@@ -56,12 +58,14 @@ def answer(case: Case) -> Answer:
     plain, plain_reserved = memory.peak_bytes - context, memory.peak_reserved_bytes - context
     # What the allocator holds above what it has given out grows with that.
     reserved = allocated * plain_reserved / plain
+    filled = (memory.peak_high_bytes + reserved - plain_reserved) / memory.capacity_bytes
     return Answer(
         memory=_by_kind(allocated=allocated, reserved=reserved, context=context),
         plain_memory=_by_kind(allocated=plain, reserved=plain_reserved, context=context),
         parts=worst.parts,
         instant=instant,
-        fits=memory.peak_high_bytes + reserved - plain_reserved <= memory.capacity_bytes,
+        filled=filled,
+        fits=filled <= 1,
         plain_fits=memory.peak_high_bytes <= memory.capacity_bytes,
         tokens_per_second=seconds.tokens_per_second,
     )

@@ -29,6 +29,10 @@ class Stack:
         filled_loss: likewise, in rows whose settings were filled from the source's configurations.
         fsdp1: sharding is FSDP's first form, whose hooks hold more where weights are frozen.
         widens: PEFT's preparation for 4-bit training is called, which leaves in float32 what is not quantised.
+        masters: `full` is of what each rank holds whole, and optimizers keep float32 masters and moments beside it.
+        tile: tokens and words of the buffer of a loss that is made in tiles.
+        loads_float32: frozen weights are in float32 too.
+        slices_loss: under tensor parallelism each rank has its slice of the logits, in PyTorch's loss for that.
         every_second_product: selective recompute keeps every second matrix product only.
         first_flash: attention is FlashAttention's first generation.
         fused: norms, rotary embeddings and activations are kernels of their own, as if blocks were compiled.
@@ -50,6 +54,10 @@ class Stack:
     filled_loss: LossKind | None = None
     fsdp1: bool = False
     widens: bool = False
+    masters: bool = False
+    tile: tuple[int, int] = (0, 0)
+    loads_float32: bool = False
+    slices_loss: bool = False
     every_second_product: bool = False
     first_flash: bool = False
     fused: bool = False
@@ -62,11 +70,18 @@ class Stack:
 _HUGGING_FACE = Stack(full="bf16")
 
 #: Its own list of SDPA's kernels begins with FlashAttention, and with cuDNN on Blackwell alone (models/attention.py).
-_TORCHTITAN = Stack(full="mixed", every_second_product=True, attention="flash_attention_2", blackwell="sdpa")
+_TORCHTITAN = Stack(
+    full="mixed", every_second_product=True, slices_loss=True, attention="flash_attention_2", blackwell="sdpa"
+)
 
 #: Transformer Engine's attention is cuDNN's on Hopper; its collectives overlap products (`tp_comm_overlap` of NeMo's
-#: recipes).
-_MEGATRON = Stack(full="mixed", foreach=False, fused=True, hides_slices=True)
+#: recipes). Weights are in 16 bits on each rank and never cast, the product of a weight's gradient adds it to those of
+#: the micro-batches before (`gradient_accumulation_fusion`), and float32 masters and moments are sharded.
+_MEGATRON = Stack(full="bf16", masters=True, foreach=False, fused=True, hides_slices=True)
+
+#: What dgxc-benchmarking calls hf-*: PEFT on transformers' trainer, under FSDP's first form, with the flash kernel that
+#: SDPA had in the container of that release (24.02).
+_PEFT_UNDER_FSDP1 = Stack(full="bf16", fsdp1=True, attention="flash_attention_2")
 
 STACKS: dict[str, Stack] = {
     "fms-acceleration": Stack(full="bf16", attention="flash_attention_2", fsdp1=True),
@@ -83,8 +98,6 @@ STACKS: dict[str, Stack] = {
     "litgpt-config-hub": Stack(full="bf16", adapters="bf16", lora_dropout=0.05),
     # Its tables are older than FlashAttention-2 (their page awaits torch 2.0).
     "llm-foundry": Stack(full="mixed", first_flash=True),
-    # Megatron keeps 16-bit weights on each rank, gradients in float32 or, in the runs with logs, in 16 bits, and shards
-    # float32 masters and moments.
     "dgxc-benchmarking": _MEGATRON,
     "dgxc-benchmarking-logs": replace(_MEGATRON, recompute="none"),
     "fms-fsdp": Stack(full="mixed"),
@@ -94,10 +107,11 @@ STACKS: dict[str, Stack] = {
     "hf-blog-ram-efficient-fsdp": Stack(full="mixed"),
     "hf-blog-ds-to-fsdp": Stack(full="mixed", recompute="full"),
     "deepspeed-zenflow": Stack(full="mixed"),
-    # FSDP2 and torch.compile of its own blocks; the head is fused with the loss in the RL trainer.
-    "prime-rl-bench": Stack(full="mixed", adapters="mixed", foreach=False),
+    # FSDP2 and torch.compile of its own blocks; the head is fused with the loss in the RL trainer; `optimization_dtype`
+    # of its trainer's ModelConfig is float32, for the frozen base too.
+    "prime-rl-bench": Stack(full="mixed", adapters="mixed", foreach=False, loads_float32=True),
     "torchtitan-commits-2026": _TORCHTITAN,
-    "trl-1m-2026": Stack(full="bf16", foreach=False),
+    "trl-1m-2026": Stack(full="bf16", foreach=False, tile=(4096, 32768)),
     "nemo-automodel-ac": Stack(full="bf16"),
     "scicom-ddp-2025": Stack(full="bf16", foreach=False),
     "fsdp_qlora-nb": Stack(refused="memory right after a forward, no peak of a step"),
@@ -106,10 +120,20 @@ STACKS: dict[str, Stack] = {
 }
 
 
+#: Targets of `plan --for` -> sources that ran them, or what they stand on.
+TARGETS: dict[str, tuple[str, ...]] = {
+    "accelerate": ("fms-acceleration", "peft-docs"),
+    "deepspeed": ("qwen-readme",),
+    "torchtitan": ("torchtitan-202412", "torchtitan-7a04053a", "torchtitan-commits-2026"),
+    "trl": ("trl-1m-2026",),
+}
+
 #: Sources whose experts are stacked and multiplied by one kernel.
 STACKED = ("prime-rl-bench", "torchtitan-commits-2026")
 
 
 def stack_of(row: Published) -> Stack:
     """The source's stack; a source that is not known has transformers' habits."""
+    if row.text("framework").startswith("HF PEFT"):
+        return _PEFT_UNDER_FSDP1
     return STACKS.get(row.source, _HUGGING_FACE)

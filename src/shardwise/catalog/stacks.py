@@ -22,6 +22,7 @@ class Stack:
     optimizer_copies: int
     master_bytes: int = 0
     every_second_product: bool = False
+    slices_loss: bool = False
     tile: tuple[int, int] = (0, 0)
 
 

@@ -38,7 +38,7 @@ ACCELERATORS: dict[str, tuple[str, ...]] = {
     "RTX-A4500": ("RTXA4500",),
     "RTX-PRO-6000-Blackwell": ("RTXPRO6000-WK",),
     "RTX-PRO-6000-Blackwell-Server": ("RTXPRO6000",),
-    "RTX-PRO-6000-Blackwell-Max-Q": ("RTXPRO6000-MaxQ",),
+    "RTX-PRO-6000-Max-Q": ("RTXPRO6000-MaxQ",),
     "RTX-PRO-4500-Blackwell": ("RTXPRO4500",),
 }
 

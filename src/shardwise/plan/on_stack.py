@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.catalog.stacks import Stack
-from shardwise.plan.memory import Difference, forecast_memory, peak_of_stack
+from shardwise.plan.memory import (
+    SLICED_LOGIT_BYTES,
+    WHOLE_LOGIT_BYTES,
+    Difference,
+    forecast_memory,
+    peak_of_stack,
+)
 from shardwise.plan.work import take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.on_stack import OnStack
@@ -35,13 +42,15 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     job, execution = job_from_data(plan.job), plan.best.execution
     model = ModelShape.from_json(plan.model)
     cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
-    theirs = replace(execution, loss="full" if stack.logit_bytes else "chunked")
+    # What the job states of the loss, holds there too.
+    whole = bool(stack.logit_bytes) if job.train.loss == "auto" else job.train.loss == "full"
+    theirs = replace(execution, loss="full" if whole else "chunked")
     # No other stack joins the products of adapters.
     inventory = replace(take_inventory(job, model), joined=frozenset())
     work = work_of(job, model=model, cluster=cluster, execution=theirs, inventory=inventory)
     memory = forecast_memory(work)
     context = max(memory.ranks, key=lambda rank: rank.peak_bytes).parts["context"]
-    full = _difference(stack, selective=execution.gradient_checkpointing == "selective")
+    full = _difference(stack, theirs)
     instant, allocated = peak_of_stack(work, full)
     terms = {
         name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(_NONE, field)}))[1])
@@ -63,11 +72,13 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     )
 
 
-def _difference(stack: Stack, *, selective: bool) -> Difference:
+def _difference(stack: Stack, execution: Execution) -> Difference:
+    whole = execution.loss == "full"
+    sliced = stack.slices_loss and execution.layout.tp > 1
     return Difference(
         optimizer_copies=stack.optimizer_copies,
-        logit_bytes=stack.logit_bytes,
+        logit_bytes=(SLICED_LOGIT_BYTES if sliced else stack.logit_bytes or WHOLE_LOGIT_BYTES) if whole else 0,
         master_bytes=stack.master_bytes,
-        every_second_product=stack.every_second_product and selective,
-        tile=stack.tile,
+        every_second_product=stack.every_second_product and execution.gradient_checkpointing == "selective",
+        tile=(0, 0) if whole else stack.tile,
     )

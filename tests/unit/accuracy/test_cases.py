@@ -95,3 +95,19 @@ def test_lora_targets_are_those_that_the_model_has_and_what_the_planner_refuses_
     assert lora.target_modules == ["q_proj", "k_proj"]
     with pytest.raises(LeftOutError, match=r"refused: lora\.target_modules names embed_tokens"):
         answer(case_of(row(**{**LORA, "lora_targets": "q_proj,embed_tokens"})))
+
+
+def test_a_stack_holds_what_its_code_holds():
+    """Megatron's weights in 16 bits with masters of 12 bytes in all; a frozen base in float32; losses
+    over slices, in chunks and in tiles; MLPs in tiles, and checkpoints that lie in the host's memory."""
+    megatron = case_of(row(source_id="dgxc-benchmarking", activation_checkpointing="none"))
+    assert megatron.execution.precision == "bf16" and megatron.difference.master_bytes == 16
+    peft = case_of(row(source_id="dgxc-benchmarking", framework="HF PEFT + TRL + FSDP", **LORA))
+    assert peft.difference.master_bytes == 0 and peft.difference.keeps_gradients
+    prime = case_of(row(source_id="prime-rl-bench", fused_kernels="fused LM head in chunks of 2048", **LORA))
+    assert prime.execution.loss == "chunked" and prime.difference.widens
+    titan = [case_of(row(source_id="torchtitan-202412", tp=tp, n_gpus="4")) for tp in ("1", "2")]
+    assert [case.difference.logit_bytes for case in titan] == [12, 16]
+    tiled = case_of(row(source_id="trl-1m-2026", notes="with MLP tiling; they must lie in host memory (inferred)"))
+    assert (tiled.execution.mlp, tiled.execution.gradient_checkpointing) == ("chunked", "offloaded")
+    assert tiled.difference.tile == (4096, 32768)

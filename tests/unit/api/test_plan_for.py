@@ -29,6 +29,45 @@ def test_what_is_planned_for_a_target_is_exported_to_it(target, hardware, batch)
     assert made.on_stack.capacity_bytes == made.best.memory.capacity_bytes
 
 
+OTHERS = ("2x T4", "4x RTX-4090", "8x MI300X", "cpu:2")
+
+
+@pytest.mark.parametrize("hardware", OTHERS)
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+@pytest.mark.parametrize("target", targets_to_plan_for())
+def test_a_target_refuses_what_no_plan_could_be_or_nothing(target, method, hardware) -> None:
+    asked = [*JOB, f"hardware={hardware}", f"method={method}", "train.global_batch_size=16"]
+    try:
+        made = api.plan(overrides=asked, target=target)
+    except UnsupportedError as refused:
+        limits = TARGETS[target].limits
+        assert limits is not None
+        impossible = {f"method {method} is not": method not in limits.methods}
+        impossible["fp16 is not"] = hardware == "2x T4" and "fp16" not in limits.precisions
+        impossible["spreads over GPUs only"] = hardware == "cpu:2" and not limits.on_cpu
+        assert any(words in str(refused) for words, holds in impossible.items() if holds), str(refused)
+        return
+    assert made.best is None or api.export_plan(made, to=target, path="plan.json").files
+
+
+def test_a_loss_that_is_stated_is_that_of_the_target_too() -> None:
+    """torchtitan's is in chunks unless whole logits are asked for, of slices with 16 bytes each."""
+    asked = [*JOB, "hardware=4x H100-SXM", "train.micro_batch_size=2", "train.global_batch_size=8"]
+    peaks = {
+        (loss, layout): api.plan(overrides=[*asked, f"train.loss={loss}", f"layout={layout}"], target="torchtitan")
+        for loss in ("chunked", "full")
+        for layout in ("fsdp", "tp")
+    }
+    whole, sliced = (peaks["full", layout].on_stack for layout in ("fsdp", "tp"))
+    tokens, words = 2 * 2048, 151936
+    assert whole is not None and sliced is not None
+    assert whole.terms["logits made all at once"] == pytest.approx(12 * tokens * words, rel=0.02)
+    assert sliced.terms["logits made all at once"] == pytest.approx(16 * tokens * words / 4, rel=0.02)
+    for layout in ("fsdp", "tp"):
+        chunked = peaks["chunked", layout].on_stack
+        assert chunked is not None and "logits made all at once" not in chunked.terms
+
+
 def test_a_layout_that_fits_this_trainer_alone_is_not_chosen_for_another() -> None:
     """A batch whose whole logits take more than the GPU has is taken in smaller parts."""
     asked = [*JOB, "hardware=1x RTX-4090", "train.micro_batch_size=8", "train.gradient_checkpointing=full"]
@@ -68,9 +107,14 @@ def test_what_a_target_cannot_say_is_refused_before_it_is_planned(stated, target
 
 
 def test_trainers_whose_memory_is_not_known_are_not_planned_for() -> None:
-    with pytest.raises(InputError) as refused:
-        api.plan(overrides=[*JOB, "hardware=4x L4"], target="ms-swift")
-    assert "--for ms-swift: there is no such trainer; write one of accelerate, deepspeed" in str(refused.value)
+    for target, why in (
+        ("automodel", "the unit of one and the sharding of the other are not certain, and none was measured"),
+        ("ms-swift", "what its steps hold is not known, and a plan is exported to it all the same"),
+        ("swift", "there is no such trainer"),
+    ):
+        with pytest.raises(InputError) as refused:
+            api.plan(overrides=[*JOB, "hardware=4x L4"], target=target)
+        assert f"{why}; write one of accelerate, deepspeed" in str(refused.value)
     assert set(targets_to_plan_for()) < set(TARGETS) == set(api.export_targets())
 
 

@@ -12,6 +12,8 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from shardwise.catalog.gpus import known_gpus
+from shardwise.interop.skypilot import ACCELERATORS
 from tests.unit.interop.conftest import export
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -156,6 +158,10 @@ def test_the_skypilot_task_keeps_to_its_published_schema(make, case) -> None:
 def test_skypilot_is_asked_for_any_of_its_names_of_a_gpu(make, gpu, names) -> None:
     made = yaml_of(export(make(layout={}, hardware=f"1x {gpu}"), "skypilot").files["task.yaml"])
     assert made["resources"] == {"accelerators": dict.fromkeys(names, 1)}
+
+
+def test_skypilots_names_are_of_gpus_in_the_catalogue() -> None:
+    assert set(ACCELERATORS) <= set(known_gpus())
 
 
 def test_skypilot_takes_no_pcie_card_of_runpod_for_one_with_nvlink(make) -> None:

@@ -24,6 +24,13 @@ Planner = Callable[[Job, Cluster | None], Plan]
 #: to divide.
 _ROUNDS = 8
 
+#: Trainers that people ask for, and why none of their plans would hold.
+_NOT_KNOWN = {
+    "automodel": "what its steps hold is not known: of its two published rows the unit of one and the sharding of the "
+    "other are not certain, and none was measured",
+    "ms-swift": "what its steps hold is not known, and a plan is exported to it all the same",
+}
+
 
 def targets_to_plan_for() -> tuple[str, ...]:
     """Trainers whose memory is known."""
@@ -35,7 +42,8 @@ def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: 
     target, or none of the job's layouts is one of its; UnsupportedError: what the job states is not
     said there."""
     if target not in targets_to_plan_for():
-        raise InputError(f"--for {target}: there is no such trainer; write one of {', '.join(targets_to_plan_for())}")
+        why = _NOT_KNOWN.get(target, "there is no such trainer")
+        raise InputError(f"--for {target}: {why}; write one of {', '.join(targets_to_plan_for())}")
     limits, stack = TARGETS[target].limits, known_stacks()[target]
     assert limits is not None  # noqa: S101
     made: Plan | None = None

@@ -19,6 +19,9 @@ _LOSS_INSTANTS = ("end of forward", "backward of the loss")
 #: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to
 #: backward: twice in 16 bits (three float32 copies in backward) and twice in float32.
 WHOLE_LOGIT_BYTES = 12
+#: And of PyTorch's loss over sliced logits (torch 2.13, distributed/tensor/parallel/loss.py), whose
+#: backward has log-probabilities, zeros, exponents and a sum at once, all float32.
+SLICED_LOGIT_BYTES = 16
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
 _UNCHANGED = ("loading", "sum of gradients over replicas")
@@ -44,7 +47,7 @@ class Difference:
             of them, which keeps inputs and gradients to the end of backward. Found as the slope
             over tokens of fms-acceleration's LoRA rows.
         widens: what is not quantised is frozen in float32, as PEFT's preparation for 4-bit training
-            leaves it.
+            leaves it, and trainers that load all weights in float32.
         every_second_product: selective recompute as torchtitan does it keeps every second matrix
             product of a block, whatever its size.
         master_bytes: of each weight that a rank trains, in float32 beside the weights.
