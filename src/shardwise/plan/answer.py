@@ -151,9 +151,7 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
             f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"
         )
     if model.counted:
-        code = " and ".join(dict.fromkeys(profile.code for profile in model.profiles))
-        measured = f"what its blocks keep was measured, in the code that is plain {code}"
-        built = f"{built}; {measured if code else 'what its blocks keep is reckoned as of other families'}"
+        built = f"{built}; {_of_which_code(model)}"
     asides = (
         left_frozen(model),
         widened(question.job, model),
@@ -162,3 +160,14 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         built,
     )
     return (*reasons, *filter(None, asides))
+
+
+def _of_which_code(model: ModelShape) -> str:
+    """What is known of a model's blocks, and in which code."""
+    codes = {code for profile in model.profiles for code in profile.code.split(", ")}
+    if not codes:
+        return "what its blocks keep is reckoned as of other families"
+    kernels = sorted(codes - {"torch"})
+    if not kernels:
+        return "what its blocks keep was measured in PyTorch's own code, as where no package with kernels is installed"
+    return f"what its blocks keep was measured with the kernels of {' and '.join(kernels)}, which are installed here"

@@ -10,6 +10,7 @@ from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.search import Memo, Question, ask, best_alone, changed, weights_on_host
 from shardwise.plan.work import take_inventory
+from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job, LoraSpec
@@ -94,6 +95,8 @@ def _worth_trying(question: Question) -> Iterator[_Tried]:
             yield _with(question, optimizer="adamw_8bit", precision="bf16")
     if job.method == "lora":
         yield _by_method(question, "qlora")
+    if question.inventory.bare and job.adapters is not None:  # adapters on stacked experts
+        yield _on_attention(question, job.adapters)
     if job.goal == "fastest" and question.cluster.num_gpus <= _MOST_COUNTED and job.stated_layout is None:
         yield from _other_counts(question)
     if question.mean_length >= job.data.max_length >= _LONG:
@@ -147,6 +150,14 @@ def _with(question: Question, **keys: str) -> _Tried:
 def _by_method(question: Question, method: str) -> _Tried:
     job, sets = question.job.model_copy(update={"method": method}), {"method": method}
     return _again(question, f"method: {method}", job, sets, drawback=_DRAWBACKS[method])
+
+
+def _on_attention(question: Question, lora: LoraSpec) -> _Tried:
+    """Adapters that leave experts out."""
+    names = attention_targets(question.model)
+    job = question.job.model_copy(update={"lora": lora.model_copy(update={"target_modules": names})})
+    name, drawback = f"lora.target_modules: [{', '.join(names)}]", "experts stay as they are"
+    return _again(question, name, job, {"lora.target_modules": names}, drawback=drawback)
 
 
 def _again(

@@ -64,3 +64,17 @@ def test_inputs_on_the_host_are_advised_where_only_these_are_too_much():
     longer = plan("llama-3.1-8b", "1x RTX-4090", text.replace("20480", "65536") % "")
     assert any("checkpointing: offloaded would fit" in advice for advice in longer.advice)
     assert not any("selective_offloaded" in advice for advice in longer.advice)
+
+
+def test_adapters_on_attention_alone_are_advised_where_those_of_experts_are_too_much():
+    text = "method: qlora\ndata: {max_length: 1024}\ntrain: {global_batch_size: 8, offload: none}\n"
+    names = "[q_proj, k_proj, v_proj, o_proj]"
+    made = plan("Qwen/Qwen3-30B-A3B", "1x RTX-4090", text)
+    assert made.chosen is None
+    assert made.advice[0] == f"lora.target_modules: {names} would fit; experts stay as they are"
+    obeyed = plan("Qwen/Qwen3-30B-A3B", "1x RTX-4090", f"{text}lora: {{target_modules: {names}}}\n")
+    assert obeyed.chosen is not None
+    assert obeyed.best.memory.peak_high_bytes <= 24 * 2**30
+    assert not any("target_modules" in one for one in obeyed.advice)
+    on_host = plan("Qwen/Qwen3-30B-A3B", "1x RTX-4090", text.replace(", offload: none", ""))
+    assert any(f"target_modules: {names} would take" in one.sentence for one in on_host.changes)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from shardwise.spec.support.rows import first, packed
 
 #: Packages whose code a profile is of.
 _MEASURED = ("shardwise", "torch", "transformers", "peft")
+#: And those whose kernels transformers runs on a GPU.
+_KERNELS = ("causal_conv1d", "fla")
 
 
 def find_model(
@@ -81,6 +84,7 @@ def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfi
         "config": models.config_of(job.model, rope=job.rope_scaling),
         "executions": executions,
         "cuda": cluster.gpu.kind == "cuda",
+        "kernels": [name for name in _KERNELS if cluster.gpu.kind == "cuda" and find_spec(name) is not None],
     }
     file = _kept(question, job)
     kept = read_json(file)

@@ -21,6 +21,7 @@ from shardwise.plan.search import (
     sizes_on,
 )
 from shardwise.plan.work import BFLOAT16_BYTES, TYPES, Work, state_bytes, take_inventory, work_of
+from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -49,6 +50,8 @@ def remedies(question: Question) -> Iterator[str]:
         yield f"data.max_length {length} would fit{_by_offload(replace(question, length=length))}"
     if question.cluster.gpu.kind != "cpu" and question.job.train.gradient_checkpointing not in _ON_HOST:
         yield from _with_saved_on_host(question)
+    if (attention := _on_attention(question)) is not None:
+        yield attention
     if (lora := _with_adapters(question)) is not None and fits(lora):
         yield f"method: lora would fit{_by_offload(lora)}"
     if (gpus := _gpus_that_fit(question)) is not None:
@@ -88,6 +91,22 @@ def _with_adapters(question: Question) -> Question | None:
         return replace(question, job=lora, inventory=take_inventory(lora, question.model))
     except UnsupportedError:
         return None
+
+
+def _on_attention(question: Question) -> str | None:
+    """A sentence on adapters that leave experts out; None where they do already, or it does not
+    fit either."""
+    lora = question.job.adapters
+    if lora is None or not question.inventory.bare:
+        return None
+    names = attention_targets(question.model)
+    job = question.job.model_copy(update={"lora": lora.model_copy(update={"target_modules": names})})
+    try:
+        asked = replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
+    except UnsupportedError:
+        return None
+    how = f"lora.target_modules: [{', '.join(names)}] would fit"
+    return f"{how}{_by_offload(asked)}; experts stay as they are" if fits(asked) else None
 
 
 def _in_4_bits(question: Question) -> str | None:

@@ -50,6 +50,13 @@ def is_adaptable(matrix: Matrix, model: ModelShape) -> bool:
     return matrix.adaptable and matrix.name.rpartition(".")[2] not in NEVER_ADAPTED.get(model.family, ())
 
 
+def attention_targets(model: ModelShape) -> list[str]:
+    """The names of modules of attention: targets that leave out stacked experts, and MLPs."""
+    read = ("attention_input", "attention_output")
+    matrices = [matrix for kind in model.kinds for matrix in kind.matrices if matrix.reads in read]
+    return list(dict.fromkeys(m.name.rpartition(".")[2] for m in matrices if is_adaptable(m, model)))
+
+
 def adapter_rank(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> int:
     """Rank of one expert's or matrix's adapter: r for each module that it was."""
     return lora.r * max(1, len(bare_names(matrix, model)))

@@ -38,6 +38,7 @@ from shardwise.spec.model.shape import ModelShape
 from shardwise.train.loss import LossModule, Targets
 from shardwise.train.model import attention_of, cut_parts, join_where_alone
 from shardwise.train.precision import TYPES
+from shardwise.train.rehearsing.kernels import kernels_of
 from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
 from shardwise.train.rehearsing.rank import alone
 
@@ -107,12 +108,13 @@ def profile_blocks(
     lengths: Sequence[int],
     sharded: bool,
     casts: bool,
+    packages: Sequence[str] = (),
 ) -> ModelProfile:
     """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing; `sharded`: weights are in
-    the compute type, as they are gathered; `casts`: as a `Ledger` takes it. Raises what building and running raise."""
-    measure = partial(
-        _measured, job, execution, config=config, shape=shape, lengths=lengths, sharded=sharded, casts=casts
-    )
+    the compute type, as they are gathered; `casts`: as a `Ledger` takes it; `packages`: whose kernels run. Raises what
+    building and running raise."""
+    given: dict[str, Any] = {"config": config, "shape": shape, "lengths": lengths, "sharded": sharded, "casts": casts}
+    measure = partial(_measured, job, execution, packages=packages, **given)
     for stand_in in (_Another, _AnotherInTuple):
         with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError):
             return measure(stand_in=stand_in)
@@ -128,6 +130,7 @@ def _measured(
     lengths: Sequence[int],
     sharded: bool,
     casts: bool,
+    packages: Sequence[str],
     stand_in: type[nn.Module] | None,
 ) -> ModelProfile:
     """`stand_in`: what stands in the place of other blocks; None where all of them run."""
@@ -160,10 +163,11 @@ def _measured(
         stream = shape.hidden_size * compute.itemsize
         run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
         run.alone = stand_in is not None
+        ran = modes.enter_context(kernels_of(kept, packages))
         taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
     for one in taken if stand_in is None else ():
         one["blocks"] = [one["blocks"][place] for place in places]
-    return _fitted(taken, execution, lengths=lengths, sharded=sharded)
+    return replace(_fitted(taken, execution, lengths=lengths, sharded=sharded), code=", ".join(("torch", *ran)))
 
 
 def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]:

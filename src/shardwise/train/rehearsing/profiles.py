@@ -27,7 +27,8 @@ _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """Of `config`, the keys of a config.json that has a `shape`, for the `executions` of `job`; `cuda`: as they would
-    be on a GPU. Returns `profiles`, or `refused`, a sentence."""
+    be on a GPU; `kernels`: packages whose kernels run there, none by
+    default. Returns `profiles`, or `refused`, a sentence."""
     torch.set_num_threads(1)
     job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
     try:
@@ -43,6 +44,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
                     lengths=lengths,
                     sharded=sharded,
                     casts=not asked["cuda"],
+                    packages=asked.get("kernels", ()),
                 )
                 for execution in (from_plain(Execution, one) for one in asked["executions"])
                 for sharded in ((False, True) if TYPES[execution.precision].autocasts else (False,))
