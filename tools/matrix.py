@@ -16,7 +16,7 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Offload, OptimizerName, Precision
 from shardwise.spec.support.rows import OWN_LINEAR_LAYERS
-from shardwise.spec.support.splits import NOT_IN_PARTS, STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.support.splits import NOT_IN_PARTS, TENSOR_FAMILIES
 from shardwise.spec.support.trained import refusal
 
 DOCUMENT = Path(__file__).parent.parent / "docs/support.md"
@@ -88,7 +88,7 @@ def page() -> str:
         lines.append(f"| **{data}** | " + " | ".join(row) + " |")
     lines += [
         "",
-        f"- Stages (`mp`, `pp`): {', '.join(STAGED_FAMILIES)}. Other families of the catalogue are refused there.",
+        "- Stages (`mp`, `pp`): every family of the catalogue.",
         f"- Slices (`tp`): {', '.join(TENSOR_FAMILIES)}; the degree must divide heads, key-value heads and MLP width.",
         f"- Whole models: the {len(dense)} families without experts whose config.json is known: {', '.join(dense)}.",
         "  One that leaves out blocks at random (`layerdrop`, as OPT may) trains on one process.",

@@ -32,7 +32,8 @@ from tests.dist.cells import (
 )
 from tests.dist.reference import reference_losses
 from tests.dist.test_final import finish, loss_of
-from tests.dist.worlds import run_world
+from tests.dist.tiny import tiny_config
+from tests.dist.worlds import correct_routers, installed, run_world
 
 TOYS = ("inside gemma3", "inside mistral3", "inside idefics3", "inside qwen3_vl")
 LAYOUTS = {"fsdp": Layout(dp_shard=2), "pp": Layout(pp=2), "tp": Layout(tp=2)}
@@ -150,3 +151,30 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
     with pytest.raises(AssertionError, match=lacking):
         run_world(1, train_and_save, run, execution())
     assert shape_of(str(folder)).names.blocks == "model.language_model.layers"
+
+
+@pytest.mark.filterwarnings("ignore")  # of names that PEFT does not find in a part of the model
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("family", installed(("kimi_k25",)))
+def test_a_tower_of_which_transformers_makes_other_weights_is_copied(
+    family, method, make_job, models, tmp_path
+) -> None:
+    """Its keys are split and permuted as they are loaded, which is done to no tower here; and PEFT knows stacked
+    experts by the whole model's family."""
+    folder = shutil.copytree(models["inside gemma3"], tmp_path / "model")
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(tiny_config(family), dtype=torch.float32)
+    correct_routers(model)
+    model.save_pretrained(folder)
+    job = make_job("inside gemma3", method=method, train={"max_steps": 2, "learning_rate": 0.01, "warmup_steps": 0})
+    job = job.model_copy(update={"model": str(folder)})
+    final, _, loss = finish(job, tmp_path / "run", spread(Layout(dp_shard=2)))
+    if method == "full":
+        files = {*json.loads((final / "model.safetensors.index.json").read_text())["weight_map"].values()}
+        after = {key: value for file in files for key, value in load_file(final / file).items()}
+        before = load_file(folder / "model.safetensors")
+        assert after.keys() == before.keys() and any("wqkv" in key for key in before)
+        assert all(torch.equal(before[key], after[key]) for key in before if "tower" in key or "projector" in key)
+    loaded: Any = AutoModelForImageTextToText.from_pretrained(final if method == "full" else folder).eval()
+    adapted = loaded if method == "full" else PeftModel.from_pretrained(loaded, str(final)).eval()
+    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)

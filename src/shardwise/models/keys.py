@@ -110,6 +110,7 @@ class Keys:
     Attributes:
         names: key of a file -> what the model calls it; of what is stacked, the stack.
         stacks: name of a stacked or joined parameter -> the keys of its matrices.
+        unread: names that transformers makes of keys beside a language model, which are copied and never read.
     """
 
     def __init__(
@@ -119,24 +120,26 @@ class Keys:
         shape_of: Callable[[str], Shape],
         *,
         known: Iterable[str] | None = None,
+        reads: Callable[[str], bool] = lambda _name: True,
     ) -> None:
         """Finds the names of `stored`, all keys of the folder, for a model before it is spread; `shape_of` a key. A key
         that `known` has, the names of the whole model (by itself those of `model`), keeps it where no other name fits.
-        Renamings that none needed are not undone in `saved`, as in transformers.
-        Raises UnsupportedError: a weight is made of keys in another way."""
+        Renamings that none needed are not undone in `saved`, as in transformers. `reads`: whether a name is of the
+        model that is trained. Raises UnsupportedError: a weight of it is made of keys in another way."""
         from transformers.core_model_loading import dot_natural_key
 
         renamings, stackings, others = _transforms(model)
         self.names: dict[str, str] = {}
         parts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         joined: set[str] = set()
+        self.unread: set[str] = set()
         whole = {without_wrappers(name) for name in (model.state_dict() if known is None else known)}
         for key in sorted(stored, key=dot_natural_key):
             name, stacking, part = _stacked(_renamed(key, renamings), stackings)
             if name not in whole and key in whole:
                 name, stacking = key, None
             if name not in whole:
-                _refuse_made(name, others)
+                name = self._made(name, others, reads)
             self.names[key] = name
             if stacking is not None:
                 parts[name][part].append(key)
@@ -147,6 +150,21 @@ class Keys:
             rows = tuple((key, shape_of(key)[0]) for part in keys for key in part) if name in joined else ()
             self.stacks[name] = JoinedRows(parts=rows) if rows else ExpertStack(keys=keys)
         self._undone = [renaming.reverse_transform() for renaming in reversed(renamings) if renaming.was_used()]
+
+    def _made(self, name: str, others: Iterable[Any], reads: Callable[[str], bool]) -> str:
+        """What transformers makes of a key in a way of its own: the first of several names."""
+        made, other, _ = _stacked(name, others)
+        if other is None:
+            return name
+        if reads(made):
+            how = ", ".join(type(operation).__name__ for operation in other.operations)
+            raise UnsupportedError(
+                f"of {name} transformers makes {made} as it loads, by {how}, which this version does not do; load the "
+                "model with transformers, and save it by save_pretrained(folder, save_original_format=False)"
+            )
+        first, *_ = targets = other.target_patterns
+        self.unread |= {made.replace(first, target) for target in targets}
+        return made
 
     @classmethod
     def of_loaded(cls, model: nn.Module) -> Self:
@@ -184,16 +202,6 @@ def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
         if pattern is not None:
             return stack, stacking, stacking.source_patterns.index(pattern)
     return name, None, 0
-
-
-def _refuse_made(name: str, others: Iterable[Any]) -> None:
-    made, other, _ = _stacked(name, others)
-    if other is not None:
-        how = ", ".join(type(operation).__name__ for operation in other.operations)
-        raise UnsupportedError(
-            f"of {name} transformers makes {made} as it loads, by {how}, which this version does not do; load the "
-            "model with transformers, and save it by save_pretrained(folder, save_original_format=False)"
-        )
 
 
 def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:

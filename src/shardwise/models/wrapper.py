@@ -7,7 +7,7 @@ adapters and of keys in files are those of the whole model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,10 @@ def auto_class(config: Any) -> Any:
     """The class by which transformers builds and loads the whole model of a configuration."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
 
-    wrappers = () if text_config(config) is config else (AutoModelForImageTextToText, AutoModelForMultimodalLM)
-    return next((one for one in wrappers if type(config) in one._model_mapping), AutoModelForCausalLM)
+    wrappers = AutoModelForImageTextToText, AutoModelForMultimodalLM
+    found = [one for one in wrappers if type(config) in one._model_mapping]
+    alone = text_config(config) is config and type(config) in AutoModelForCausalLM._model_mapping
+    return AutoModelForCausalLM if alone or not found else found[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,12 @@ def find_inside(model: nn.Module) -> Inside | None:
     if head is None or not around or not backbones:
         raise UnsupportedError(f"{type(model).__name__} has no language model with an embedding, a backbone and a head")
     return Inside(language=around[-1], backbone=backbones[-1], head=names[id(head)])
+
+
+def language_weights(model: nn.Module) -> Callable[[str], bool]:
+    """Whether a weight of a model from transformers is its language model's. Raises as `find_inside`."""
+    inside = find_inside(model)
+    return (lambda _name: True) if inside is None else inside.holds
 
 
 def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, str]]:
@@ -126,7 +134,7 @@ class Beside:
         tied: dict[int, set[str]] = {}
         for name, parameter in whole.named_parameters(remove_duplicate=False):
             tied.setdefault(id(parameter), set()).update((name, name.removeprefix(prefix)))
-        stored = set(keys.names.values())
+        stored = {*keys.names.values(), *keys.unread}
         lacking = (sorted(names, key=len) for names in tied.values() if not names & stored)
         problems = [
             Problem(where=str(folder), message=f"the weight {names[-1]} is missing")

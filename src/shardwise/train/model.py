@@ -27,7 +27,7 @@ from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.routing import Balance, mark_real, mixtures, refuse_to_deal, route
 from shardwise.models.stage import StageEnds, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
-from shardwise.models.wrapper import Beside, find_inside, leave_others, pattern_of, text_config
+from shardwise.models.wrapper import Beside, find_inside, language_weights, leave_others, pattern_of, text_config
 from shardwise.parallel.apply import Spread, Stage, parallelize
 from shardwise.parallel.context import NAME as CONTEXT
 from shardwise.parallel.experts import RealRows
@@ -362,7 +362,7 @@ def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside 
     if text_config(config) is config:
         return Keys(part.model, weights.names, weights.shape, known=[*part.elements, *part.buffers]), None
     whole = build_on_meta(copy.deepcopy(config), attn_implementation="eager")
-    keys = Keys(whole, weights.names, weights.shape)
+    keys = Keys(whole, weights.names, weights.shape, reads=language_weights(whole))
     return keys, Beside.find(whole, keys=keys, folder=weights.folder)
 
 

@@ -29,7 +29,8 @@ def test_a_plan_says_that_its_shape_was_read_off_a_build(tmp_path: Path) -> None
         "the catalogue has no row for persimmon: its shape was read off the model that transformers builds"
     )
     refused = {rejection.strategy: rejection.reason for rejection in made.rejected}
-    assert "its build was not seen to work when it is sliced by tensor parallel (tp)" in refused["tp"]
+    lacks = "sliced by tensor parallel (tp): transformers has no tensor parallel plan of its blocks; the nearest"
+    assert f"persimmon is not {lacks} layout that trains it: fsdp" in refused["tp"]
 
 
 def test_what_is_not_understood_is_refused_at_its_place(tmp_path: Path) -> None:

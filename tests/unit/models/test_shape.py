@@ -16,9 +16,12 @@ from shardwise.methods.lora import add_adapters
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.programs import model_shape
+from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Matrix, ModelShape
 from shardwise.spec.support.attention import UNTOLD
 from shardwise.spec.support.splits import STAGED_FAMILIES, TENSOR_FAMILIES
+from shardwise.spec.support.trained import refusal
+from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed
 from tests.marks import every
 from tests.unit.catalog.small import build, small_config, their_config
@@ -51,7 +54,8 @@ def built(config: dict[str, Any]) -> ModelShape:
 
 def comparable(shape: ModelShape) -> dict[str, Any]:
     """All that a shape says, whatever the order of parts; a window of all blocks is said in one way."""
-    found = {field.name: getattr(shape, field.name) for field in fields(shape) if field.name != "built"}
+    seen = ("built", "unstaged", "unsliced")
+    found = {field.name: getattr(shape, field.name) for field in fields(shape) if field.name not in seen}
     found |= {"matrices": frozenset(shape.matrices), "norms": frozenset(shape.norms)}
     if shape.windowed_layers == shape.num_layers:
         found["windowed_layers"] = None
@@ -93,6 +97,35 @@ def test_blocks_are_seen_to_split_where_that_is_proven(kind: str) -> None:
     # Of Cohere 2, attention and MLP stand side by side, which is not what is looked for.
     assert ("slices" in found) == (kind in TENSOR_FAMILIES and kind != "cohere2")
     assert ("documents" in found) == (kind not in UNTOLD)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages", "slices"),
+    [
+        (
+            "gemma4_text",
+            "its blocks are given what was made of tokens beside the residual stream",
+            "plan does not slice",
+        ),
+        ("deepseek_v4", "its blocks pass on more than one residual stream", "plan does not slice"),
+        ("jetmoe", "its forward could not be followed without numbers", "no tensor parallel plan"),
+    ],
+)
+def test_why_a_build_stays_whole_is_said(kind: str, stages: str, slices: str) -> None:
+    if not installed([kind]):
+        pytest.skip(f"the installed transformers has no {kind}")
+    found = built(json.loads(tiny_config(kind).to_json_string(use_diff=False)))
+    assert found.unstaged.startswith(stages) and slices in found.unsliced
+    for layout, why in ((Layout(pp=2), found.unstaged), (Layout(tp=2), found.unsliced)):
+        said = refusal(method="full", layout=layout, model=found) or ""
+        assert said.endswith(f": {why}; the nearest layout that trains it: fsdp")
+
+
+@pytest.mark.parametrize("kind", ["dbrx", "longcat_flash"])
+def test_experts_that_read_their_routes_are_stood_in_for(kind: str) -> None:
+    if not installed([kind]):
+        pytest.skip(f"the installed transformers has no {kind}")
+    assert "stages" in (built(json.loads(tiny_config(kind).to_json_string(use_diff=False))).built or ())
 
 
 def stranger(kind: str, **changes: Any) -> dict[str, Any]:

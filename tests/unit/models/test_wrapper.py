@@ -12,7 +12,8 @@ from shardwise.catalog.models import known_models
 from shardwise.errors import ModelError
 from shardwise.models.built.shape import built_shape
 from shardwise.models.load import build_on_meta
-from shardwise.models.wrapper import find_inside, leave_others, pattern_of
+from shardwise.models.wrapper import auto_class, find_inside, leave_others, pattern_of
+from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed, wrapper_config
 
 SMALL: dict[str, Any] = {
@@ -72,5 +73,23 @@ def test_every_parameter_is_the_language_model_s_or_lies_beside_it(kind: str) ->
 
 def test_one_whose_text_sees_ahead_is_refused() -> None:
     config = wrapper_config("paligemma", {"model_type": "gemma", **SMALL, "use_bidirectional_attention": True})
-    with pytest.raises(ModelError, match=r"^f, text_config: use_bidirectional_attention is True"):
+    with pytest.raises(ModelError, match="its language model lets tokens of a prompt see those after them"):
         built_shape(json.loads(config.to_json_string()), file="f")
+
+
+@pytest.mark.parametrize("kind", installed(("qwen3_5", "qwen3_5_moe")))
+def test_a_language_model_inside_another_splits_as_it_does_alone(kind: str) -> None:
+    config = tiny_config(kind)
+    alone, whole = (
+        built_shape(json.loads(one.to_json_string()), file="f") for one in (config.get_text_config(), config)
+    )
+    assert whole.built == alone.built and "slices" in (alone.built or ())
+
+
+@pytest.mark.parametrize("kind", installed(("mistral4",)))
+def test_a_language_model_that_transformers_lists_with_wrappers_alone_is_built(kind: str) -> None:
+    config = tiny_config(kind)
+    assert auto_class(config).__name__ == "AutoModelForImageTextToText"
+    shape = built_shape(json.loads(config.to_json_string()), file="f")
+    model = build_on_meta(config, attn_implementation="eager")
+    assert shape.wrapper is None and shape.num_parameters == sum(p.numel() for p in model.parameters())

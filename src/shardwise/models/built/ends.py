@@ -44,6 +44,17 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     return StageEnds(before=tuple(before), behind=tuple(behind), returned=seen.returned)
 
 
+def why_unstaged(anatomy: Anatomy, seen: Seen | None) -> str:
+    """Why a model is not cut in stages; "" where it can be."""
+    if seen is None:
+        return "its forward could not be followed without numbers"
+    try:
+        read_ends(anatomy, seen)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
 def holders(blocks: nn.ModuleList) -> Counter[int]:
     """How many blocks hold each parameter."""
     return Counter(key for block in blocks for key in {id(parameter) for parameter in block.parameters()})

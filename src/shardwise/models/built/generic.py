@@ -15,9 +15,9 @@ from shardwise.catalog.config import ACTIVATIONS
 from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
-from shardwise.models.built.ends import holders, read_ends
+from shardwise.models.built.ends import holders, why_unstaged
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.sliced import deals_alike
+from shardwise.models.built.sliced import deals_alike, why_whole
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import CountedParameters, Tree
 from shardwise.models.built.watch import DOCUMENTS
@@ -46,6 +46,7 @@ class _Generic:
         self._stated: dict[str, Any] = config.to_dict()
         self._names = {id(module): name for name, module in anatomy.model.named_modules()}
         self._tree = Tree(self._stated, _plan_of(config))
+        self._unstaged = why_unstaged(anatomy, seen)
 
     def shape(self, storage: str) -> ModelShape:
         """All of it."""
@@ -98,18 +99,21 @@ class _Generic:
             drops_out=drops_out(self._anatomy.model),
             drops_stream=drops_stream(stated),
             drops_scores=drops_scores(stated),
-            bare_experts=_bare_experts(self._data["model_type"]),
+            bare_experts=bare_experts_of(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
             counted=True,
             shares_weights=any(count > 1 for count in holders(self._anatomy.blocks).values()),
-            built=self._splits(),
+            built=(built := self._splits()),
+            unstaged=self._unstaged,
+            unsliced="" if "slices" in built else why_whole(self._anatomy),
         )
 
     def _ends(self) -> tuple[int, bool]:
         """The embedding's width, and whether the head has a bias; both are counted."""
         embedding, head = self._anatomy.embedding.get_parameter("weight"), self._anatomy.head.get_parameter("weight")
         if head.shape != embedding.shape:
-            raise UnsupportedError(f"its head is {tuple(head.shape)} and its embedding {tuple(embedding.shape)}")
+            shapes = f"its head is {tuple(head.shape)} and its embedding {tuple(embedding.shape)}"
+            raise UnsupportedError(f"{shapes}, and heads of another size are not trained")
         bias = getattr(self._anatomy.head, "bias", None)
         for parameter in (embedding, head, bias):
             if parameter is not None:
@@ -168,7 +172,7 @@ class _Generic:
 
     def _splits(self) -> tuple[Split, ...]:
         found: list[Split] = []
-        if self._is_staged():
+        if not self._unstaged:
             found.append("stages")
         if self._seen is not None and deals_alike(self._anatomy):
             found.append("slices")
@@ -186,16 +190,6 @@ class _Generic:
         names = (part.name for part in (*outer.matrices, *outer.norms))
         return tuple(name for name in names if {name, f"{prefix}.{name}"} & behind)
 
-    def _is_staged(self) -> bool:
-        """Whether what passes between blocks is the residual stream alone."""
-        if self._seen is None:
-            return False
-        try:
-            read_ends(self._anatomy, self._seen)
-        except UnsupportedError:
-            return False
-        return True
-
 
 def _plan_of(config: Any) -> dict[str, str]:
     try:
@@ -210,7 +204,7 @@ def _refuse_seeing_ahead(seen: Seen | None) -> None:
         raise UnsupportedError("its attention is not causal: a token may see those after it")
 
 
-def _bare_experts(kind: str) -> str | None:
+def bare_experts_of(kind: str) -> str | None:
     """By whose names PEFT knows the stacked experts of a family."""
     from peft.utils import transformers_weight_conversion
 

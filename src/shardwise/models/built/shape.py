@@ -29,12 +29,12 @@ from shardwise.catalog.stated import (
 )
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
-from shardwise.models.built.ends import read_ends
-from shardwise.models.built.generic import generic_shape
+from shardwise.models.built.ends import read_ends, why_unstaged
+from shardwise.models.built.generic import bare_experts_of, generic_shape
 from shardwise.models.built.head import is_plain
 from shardwise.models.built.outside import Outside, read_outside
 from shardwise.models.built.roles import Block, attention_of, read_block
-from shardwise.models.built.sliced import slices_alike
+from shardwise.models.built.sliced import slices_alike, why_whole
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.watch import DOCUMENTS, WATCHED, watch, watchable
 from shardwise.models.built.wrapped import known_shape, leave_language_model
@@ -48,6 +48,8 @@ from shardwise.spec.model.shape import ModelShape, OtherBlocks, Split, Wrapper
 _BESIDE_TEXT = ("vision_config", "audio_config")
 _ENCODERS = ("bert-generation", "xlnet")
 _BEHIND_ENCODERS = ("trocr", "whisper", "prophetnet")
+#: Whose code reads positions that are given as places in a table that has one more row before them.
+_SHIFTED = ("kosmos_2_text_model", "kosmos_2_5_text_model")
 #: How the names of families end that draft tokens for another model.
 _DRAFTS = "_assistant"
 
@@ -86,6 +88,8 @@ class _Reading:
         self._config = text_config(config)
         self._data: dict[str, Any] = data if self._config is config else json.loads(self._config.to_json_string())
         if self._config is not config:
+            if self._data.get("use_bidirectional_attention") is True:
+                raise UnsupportedError("its language model lets tokens of a prompt see those after them")
             refuse_foreign(self._data, file=f"{file}, text_config")
         with watchable():
             self._anatomy, self._wrapper = _built(config)
@@ -100,7 +104,8 @@ class _Reading:
         names = replace(shape.names, root=self._anatomy.backbone_name)
         plain = shape.plain_head and is_plain(self._anatomy, width=shape.embedding_width)
         eager = shape.eager_attention or not getattr(self._anatomy.model, "_supports_sdpa", False)
-        return replace(shape, names=names, plain_head=plain, eager_attention=eager, wrapper=self._wrapper)
+        shape = replace(shape, names=names, plain_head=plain, eager_attention=eager, wrapper=self._wrapper)
+        return replace(shape, bare_experts=bare_experts_of(self._wrapper.family))
 
     def _read(self, storage: str) -> ModelShape:
         if self._seen is not None:
@@ -120,7 +125,7 @@ class _Reading:
         kinds = Counter((block.matrices, block.norms) for block in blocks).most_common()
         matrices, norms = kinds[0][0]
         windows, positions = Counter(block.window for block in blocks), self._positions()
-        window = _window(windows)
+        window, unstaged = _window(windows), why_unstaged(anatomy, seen)
         return ModelShape(
             family=self._data["model_type"],
             num_layers=len(blocks),
@@ -162,7 +167,9 @@ class _Reading:
             drops_out=drops_out(anatomy.model),
             drops_stream=drops_stream(self._config.to_dict()),
             drops_scores=drops_scores(self._config.to_dict()),
-            built=self._splits(seen, blocks, outside),
+            built=(built := self._splits(seen, blocks, outside, staged=not unstaged)),
+            unstaged=unstaged,
+            unsliced="" if "slices" in built else why_whole(anatomy),
         )
 
     def _positions(self) -> int:
@@ -171,18 +178,15 @@ class _Reading:
             raise UnsupportedError("its configuration does not say how many positions it has (max_position_embeddings)")
         return found
 
-    def _splits(self, seen: Seen, blocks: list[Block], outside: Outside) -> tuple[Split, ...]:
+    def _splits(self, seen: Seen, blocks: list[Block], outside: Outside, *, staged: bool) -> tuple[Split, ...]:
         sliced = outside.ended and slices_alike(self._anatomy, seen, blocks)
         told = all(DOCUMENTS in attention_of(block).words for block in seen.blocks)
-        found: dict[Split, bool] = {"stages": self._is_staged(seen), "slices": sliced, "documents": told}
+        found: dict[Split, bool] = {
+            "stages": staged,
+            "slices": sliced,
+            "documents": told,
+        }
         return tuple(split for split, holds in found.items() if holds)
-
-    def _is_staged(self, seen: Seen) -> bool:
-        try:
-            read_ends(self._anatomy, seen)
-        except UnsupportedError:
-            return False
-        return True
 
 
 def seen_ends(config: Any) -> StageEnds:
@@ -221,6 +225,8 @@ def _refuse_other_kinds(config: Any, *, whole: Any) -> None:
     behind = kind in lists.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or kind in _BEHIND_ENCODERS
     if behind or any(getattr(one, "is_encoder_decoder", False) for one in (config, whole)):
         raise UnsupportedError("it is the decoder of an encoder-decoder, which reads what an encoder made")
+    if kind in _SHIFTED:
+        raise UnsupportedError("its code counts positions from behind its padding token's, and here they begin at 0")
     if kind in (*lists.MODEL_FOR_MASKED_LM_MAPPING_NAMES, *_ENCODERS) and not decodes:
         raise UnsupportedError("it is an encoder, in which a token sees those after it")
 

@@ -24,10 +24,19 @@ _STYLES: dict[Cut, str] = {"rows": "colwise", "columns": "rowwise"}
 _WHOLE = "replicated_with_grad_allreduce"
 
 
+def why_whole(anatomy: Anatomy) -> str:
+    """Why tensor parallelism does not slice a model that was not seen to be `slices_alike`, nor `deals_alike`."""
+    try:
+        tensor_plan(anatomy.backbone.config)
+    except UnsupportedError:
+        return "transformers has no tensor parallel plan of its blocks"
+    return "transformers' plan does not slice its matrices by what each was seen to read, or not all of them"
+
+
 def slices_alike(anatomy: Anatomy, seen: Seen, blocks: list[Block]) -> bool:
     """Whether a model's blocks can be sliced by the plan, and run. The model is of no use afterwards."""
     try:
-        plan = tensor_plan(anatomy.model.config)
+        plan = tensor_plan(anatomy.backbone.config)
     except UnsupportedError:
         return False
     pairs = list(zip(seen.blocks, blocks, strict=True))
@@ -42,7 +51,7 @@ def deals_alike(anatomy: Anatomy) -> bool:
     """Whether tensor parallelism can deal the experts of a model, and run the rest of its blocks sliced or whole: each
     part that has matrices is given the stream [batch, length, width] and gives one like it."""
     try:
-        tensor_plan(anatomy.model.config)
+        tensor_plan(anatomy.backbone.config)
     except UnsupportedError:
         return False
     alike: list[bool] = []

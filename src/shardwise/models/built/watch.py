@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from inspect import signature
 from typing import Any, cast
 
@@ -145,6 +146,9 @@ class _Watcher(TorchDispatchMode):
                 else:
                     handle = module.register_forward_pre_hook(self._enter_other(name), with_kwargs=True)
                     stack.callback(handle.remove)
+                if name.rpartition(".")[2] == "experts" and not isinstance(module, nn.ModuleList):
+                    module.forward = partial(_expert, module)  # of a family whose own code reads the routes
+                    stack.callback(vars(module).pop, "forward")
             handle = self._anatomy.backbone.register_forward_hook(self._leave_backbone)
             stack.callback(handle.remove)
             stack.enter_context(self._standing_in(positions))

@@ -208,6 +208,8 @@ class ModelShape:
         profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
         shares_weights: some of its blocks are, in part, one and the same.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
+        unstaged: why a build is not cut in stages; "" where it is, or where that is not known.
+        unsliced: why tensor parallelism does not slice a build; likewise.
         wrapper: the model of text and images, or sound, that it is the language model of; None where it is the whole.
     """
 
@@ -259,6 +261,8 @@ class ModelShape:
     profiles: tuple[ModelProfile, ...] = ()
     shares_weights: bool = False
     built: tuple[Split, ...] | None = None
+    unstaged: str = ""
+    unsliced: str = ""
     wrapper: Wrapper | None = None
 
     @property
@@ -348,8 +352,9 @@ class ModelShape:
         return replace(kind, norm_parameters_per_layer=sum(norm.num_parameters for norm in other.norms))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for plan.json."""
-        return {**asdict(self), "num_parameters": self.num_parameters}
+        """Plain data for plan.json; reasons that there are none of are left out."""
+        said = {key: value for key, value in asdict(self).items() if value != ""}
+        return {**said, "num_parameters": self.num_parameters}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ModelShape:

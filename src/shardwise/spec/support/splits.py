@@ -22,7 +22,7 @@ PLANNED_STAGES = (
 STAGED_FAMILIES = (
     *PLANNED_STAGES,
     *("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "hunyuan_v1_dense", "mpt", "nemotron"),
-    *("granitemoe", "olmoe", "opt", "phi", "phimoe", "stablelm"),
+    *("granitemoe", "llama4_text", "olmoe", "opt", "phi", "phimoe", "stablelm"),
 )
 
 #: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.

@@ -23,7 +23,7 @@ from shardwise.models.buffers import saved_buffers
 from shardwise.models.keys import Keys
 from shardwise.models.load import build_on_meta, kin_of, read_config
 from shardwise.models.weights import bounds_of, read_part
-from shardwise.models.wrapper import find_inside
+from shardwise.models.wrapper import find_inside, language_weights
 from shardwise.parallel.ownership import Ownership
 from shardwise.spec.run import read_json
 from shardwise.train.guards.replicas import bits
@@ -94,7 +94,7 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
     copied, beside = Copied(result), set[str]()
     with _opened(folder) as handles:
         changed = [key for key in copied.entries if not _is_copy(handles, key, of=copied.read(key))]
-    keys = Keys(model, stored, stored.__getitem__)
+    keys = Keys(model, stored, stored.__getitem__, reads=language_weights(model))
     if result.beside is not None:
         beside = {keys.names[key] for key in result.beside.keys}
     found = {name: shape for key, shape in stored.items() if (name := keys.names[key]) not in keys.stacks}
@@ -105,6 +105,8 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
     inside = find_inside(model)
     groups |= {(name,) for name in buffers if inside is None or inside.holds(name)}
     expected |= buffers | {name: found[name] for name in beside - expected.keys() if name in found}
+    found, expected = ({n: shape for n, shape in held.items() if n not in keys.unread} for held in (found, expected))
+    groups = {names for names in groups if not keys.unread & {*names}}
     faults = [f"{key} is not what {result.source} has" for key in changed]
     return faults + _differences(groups, expected=expected, stored=found)
 
