@@ -109,7 +109,7 @@ def page() -> str:
         "  (CPU) in `tests/dist/test_saved_on_host.py`, compiled blocks through TorchDynamo and AOTAutograd; copies",
         "  beside computation have not run on a GPU.",
         "- Rehearsed (`shardwise rehearse`): every cell, fp16 and every optimizer, (CPU) in",
-        "  `tests/dist/test_rehearsal.py`, but for compiled blocks, offload (of what blocks save too), mixtures",
+        "  `tests/dist/test_rehearsal.py`, but for compiled blocks (rehearsed eager, and said), offload (of what blocks save too), mixtures",
         "  of experts and attention that has kernels for GPUs alone, each of which is refused by name.",
         "- Compiled blocks (`train.compile`) go with every cell but `tp` and `zero_bubble`, packed rows,",
         "  recompute (not `selective` under `cp`) and offload included, (CPU) in `tests/dist/test_compiled.py`,",
