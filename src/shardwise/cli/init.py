@@ -42,9 +42,15 @@ def init(
         return
     if job.exists():
         raise InputError(f"{job} is there already; name another file: shardwise init other.yaml")
-    answers = {"model": model, "path": data, "hardware": hardware, "goal": goal, "output_dir": output_dir}
+    answers: dict[str, str | None] = {
+        "model": model,
+        "path": data,
+        "hardware": hardware,
+        "goal": goal,
+        "output_dir": output_dir,
+    }
     if recipe is None:
-        answers = {key: _ask(key, answers[key], yes=yes) for key in answers}
+        answers |= {key: _ask(key, answers[key], yes=yes) for key in answers}
     if answers["hardware"] == "this":
         answers["hardware"] = ""
     text = api.job_of(recipe or api.GENERAL, answers)

@@ -14,7 +14,7 @@ GENERAL = "general"
 
 def recipes() -> dict[str, str]:
     """The text of every recipe, by name; a text begins with what it is for."""
-    found = (file for file in files(__package__).iterdir() if file.name.endswith(".yaml"))
+    found = (file for file in files(__name__).iterdir() if file.name.endswith(".yaml"))
     return {file.name.removesuffix(".yaml"): file.read_text("utf-8") for file in sorted(found, key=lambda f: f.name)}
 
 
