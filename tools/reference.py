@@ -25,6 +25,7 @@ from shardwise.spec import run
 from shardwise.spec.job.data import DataSpec, SourceSpec
 from shardwise.spec.job.keys import Job, LayoutKeys, LoraSpec, TrainSpec
 from shardwise.spec.job.preference import PreferenceSpec
+from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.layout.axes import Layout
 
@@ -40,6 +41,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "lora": LoraSpec,
     "preference": PreferenceSpec,
     "train": TrainSpec,
+    "rent": RentSpec,
     "layout (as a product of degrees)": LayoutKeys,
 }
 #: Keys whose meaning is written nowhere else.
@@ -49,6 +51,7 @@ MEANINGS = {
     "lora": "keys below; of lora and qlora",
     "preference": "keys below; of every objective but `sft`",
     "train": "keys below",
+    "rent": "keys below; of `hardware: any`",
     "goal": "what the planner prefers among the candidates that fit",
     "output_dir": "the run directory",
     "r": "rank of the adapters; PEFT's own default is 8, with lora_alpha 8",

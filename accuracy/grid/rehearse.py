@@ -28,7 +28,7 @@ def rehearsed(cell: Cell, ranks: list[Measured], root: Path) -> list[Measured]:
     job = written_job(cell, root)
     shape = read_model(job.model)
     work = work_of_run(cell, ranks[0], job, shape=shape)
-    if rehearsal_refusals(work.execution, shape):
+    if work.execution.compile or rehearsal_refusals(work.execution, shape):
         return ranks
     run = prepare_cell(job, root / "run")
     kinds = [group.ranks for group in forecast_memory(work).ranks]

@@ -31,6 +31,7 @@ from shardwise.api.runs.opening import Planned, Programs, Update
 from shardwise.api.runs.training import TrainResult, train
 from shardwise.catalog.engines import model_lines
 from shardwise.catalog.hub import is_hub_id
+from shardwise.catalog.recipes import GENERAL, job_of, recipes
 from shardwise.launch.doctor import Doctor, doctor
 from shardwise.launch.follow import Notice, Phase, StepMetrics
 from shardwise.launch.nodes.meeting import Nodes
@@ -43,6 +44,7 @@ from shardwise.spec.rehearsal import Rehearsal, Rehearsing
 from shardwise.spec.request import Override
 
 __all__ = [
+    "GENERAL",
     "GOES_ON",
     "STRATEGIES",
     "Agreement",
@@ -79,6 +81,7 @@ __all__ = [
     "is_hub_id",
     "is_run",
     "is_running",
+    "job_of",
     "job_yaml",
     "known_gpus",
     "known_models",
@@ -95,6 +98,7 @@ __all__ = [
     "publishing",
     "read_config",
     "read_report",
+    "recipes",
     "rehearse",
     "rehearsed_plan",
     "report",

@@ -14,6 +14,7 @@ import typer
 
 from shardwise.cli.data import data
 from shardwise.cli.export import export
+from shardwise.cli.init import init
 from shardwise.cli.layouts import compare, verify
 from shardwise.cli.machine import doctor, probe
 from shardwise.cli.merge import chat, merge
@@ -24,7 +25,7 @@ from shardwise.cli.serve import serve
 from shardwise.cli.train import train
 from shardwise.errors import InputError, ShardwiseError
 
-VERBS = (plan, data, rehearse, train, compare, verify, report, merge, chat, export, serve, doctor, probe)
+VERBS = (init, plan, data, rehearse, train, compare, verify, report, merge, chat, export, serve, doctor, probe)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -100,7 +100,7 @@ def _print_changes(plan: Plan, console: Console) -> None:
             format_bytes(one.peak_bytes or 0),
             format_seconds(one.step_seconds or 0),
             run,
-            cost_text(Cost(usd=one.usd, usd_per_hour=one.usd_per_hour)),
+            cost_text(Cost(usd=one.usd, usd_per_hour=one.usd_per_hour, at_least=one.at_least)),
         )
     console.print()
     console.print(table)

@@ -41,9 +41,11 @@ def _print_rehearsal(found: Rehearsal, console: Console) -> None:
     """The answer, a table for each distinct rank, and the tensors at the highest peak."""
     worst = found.worst
     fits = "fits" if found.fits else "does not fit"
-    takes = f"{format_gib(worst.peak_reserved_bytes)} of {format_gib(found.capacity_bytes)}"
+    takes = f"{format_gib(found.reserved_bytes)} of {format_gib(found.capacity_bytes)}"
     answer = f"{found.execution.layout.strategy} {fits} on {found.hardware}: rehearsed peak {takes}"
     console.print(f"{answer}, in {worst.peak_instant}", style="bold", soft_wrap=True)
+    if found.eager is not None:
+        console.print(f"{found.eager[0].upper()}{found.eager[1:]}", soft_wrap=True)
     for rank in found.ranks:
         console.print(f"\n{format_ranks(rank.ranks)}: peak in {rank.peak_instant}", soft_wrap=True)
         console.print(_parts(rank))

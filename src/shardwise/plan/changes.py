@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -67,6 +67,29 @@ def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
         if tried.saves == "step":  # another way to the same must be as much better again
             least = best.time.step_seconds
     return tuple(found)
+
+
+def on_less(question: Question, first: Candidate, among: Sequence[Cluster]) -> tuple[PlannedChange, ...]:
+    """All weights in bfloat16 with 8-bit moments on one GPU of half the memory, or the first of `among`
+    that it fits; nothing for adapters."""
+    job = question.job
+    if (
+        job.method != "full"
+        or job.train.precision not in ("auto", "mixed")
+        or job.train.optimizer not in ("auto", "adamw")
+    ):
+        return ()
+    tried = _with(question, optimizer="adamw_8bit", precision="bf16")
+    most = first.execution.layout.world_size * first.memory.capacity_bytes / 2
+    for cluster in among:
+        if cluster.num_gpus * cluster.gpu.usable_bytes <= most and "bfloat16" in cluster.gpu.dense_flops:
+            asked = tried.question and _on(tried.question, cluster)
+            one = replace(tried, name=f"{tried.name} on {cluster.name}", question=asked)
+            one = replace(one, sets={**one.sets, "hardware": cluster.name})
+            best = _planned(one)
+            if best is not None and best.execution.offload == "none":
+                return (_change(one, best, first),)
+    return ()
 
 
 def what_if(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
@@ -281,6 +304,7 @@ def _change(tried: _Tried, best: Candidate | None, first: Candidate) -> PlannedC
         total_seconds=time.total_seconds,
         usd=best.cost.usd,
         usd_per_hour=best.cost.usd_per_hour,
+        at_least=best.cost.at_least,
         peak_bytes=best.memory.peak_bytes,
         capacity_bytes=best.memory.capacity_bytes,
         sentence=_sentence(tried, best, first),

@@ -10,8 +10,9 @@ from shardwise.catalog.offers import num_offers
 from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.search import Found, ask, best_alone, changed, doubt_of, on_hardware
-from shardwise.plan.start_up import SENTENCE, start_up_seconds
+from shardwise.plan.changes import on_less
+from shardwise.plan.search import Found, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
+from shardwise.plan.start_up import start_up_seconds
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape
@@ -40,11 +41,12 @@ _WITHOUT_RECOMPUTATION = 0.65
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
     """Hardware that the job fits on, with its best execution. `start_up`: seconds of a run beside
-    its steps, of which a step has its share; 0 where the machine is there."""
+    its steps, of which a step has its share; 0 where the machine is there. `least`: what is charged."""
 
     cluster: Cluster
     candidate: Candidate
     start_up: float = 0.0
+    least: float = 0.0
 
     @property
     def step_seconds(self) -> float:
@@ -61,7 +63,20 @@ class _Fit:
     @property
     def usd(self) -> float:
         """Of that, at the typical price; infinite where that is not known."""
-        return _usd(self.cluster, self.seconds)
+        return _usd(self.cluster, self.seconds) * self.charged
+
+    @property
+    def charged(self) -> float:
+        """How many times its time is charged, where the run is shorter than what is charged at least."""
+        total = self.candidate.time.total_seconds
+        return max(1.0, self.least / (total + self.start_up)) if total else 1.0
+
+    @property
+    def may_win(self) -> bool:
+        """Several providers have it, it has bfloat16 units (PyTorch's newest builds leave out much of
+        what has none), and its layout is of a kind that was measured on GPUs."""
+        is_new = "bfloat16" in self.cluster.gpu.dense_flops
+        return is_new and num_offers(self.cluster) > 1 and not unmeasured(self.candidate.execution, self.cluster)
 
 
 def _usd(cluster: Cluster, seconds: float) -> float:
@@ -93,15 +108,20 @@ def _figure(goal: Goal, fit: _Fit) -> tuple[float, ...]:
             return fit.cluster.num_gpus, -(-fit.cluster.gpu.usable_bytes // _MEMORY_STEP), fit.usd, fit.seconds
 
 
+def _beats(other: _Fit, fit: _Fit) -> bool:
+    is_small = other.cluster.num_gpus <= fit.cluster.num_gpus
+    return is_small and other.usd < fit.usd and other.seconds < fit.seconds
+
+
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
     """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten
-    in price and time by none; what one provider alone has wins only where nothing else fits."""
+    in price and time by none that is as small; what one provider alone has, or no GPU has measured, wins only where
+    nothing else fits."""
     found: dict[Goal, _Fit] = {}
-    offered = [fit for fit in fits if num_offers(fit.cluster) > 1] if alike else []
-    every = fits
+    every, likely = fits, [fit for fit in fits if fit.may_win] if alike else []
     for goal in GOALS if every else ():
-        fits = every if goal == "fewest-gpus" else offered or every
-        beaten = [any(other.usd < fit.usd and other.seconds < fit.seconds for other in fits) for fit in fits]
+        fits = every if goal == "fewest-gpus" else likely or every
+        beaten = [any(_beats(other, fit) for other in fits) for fit in fits]
         figures = [_figure(goal, fit) for fit in fits]
         most = min(figures)[0] * alike.get(goal, 1.0)
         among = [n for n, one in enumerate(figures) if one[0] <= most and (goal != "cheapest" or not beaten[n])]
@@ -145,6 +165,8 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
         return []
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
     owned = [min(some, key=lambda fit: fit.usd) for n in (1, MOST_OWNED) if (some := _of_size(owned, n))]
+    alone = [fit for fit in _of_size(fits, 1) if fit.start_up and fit.may_win]
+    owned += sorted(alone, key=lambda fit: fit.usd)[:1]
     cheapest, fastest = best["cheapest"], best["fastest"]
     between = [cheapest]
     for fit in sorted(fits, key=lambda fit: fit.usd):
@@ -209,7 +231,8 @@ class _Comparison:
             return
         if found is not None:
             start_up = start_up_seconds(self._question, found) if self.rented else 0.0
-            self.fits.append(_Fit(cluster=cluster, candidate=found, start_up=start_up))
+            least = 60 * self._job.rent.minimum_minutes if self.rented else 0.0
+            self.fits.append(_Fit(cluster=cluster, candidate=found, start_up=start_up, least=least))
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
         rejected = answer(on_hardware(self._question, cluster)).rejected if explain else ()
@@ -246,7 +269,12 @@ class _Comparison:
         usd, seconds = self.least(cluster)
         usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
         return next(
-            (fit.cluster.name for fit in self.fits if _step_usd(fit) <= usd and fit.step_seconds <= seconds), None
+            (
+                fit.cluster.name
+                for fit in self.fits
+                if _step_usd(fit) <= usd and fit.step_seconds <= seconds and (fit.may_win or not self.rented)
+            ),
+            None,
         )
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
@@ -264,10 +292,15 @@ class _Comparison:
             price_date=prices.date if prices else None,
             price_source=prices.source if prices else None,
             options=(*rows, *sorted(passed, key=lambda one: one.fits is not None)),
-            start_up=SENTENCE if self.rented and any(one.total_seconds for one in rows) else None,
+            start_up=self._job.rent.sentence if self.rented and any(one.total_seconds for one in rows) else None,
         )
         if ranked:
-            made = answer(on_hardware(self._question, ranked[0].cluster))
+            asked = on_hardware(self._question, ranked[0].cluster)
+            made = answer(asked)
+            if self.rented and made.best is not None:
+                among = [size for size in self._among if size.num_gpus <= USUAL_GPUS and num_offers(size) > 1]
+                less = on_less(asked, made.best, sorted(among, key=lambda size: (size.num_gpus, _memory(size))))
+                made = replace(made, changes=(*made.changes, *less))
         else:
             largest = max(self._among, key=_memory)
             job = self._job.model_copy(update={"hardware": largest.name})
@@ -329,9 +362,9 @@ def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
         capacity_bytes=fit.candidate.memory.capacity_bytes,
         step_seconds=time.step_seconds,
         total_seconds=total,
-        usd=_times(known.usd_per_hour, hours),
+        usd=_times(known.usd_per_hour, hours and hours * fit.charged),
         usd_per_million_tokens=_times(known.usd_per_hour, per_million),
-        typical_usd=None if typical is None or hours is None else typical * hours,
+        typical_usd=None if typical is None or hours is None else typical * hours * fit.charged,
         typical_usd_per_million_tokens=None if typical is None else typical * per_million,
     )
 

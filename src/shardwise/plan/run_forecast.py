@@ -1,4 +1,5 @@
-"""Forecasts the memory of a run for the rows that it saw, which may all be shorter than the longest of its data."""
+"""Forecasts the memory of a plan's job as it is run otherwise: by another execution, or for the rows that a run saw,
+which may all be shorter than the longest of its data."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from shardwise.plan.memory import holdings_of, moments
+from shardwise.plan.memory import forecast_memory, holdings_of, moments
 from shardwise.plan.search import ask, work_on
 from shardwise.plan.work import Alive, Holding, Work
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.forecast import SeenMemory
+from shardwise.spec.plan.forecast import MemoryForecast, Plan, SeenMemory
 from shardwise.spec.run import EVALUATION, FORWARD_BACKWARD, LOADING, OPTIMIZER, SAVING
 
 #: Phases of the instants that belong to no forward or backward.
@@ -25,6 +27,13 @@ _PHASES = {
     "evaluation": EVALUATION,
     "saving": SAVING,
 }
+
+
+def memory_of(plan: Plan, execution: Execution) -> MemoryForecast:
+    """Memory of an execution of a plan's job on its hardware, with rows as long as they may be."""
+    job, model = job_from_data(plan.job), ModelShape.from_json(plan.model)
+    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
+    return forecast_memory(work_on(ask(job, model=model, cluster=cluster), cluster, execution))
 
 
 def forecast_seen(

@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import RankMemory
+from shardwise.units import format_gib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +66,17 @@ class RankRehearsal:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A plan's rehearsal. `hardware`: its name; `capacity_bytes`: what a rank may use of it."""
+    """A plan's rehearsal. `hardware`: its name; `capacity_bytes`: what a rank may use of it; `execution`: as it was
+    rehearsed, with eager blocks; `eager_bytes`: what these reserve by forecast beside the compiled ones that were
+    chosen, `compiled`; 0 and None where eager ones were."""
 
     hardware: str
     capacity_bytes: int
     execution: Execution
     ranks: tuple[RankRehearsal, ...]
     seconds: float
+    compiled: tuple[RankMemory, ...] | None = None
+    eager_bytes: int = 0
 
     @property
     def worst(self) -> RankRehearsal:
@@ -80,16 +85,41 @@ class Rehearsal:
 
     @property
     def reserved_bytes(self) -> int:
-        """What the rank reserves that reserves most."""
-        return max(rank.peak_reserved_bytes for rank in self.ranks)
+        """What the rank reserves that reserves most, as the plan runs it."""
+        return max(rank.peak_reserved_bytes for rank in self.ranks) - self.eager_bytes
+
+    @property
+    def as_planned(self) -> tuple[RankMemory, ...]:
+        """Each rank as the plan runs it: without what eager blocks add to compiled ones by forecast."""
+        return tuple(
+            RankMemory(ranks=one.ranks, peak_bytes=sum(parts.values()), parts=parts)
+            for one, planned in zip(self.ranks, self.compiled or [r.forecast for r in self.ranks], strict=True)
+            for parts in [_moved(one.parts, one.forecast.parts, planned.parts)]
+        )
 
     @property
     def fits(self) -> bool:
         """Whether what every rank reserves is there."""
         return self.reserved_bytes <= self.capacity_bytes
 
+    @property
+    def eager(self) -> str | None:
+        """That blocks were rehearsed eager, and what this adds; None where the plan does not compile them."""
+        if self.compiled is None:
+            return None
+        return (
+            "its blocks are compiled, and were rehearsed eager, which by forecast adds "
+            f"{format_gib(self.eager_bytes)}: that is taken off, and only a run shows what the compiler keeps"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, with a version."""
         ranks = [{**asdict(rank), "ratio": rank.ratio} for rank in self.ranks]
         whole = {"hardware": self.hardware, "capacity_bytes": self.capacity_bytes, "fits": self.fits}
-        return {"version": 1, **whole, **self.execution.to_json(), "ranks": ranks, "seconds": self.seconds}
+        said = {} if self.eager is None else {"eager_bytes": self.eager_bytes, "eager": self.eager}
+        return {"version": 1, **whole, **said, **self.execution.to_json(), "ranks": ranks, "seconds": self.seconds}
+
+
+def _moved(rehearsed: dict[str, int], eager: dict[str, int], planned: dict[str, int]) -> dict[str, int]:
+    """Rehearsed parts, each with what the forecasts of two ways differ by."""
+    return {part: max(0, size + planned.get(part, 0) - eager.get(part, 0)) for part, size in rehearsed.items()}

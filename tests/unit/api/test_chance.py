@@ -45,3 +45,17 @@ def test_a_plan_says_its_chance_and_what_would_narrow_it() -> None:
 def test_processes_of_a_cpu_and_what_does_not_fit_have_none() -> None:
     assert api.plan(overrides=[*JOB, "hardware=cpu:2"]).chance is None
     assert api.plan(overrides=["model=llama-3.1-70b", "hardware=1x T4"]).chance is None
+
+
+def test_a_screen_takes_of_the_chance_and_not_of_what_fits() -> None:
+    job = ["model=llama-3.1-8b", "method=lora", "train.compile=false", "train.micro_batch_size=1"]
+    desk, rack = (api.plan(overrides=[*job, f"hardware=1x {name}"]) for name in ("RTX-4090", "L4"))
+    assert desk.best is not None and rack.best is not None and desk.chance is not None and rack.chance is not None
+    assert "for a screen, if the card drives one; what would narrow" in desk.chance.sentence
+    assert "screen" not in rack.chance.sentence
+    room = desk.best.memory.capacity_bytes
+    errors = errors_of(OWN, desk.best.execution.layout)
+    held = desk.best.memory.peak_reserved_bytes
+    share = errors.chance_below((room - desk.chance.screen_bytes) / held)
+    assert desk.chance.in_100 == min(99, int(100 * share))
+    assert room > 23 * 2**30, "what fits has all of the card"

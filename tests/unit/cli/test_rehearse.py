@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_rehearsed_too_and_exits_1(job: Path, shardwise: Sh
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"), [("layout.tp=4", "key-value heads"), ("train.compile=true", "compile is not rehearsed")]
+    ("asked", "words"), [("layout.tp=4", "key-value heads"), ("train.offload=all", "offload all is not rehearsed")]
 )
 def test_what_a_layout_cannot_cut_or_a_rehearsal_not_do_is_bad_input(asked, words, job, shardwise) -> None:
     said = shardwise("rehearse", job, "--set", asked)
@@ -119,7 +119,6 @@ def test_what_a_layout_cannot_cut_or_a_rehearsal_not_do_is_bad_input(asked, word
 @pytest.mark.parametrize(
     ("family", "options", "sentence"),
     [
-        ("llama", {"compile": True}, "compile is not rehearsed: the compiler chooses what a block keeps; write train"),
         ("llama", {"offload": "optimizer"}, "offload optimizer is not rehearsed: a rehearsal does not tell the host's"),
         ("llama", {"attn_implementation": "flash_attention_2"}, "flash_attention_2 is not rehearsed: it has kernels"),
         ("mixtral", {}, "mixtral is not rehearsed: which expert a token goes to is a number, and rehearsed tensors ha"),
@@ -134,8 +133,9 @@ def test_what_cannot_be_rehearsed_is_named(family: str, options: Any, sentence: 
 
 
 def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwise) -> None:
-    forecast = json.loads(shardwise("plan", job, "--json", "--set", "train.compile=false").out)
-    said = shardwise("plan", job, "--rehearse", "--json")
+    eager = ("--json", "--set", "train.compile=false")
+    forecast = json.loads(shardwise("plan", job, *eager).out)
+    said = shardwise("plan", job, "--rehearse", *eager)
     assert said.code == 0
     made = json.loads(said.out)
     before, after = (one["candidates"][one["chosen"]] for one in (forecast, made))
@@ -150,6 +150,28 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
     assert after["reasons"][:-1] == before["reasons"]
     assert made["candidates"][1:] == forecast["candidates"][1:]
     assert made["rejected"] == forecast["rejected"]
+
+
+def test_what_was_chosen_is_rehearsed_and_compiled_blocks_are_said(job: Path, shardwise: Shardwise) -> None:
+    """The same micro-batch, recompute and compilation before and after; what eager blocks add is taken off."""
+    asked = ("--json", "--set", "train.compile=true", "--set", "layout=ddp", "--set", "data.max_length=128")
+    before, after, alone = (
+        json.loads(shardwise(*command, *asked).out)
+        for command in (("plan", job), ("plan", job, "--rehearse"), ("rehearse", job))
+    )
+    chosen, checked = before["candidates"][0], after["candidates"][0]
+    same = [key for key, value in chosen.items() if key not in ("memory", "reasons")]
+    assert {key: checked[key] for key in same} == {key: chosen[key] for key in same}
+    assert checked["compile"] is True
+    assert checked["reasons"][-1].endswith("only a run shows what the compiler keeps")
+    assert (alone["compile"], alone["micro_batch_size"]) == (False, chosen["micro_batch_size"])
+    assert alone["gradient_checkpointing"] == chosen["gradient_checkpointing"]
+    assert alone["eager"] in checked["reasons"][-1] and "rehearsed eager, which by forecast adds" in alone["eager"]
+    assert alone["eager_bytes"] > 0
+    (rank,) = alone["ranks"]
+    peak = checked["memory"]["peak_bytes"]
+    assert chosen["memory"]["peak_bytes"] == pytest.approx(peak, rel=0.1)
+    assert peak < rank["peak_bytes"]
 
 
 def test_what_does_not_fit_when_it_is_rehearsed_gives_way_and_where_nothing_does_it_is_said(job, monkeypatch) -> None:

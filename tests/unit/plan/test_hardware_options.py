@@ -100,6 +100,9 @@ def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     assert 3 <= len(found.shown) <= SHOWN < len(found.options)
     owned = tuple(f"{count}x {name}" for count in (1, 2) for name in OWNED)
     between = [one for one in found.shown if not one.best_for and one.hardware not in owned]
+    # The best single GPU has a row whatever beats it.
+    assert any(one.num_gpus == 1 for one in found.shown)
+    between = [one for one in between if one.num_gpus > 1]
     for one in between:
         assert not any(
             dollars(other) <= dollars(one) and other.step_seconds < one.step_seconds for other in found.shown

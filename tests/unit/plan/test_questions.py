@@ -146,7 +146,22 @@ def test_eight_gpus_for_minutes_are_not_the_cheapest_and_one_offer_alone_does_no
         best = {goal: one for one in made.options for goal in one.best_for}
         assert best["cheapest"].num_gpus <= 2
         winners = (best["cheapest"], best["fastest"])
-        assert all(num_offers(parse_hardware(one.hardware)) > 1 for one in winners)
+        clusters = [parse_hardware(one.hardware) for one in winners]
+        assert all(num_offers(one) > 1 and "bfloat16" in one.gpu.dense_flops for one in clusters)
+        assert not any({"pp", "mp", "tp"} & {*one.strategy.split(" x ")} for one in winners)
+    assert anywhere("lora").offers.options[0].hardware == "1x RTX-4090"
+    (less,) = [one for one in anywhere("full").changes if "hardware" in one.sets]
+    assert less.sets == {"train.optimizer": "adamw_8bit", "train.precision": "bf16", "hardware": less.hardware}
+    assert less.capacity_bytes < 48 * 2**30
+
+
+def test_starting_and_the_least_charge_are_stated_in_the_job(anywhere):
+    usual, there = (anywhere("lora", rent=rent).offers for rent in ({}, {"boot_minutes": 0, "minimum_minutes": 240}))
+    usual, there = ({one.hardware: one for one in some.options} for some in (usual, there))
+    card, again = usual["1x RTX-4090"], there["1x RTX-4090"]
+    assert card.total_seconds - again.total_seconds == pytest.approx(300)
+    assert again.typical_usd == pytest.approx(4 * again.typical_usd_per_hour)
+    assert "at least 240 min are charged" in anywhere("lora", rent={"minimum_minutes": 240}).offers.start_up
 
 
 def test_one_gpu_that_is_too_small_hears_of_qlora_and_of_the_smallest_that_fit():

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from shardwise.api.plans.calibrated import ranked
 from shardwise.api.plans.planning import plan
-from shardwise.api.plans.rehearsing import eagerly, refusals, rehearse_candidate
+from shardwise.api.plans.rehearsing import refusals, rehearse_candidate
 from shardwise.errors import HardwareError, UnsupportedError
 from shardwise.spec.job.keys import Job
-from shardwise.spec.plan.forecast import Candidate, Plan, RankMemory
+from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.rehearsal import Rehearsal, Rehearsing
 from shardwise.spec.request import Override
 from shardwise.spec.support.rows import Reason, Row
@@ -30,7 +30,7 @@ def rehearsed_plan(
     Raises:
         InputError: as `plan`, or the hardware is open.
     """
-    made = plan(job, overrides=eagerly(job, overrides))
+    made = plan(job, overrides=overrides)
     if made.offers is not None:
         raise HardwareError("--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
     return with_rehearsals(made, on_update=on_update)
@@ -62,15 +62,16 @@ def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None]
     if refused:
         return replace(one, reasons=(*one.reasons, *(f"not rehearsed: {reason}" for reason in refused)))
     found = rehearse_candidate(made, one, on_update=on_update)
-    worst = found.worst
+    ranks = found.as_planned
+    peak = max(rank.peak_bytes for rank in ranks)
     memory = replace(
         one.memory,
-        peak_bytes=worst.peak_bytes,
-        peak_reserved_bytes=worst.peak_reserved_bytes,
-        peak_low_bytes=worst.peak_bytes,
-        peak_high_bytes=found.reserved_bytes,
-        peak_instant=worst.peak_instant,
-        ranks=tuple(RankMemory(ranks=r.ranks, peak_bytes=r.peak_bytes, parts=r.parts) for r in found.ranks),
+        peak_bytes=peak,
+        peak_reserved_bytes=max(peak, found.worst.peak_reserved_bytes - found.eager_bytes),
+        peak_low_bytes=peak,
+        peak_high_bytes=max(peak, found.reserved_bytes),
+        peak_instant=found.worst.peak_instant,
+        ranks=ranks,
     )
     kept = one.reasons if one.fits and found.fits else ()
     return replace(one, fits=found.fits, memory=memory, reasons=(*kept, _sentence(one, found)))
@@ -85,4 +86,5 @@ def _sentence(one: Candidate, found: Rehearsal) -> Reason:
         f"it {'fits' if found.fits else 'does not fit'}: {format_gib(found.reserved_bytes)} of "
         f"{format_gib(found.capacity_bytes)} in {found.worst.peak_instant}; the forecast is "
         f"{format_gib(one.memory.peak_bytes)}, at most {format_gib(one.memory.peak_high_bytes)}"
+        f"{'' if found.eager is None else f'; {found.eager}'}"
     )

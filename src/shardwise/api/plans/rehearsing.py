@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.api.plans.planning import plan
-from shardwise.api.plans.shapes import find_model, read_request
+from shardwise.api.plans.shapes import find_model
 from shardwise.catalog.models import config_of
 from shardwise.errors import DoesNotFitError, UnsupportedError
 from shardwise.launch.processes.torch_helpers import rehearsed
+from shardwise.plan import memory_of
 from shardwise.plan.work import workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
@@ -30,7 +32,7 @@ def rehearse(
     on_update: Callable[[Rehearsing], None] | None = None,
 ) -> Rehearsal:
     """Rehearses what is planned for a job, whether it is forecast to fit or not: two steps of rows that are all as long
-    as they may be, at the layout's size. Where the job leaves it open, blocks are not compiled.
+    as they may be, at the layout's size. Blocks that are compiled are rehearsed eager, with a sentence.
 
     Args:
         job: a job, a job file, or a plan.json, whose chosen candidate is rehearsed.
@@ -40,14 +42,8 @@ def rehearse(
         InputError: the job cannot be planned, trained or rehearsed as asked; a rank would fail.
         DoesNotFitError: there is nothing to rehearse.
     """
-    made = plan(job, overrides=eagerly(job, overrides))
+    made = plan(job, overrides=overrides)
     return rehearse_candidate(made, _chosen(made), on_update=on_update)
-
-
-def eagerly(job: Job | str | Path | None, overrides: Sequence[str | Override]) -> Sequence[str | Override]:
-    """Where a job leaves it open, its blocks are not compiled: what a compiler keeps is not rehearsed."""
-    is_open = read_request(job, overrides=overrides).job.train.compile == "auto"
-    return [*overrides, "train.compile=false"] if is_open else overrides
 
 
 def refusals(made: Plan, chosen: Candidate) -> list[str]:
@@ -65,11 +61,15 @@ def rehearse_candidate(
     if refused:
         raise UnsupportedError("\n".join(refused))
     asked, cluster = job_from_data(made.job), Cluster.from_json(made.hardware)
-    began, groups = time.monotonic(), chosen.memory.ranks
+    execution, memory = chosen.execution, chosen.memory
+    if execution.compile:
+        execution = replace(execution, compile=False)
+        memory = memory_of(made, execution)
+    began, groups = time.monotonic(), memory.ranks
     ranks = [group.ranks[0] for group in groups]
     question = {
         "job": asked.to_json(),
-        "execution": chosen.execution.to_json(),
+        "execution": execution.to_json(),
         "ranks": ranks,
         "cuda": cluster.gpu.kind == "cuda",
         **_model(asked.model),
@@ -88,9 +88,11 @@ def rehearse_candidate(
     return Rehearsal(
         hardware=cluster.name,
         capacity_bytes=chosen.memory.capacity_bytes,
-        execution=chosen.execution,
+        execution=execution,
         ranks=tuple(_rank(group, answer, cluster=cluster) for group, answer in pairs),
         seconds=time.monotonic() - began,
+        compiled=chosen.memory.ranks if chosen.execution.compile else None,
+        eager_bytes=memory.peak_reserved_bytes - chosen.memory.peak_reserved_bytes if chosen.execution.compile else 0,
     )
 
 

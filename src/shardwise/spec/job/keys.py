@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
+from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import Rope
 from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
 from shardwise.spec.layout.axes import Layout, as_product
@@ -28,6 +29,7 @@ Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "c
 HOW_IT_RUNS = frozenset(
     {
         *("hardware", "goal", "layout", "output_dir", "data.num_rows", "train.logging_steps", "train.report_to"),
+        *(f"rent.{key}" for key in RentSpec.model_fields),
         *("train.save_steps", "train.save_total_limit", "train.eval_steps", "train.micro_batch_size"),
         *(
             "train.gradient_checkpointing",
@@ -243,6 +245,7 @@ class Job(Strict):
     train: TrainSpec = TrainSpec()
     hardware: Annotated[str | None, BeforeValidator(_as_alternatives)] = None
     goal: Goal = "fastest"
+    rent: RentSpec = RentSpec()
     layout: Annotated[
         Annotated[Auto | Strategy, Tag("Name")]
         | Annotated[LayoutSpec, Tag("Keys")]
@@ -339,9 +342,11 @@ class Job(Strict):
         return self.method == "qlora" and self.train.quantize_experts is not False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with every default filled in; of preferences nothing where there are none."""
+        """Plain data with every default filled in; of preferences and renting nothing where there is none."""
         plain = self.model_dump(mode="json")
         if self.objective == "sft":
             del plain["objective"], plain["preference"]
         plain.pop("rope_scaling")
+        if self.rent == RentSpec():
+            del plain["rent"]
         return plain if self.rope_scaling is None else {**plain, "rope_scaling": self.rope_scaling.stated}

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from shardwise.spec.job.strict import OPEN
+from shardwise.units import format_gib
 
 #: From so many in 100 on, in a word.
 _WORDS = ((95, "surely"), (80, "likely"), (50, "maybe"), (0, "hardly"))
@@ -23,6 +24,7 @@ class Chance:
             layout.
         rows: measured runs of that group, `sources` of how many sources.
         narrowed_by: the measurement that would narrow it most.
+        screen_bytes: what it leaves for a screen that the card may drive.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
@@ -32,6 +34,7 @@ class Chance:
     rows: int
     sources: int
     narrowed_by: str
+    screen_bytes: int = 0
 
     @property
     def word(self) -> str:
@@ -41,7 +44,10 @@ class Chance:
     @property
     def sentence(self) -> str:
         """Where the number comes from."""
+        screen = f", with {format_gib(self.screen_bytes)} for a screen, if the card drives one" * bool(
+            self.screen_bytes
+        )
         return (
-            f"the chance is from {self.rows} measured runs ({self.group}); what would narrow it most: "
+            f"the chance is from {self.rows} measured runs ({self.group}){screen}; what would narrow it most: "
             f"{self.narrowed_by}"
         )

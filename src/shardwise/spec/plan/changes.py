@@ -42,6 +42,7 @@ class PlannedChange:
         hardware: what this is planned on; all of what the job names, where the change is another.
         written: the layout's degrees.
         offload: of the chosen execution, as `micro_batch_size` and `gradient_checkpointing` are.
+        at_least: costs are at the lowest offer, a floor.
         drawback: what is lost; None where nothing is.
         reason: why nothing fits, where nothing does: figures are None then.
         sentence: what it takes beside the plan, with its drawback.
@@ -63,6 +64,7 @@ class PlannedChange:
     total_seconds: float | None = None
     usd: float | None = None
     usd_per_hour: float | None = None
+    at_least: bool = False
     peak_bytes: int | None = None
     capacity_bytes: int | None = None
     drawback: str | None = None

@@ -10,12 +10,10 @@ _OF_PYTORCH = ("sdpa", "eager", "varlen")
 
 
 def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[str]:
-    """Why an execution cannot be rehearsed, as sentences; empty where it can."""
+    """Why an execution cannot be rehearsed, as sentences; empty where it can. Blocks that it compiles are rehearsed
+    eager, for the compiler chooses what a block keeps."""
     attention = execution.attn_implementation
     reasons = {
-        "compile is not rehearsed: the compiler chooses what a block keeps; write train.compile: false": (
-            execution.compile
-        ),
         f"offload {execution.offload} is not rehearsed: a rehearsal does not tell the host's memory from the GPU's; "
         "write train.offload: none": execution.offload != "none",
         f"gradient_checkpointing {execution.gradient_checkpointing} is not rehearsed: a rehearsal does not tell the "

@@ -1,0 +1,107 @@
+"""Questions as practitioners ask them, and what must hold for them to believe the answer; planned in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from shardwise.api import plan
+from shardwise.spec.plan.forecast import Plan
+
+LONG = "data.max_length=2048 train.global_batch_size=16 data.num_rows=20000"
+DATA_PARALLEL = {"ddp", "zero1", "zero2", "fsdp", "hsdp"}
+
+
+def _said(made: Plan) -> str:
+    reasons = made.best.reasons if made.best else ()
+    return " ".join([*reasons, *made.advice, *made.notes, *(one.sentence for one in made.changes)])
+
+
+def _is(strategies: str, *, offload: str = "none") -> Callable[[Plan], bool]:
+    def holds(made: Plan) -> bool:
+        best = made.best
+        is_so = best is not None and best.execution.layout.strategy in strategies.split()
+        return is_so and best is not None and best.execution.offload in offload.split()
+
+    return holds
+
+
+def _precision(name: str) -> Callable[[Plan], bool]:
+    return lambda made: made.best is not None and made.best.execution.precision == name
+
+
+def _says(*words: str) -> Callable[[Plan], bool]:
+    return lambda made: all(word in _said(made) for word in words)
+
+
+def _first_is(hardware: str) -> Callable[[Plan], bool]:
+    return lambda made: made.offers is not None and made.offers.options[0].hardware == hardware
+
+
+def _smallest_is_said(made: Plan) -> bool:
+    return made.hardware["num_gpus"] == 1 and "adamw_8bit, precision: bf16 on 1x " in _said(made)
+
+
+def _is_floor(made: Plan) -> bool:
+    return made.best is not None and made.best.cost.at_least and (made.best.cost.usd or 0) > 0
+
+
+def _fits(made: Plan) -> bool:
+    return made.best is not None
+
+
+def _does_not_fit(made: Plan) -> bool:
+    return made.best is None and bool(made.advice)
+
+
+#: (model, method, hardware, other keys) -> what holds. The first eleven were believed by nobody.
+ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
+    ("llama-3.2-3b", "qlora", "1x T4", LONG, (_precision("fp16"), _is("single"))),
+    ("llama-3.2-3b", "qlora", "1x V100-32GB", LONG, (_precision("fp16"),)),
+    ("llama-3.1-8b", "lora", "2x RTX-3090", LONG, (_is("ddp zero1 fsdp"),)),
+    ("llama-3-70b", "qlora", "2x RTX-3090", LONG, (_is("fsdp", offload="none optimizer parameters all"),)),
+    ("llama-3.1-405b", "lora", "8x H200", LONG, (_is("fsdp", offload="none optimizer"),)),
+    (
+        "llama-3-70b",
+        "full",
+        "2 x 8x H100-SXM",
+        "data.num_rows=100000 data.max_length=4096 train.global_batch_size=64",
+        (_says("adamw_8bit", "rounds the moments"),),
+    ),
+    ("llama-3.1-8b", "lora", "any", "goal=cheapest data.num_rows=20000", (_first_is("1x RTX-4090"),)),
+    ("llama-3.1-8b", "full", "any", "goal=cheapest data.num_rows=20000", (_smallest_is_said,)),
+    ("llama-3-70b", "full", "8x MI300X", "", (_says("nothing was tried on ROCm"),)),
+    ("llama-3.2-1b", "full", "1x RTX-4060-Ti-16GB", "", (_says("adamw_8bit"),)),
+    ("llama-3.1-8b", "qlora", "1x RTX-3060", LONG, (_is_floor,)),
+    ("llama-3.1-8b", "full", "1x H100-SXM", "", (_says("adamw_8bit", "drawback"),)),
+    # Twenty of the same kind.
+    ("qwen3-8b", "lora", "1x RTX-4090", "", (_is("single"),)),
+    ("qwen3-8b", "qlora", "1x RTX-4090", "data.max_length=8192 train.global_batch_size=16", (_is("single"),)),
+    ("qwen3-8b", "lora", "2x RTX-4090", LONG, (_is("ddp fsdp"),)),
+    ("qwen3-14b", "qlora", "1x RTX-3090", LONG, (_is("single"),)),
+    ("qwen2.5-32b", "qlora", "1x RTX-5090", LONG, (_is("single"),)),
+    ("mistral-7b", "qlora", "1x T4", "train.global_batch_size=16", (_is("single"), _precision("fp16"))),
+    ("llama-3.1-8b", "full", "8x A100-80GB", LONG, (_is("ddp zero1 zero2 fsdp"),)),
+    ("llama-3.1-70b", "lora", "8x A100-80GB", LONG, (_is("fsdp"),)),
+    ("llama-3.1-70b", "full", "4 x 8x H100-SXM", "train.global_batch_size=128", (_is(" ".join(DATA_PARALLEL)),)),
+    ("qwen3-32b", "lora", "8x H100-SXM", LONG, (_is("fsdp ddp"),)),
+    ("qwen3-32b", "full", "8x B200", LONG, (_is("fsdp zero2 zero1"),)),
+    ("llama-3.1-8b", "lora", "1x L4", "", (_is("single"), _precision("mixed"))),
+    ("llama-3.1-8b", "full", "1x RTX-4090", "train.offload=none", (_does_not_fit,)),
+    ("llama-3.1-70b", "lora", "1x RTX-4090", "train.offload=none", (_does_not_fit, _says("qlora"))),
+    ("gpt-oss-20b", "lora", "1x H100-SXM", "", (_is("single"),)),
+    ("qwen3-30b-a3b", "qlora", "1x A100-80GB", LONG, (_is("single"),)),
+    ("llama-3.1-8b", "lora", "1x A100-80GB", "objective=dpo", (_is("single"),)),
+    ("llama-3.1-8b", "lora", "8x H100-SXM", "data.max_length=131072", (_fits,)),
+    ("smollm2-135m", "lora", "cpu:1", "data.max_length=256", (_is("single"),)),
+    ("llama-3.1-8b", "lora", "1x MI300X", LONG, (_is("single"), _says("ROCm"))),
+]
+
+
+@pytest.mark.parametrize(("model", "method", "hardware", "keys", "holds"), ASKED)
+def test_an_answer_is_one_that_people_with_experience_believe(model, method, hardware, keys, holds):
+    asked = [f"model={model}", f"method={method}", f"hardware={hardware}", *keys.split()]
+    made = plan(overrides=asked)
+    for one in holds:
+        assert one(made), (made.best and (made.best.execution, made.best.cost), _said(made))

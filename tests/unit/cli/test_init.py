@@ -1,0 +1,78 @@
+"""`shardwise init`: five questions to a job file, and recipes whose claims are planned."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from shardwise.api import plan, recipes
+from shardwise.spec.job.file import read_job
+from tests.unit.cli.conftest import Shardwise
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_recipe_is_planned_as_it_claims(name: str, tmp_path: Path, shardwise: Shardwise) -> None:
+    file = tmp_path / "job.yaml"
+    assert shardwise("init", file, "--recipe", name).code == 0
+    claim = re.search(r"^# Planned: (.+), fits\.$", file.read_text(), re.MULTILINE)
+    made = plan(file, overrides=["data.num_rows=20000"])
+    assert made.best is not None and claim is not None
+    assert made.best.execution.layout.strategy == claim[1]
+    assert (made.best.not_trained, made.best.execution.offload) == ((), "none")
+    assert made.chance is None or made.chance.in_100 >= 95
+
+
+def test_recipes_are_listed_and_another_name_is_refused(tmp_path: Path, shardwise: Shardwise) -> None:
+    listed = shardwise("init", "--recipe", "list").out.splitlines()
+    assert [line.split()[0] for line in listed] == [*recipes()] and len(listed) >= 13
+    said = shardwise("init", tmp_path / "job.yaml", "--recipe", "moon")
+    assert (said.code, (tmp_path / "job.yaml").exists()) == (2, False)
+    assert "--recipe moon: there is no such recipe; there are: 32b-8gpus, " in said.err
+
+
+def test_options_answer_and_comments_stay(tmp_path: Path, shardwise: Shardwise) -> None:
+    file = tmp_path / "job.yaml"
+    options = (
+        "--model",
+        "llama-3.2-1b",
+        "--data",
+        "my chats.jsonl",
+        "--hardware",
+        "2 x 8x H100-SXM",
+        "--goal",
+        "cheapest",
+    )
+    assert shardwise("init", file, *options, "--yes").out == f"wrote {file}; next: shardwise plan {file}\n"
+    job, text = read_job(file), file.read_text()
+    assert (job.model, job.hardware, job.goal) == ("llama-3.2-1b", "2 x 8x H100-SXM", "cheapest")
+    assert job.data.path[0].path == "my chats.jsonl"
+    assert "model: llama-3.2-1b   # hub id" in text and "Planned" not in text
+    again = shardwise("init", file, "--yes")
+    assert (again.code, "is there already; name another file" in again.err) == (2, True)
+
+
+def test_questions_are_answered_on_a_terminal(tmp_path: Path, shardwise: Shardwise, monkeypatch) -> None:
+    answers = iter(["smollm2-135m", "rows.csv", "this", "fastest", "runs/mine"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr(typer, "prompt", lambda *_, **__: next(answers))
+    file = tmp_path / "job.yaml"
+    assert shardwise("init", file).code == 0
+    job = read_job(file)
+    assert (job.model, job.hardware, job.output_dir) == ("smollm2-135m", None, "runs/mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "init asks on a terminal, and there is none; state --model, --data, --hardware, --goal and --output-dir"),
+        (("--yes", "--hardware", "3x RTX-9999"), "RTX-9999"),
+        (("--yes", "--goal", "best"), "goal"),
+    ],
+)
+def test_what_cannot_be_asked_or_read_is_said(options, words, tmp_path, shardwise) -> None:
+    said = shardwise("init", tmp_path / "job.yaml", *options)
+    assert (said.code, said.out, (tmp_path / "job.yaml").exists()) == (2, "", False)
+    assert words in said.err
