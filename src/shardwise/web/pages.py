@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from shardwise import api
+from shardwise.catalog.gpus import known_gpus
 from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
@@ -22,7 +23,7 @@ from shardwise.spec.plan.timeline import KIND_WORDS
 from shardwise.units import format_bytes, format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
 from shardwise.web.models import Models
-from shardwise.web.question import FIELDS, FOLDED, WebQuestion
+from shardwise.web.question import FIELDS, FOLDED, GENERATE, WebQuestion
 
 #: Where pages are: of the server, and of a folder of files.
 SERVED = {
@@ -126,14 +127,18 @@ class Pages:
                 "unsaid": unsaid(made),
                 "remedies": remedies(question),
             }
+        elif answer.generation is not None:
+            shown = "command"
+            found |= {"copied": {"command": question.command(answer.model)}}
+            found |= {"remedies": [one for one in remedies(question) if "solve" not in one[1]]}
         return render(
             "ask.html",
             at=self._at,
-            status=400 if made is None else 200,
+            status=400 if made is None and answer.generation is None else 200,
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
-            gpus=[(gpu.name, gpu.memory_bytes, gpu.usd_per_hour) for gpu in api.known_gpus()],
+            gpus=[(known.gpu, known.node_gpus, known.link.name) for known in known_gpus().values()],
             folded=FOLDED,
             methods=get_args(Method),
             goals=get_args(Goal),
@@ -141,7 +146,8 @@ class Pages:
             solves=SOLVES,
             hardware=HARDWARE,
             answer=answer,
-            copies=("job.yaml", "command", *api.export_targets()),
+            tasks=("train", GENERATE),
+            copies=("command",) if question.generates else ("job.yaml", "command", *api.export_targets()),
             shown=shown,
             **found,
         )
@@ -149,6 +155,8 @@ class Pages:
     def plan_json(self, query: Mapping[str, str]) -> Shown:
         """plan.json, as `shardwise plan --json` prints it."""
         answer = self._answers.answer(WebQuestion.of(query))
+        if answer.generation is not None:
+            return as_json({**answer.generation.to_json(), "model": answer.model})
         if answer.plan is None:
             return as_json({"errors": answer.by_field, "general": answer.general}, status=400)
         headers = {"content-disposition": 'attachment; filename="plan.json"'}

@@ -219,3 +219,27 @@ def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, s
             tab.assert_calm(refused=1)
             if width != 1024:
                 tab.assert_accessible()
+
+
+def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served: Served, tmp_path: Path) -> None:  # noqa: F811
+    rows = [json.dumps({"messages": [{"role": "user", "content": "x" * 400}]}) for _ in range(1234)]
+    (tmp_path / "chats.jsonl").write_text("\n".join([*rows, json.dumps({"text": "y" * 40_000})]) + "\n\n")
+    (tmp_path / "rows.csv").write_text('prompt,answer\n"two\nlines, one row",b\nc,d\n')
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    with Tab(browser, served.url) as tab:
+        tab.open(QUESTION)
+        posted: list[str] = []
+        tab.page.on("request", lambda asked: posted.append(asked.method))
+        tab.page.set_input_files("#data", tmp_path / "chats.jsonl")
+        tab.until("document.getElementById('rows').value === '1235'")
+        said = tab.page.inner_text("#counted")
+        assert "1,235 rows, about 109 tokens each" in said
+        assert "longest 10,000; 0.081 % are longer than 1,024" in said
+        assert "nothing was sent" in said
+        tab.until("document.querySelector('#answer .run')?.textContent.includes('1,235 rows')")
+        tab.page.set_input_files("#data", tmp_path / "rows.csv")
+        tab.until("document.getElementById('rows').value === '2'")
+        tab.page.set_input_files("#data", tmp_path / "rows.parquet")
+        tab.until("document.getElementById('counted').textContent.includes('cannot be counted')")
+        assert set(posted) == {"GET"}
+        tab.assert_calm()
