@@ -223,6 +223,16 @@
     return Math.max(1, Math.round(near));
   };
   begin();
+  // How long a run has said nothing.
+  const age = () => {
+    for (const one of document.querySelectorAll("[data-age]")) {
+      const seconds = Math.max(0, Math.round(Date.now() / 1000 - one.dataset.age)), [many, unit] = seconds < 120 ? [seconds, "s"] : seconds < 7200 ? [Math.round(seconds / 60), "min"] : seconds < 172800 ? [Math.round(seconds / 3600), "h"] : [Math.round(seconds / 86400), "days"];
+      one.textContent = `last word ${many} ${unit} ago`;
+    }
+  };
+  age();
+  setInterval(age, 1000);
+  document.addEventListener("shardwise:changed", age);
 
   // A config.json is sent as it is, and named in the address by its content.
   const send = async (file, config) => {
