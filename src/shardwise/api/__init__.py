@@ -18,9 +18,9 @@ from shardwise.api.learn.pages import (
     read_report,
     report_as_part,
     runs_as_part,
-    toy_chart,
+    step_chart,
 )
-from shardwise.api.learn.toy import STRATEGIES, frames
+from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
 from shardwise.api.plans.counting import CountedData, data
 from shardwise.api.plans.planning import generation, plan, problems, timeline, write_plan, write_plan_page
 from shardwise.api.plans.probing import Rates, probe
@@ -44,6 +44,7 @@ from shardwise.spec.request import Override
 
 __all__ = [
     "GOES_ON",
+    "SIZES",
     "STRATEGIES",
     "Agreement",
     "Comparison",
@@ -75,6 +76,7 @@ __all__ = [
     "export_plan",
     "export_targets",
     "frames",
+    "frames_of",
     "generation",
     "is_hub_id",
     "is_run",
@@ -100,8 +102,9 @@ __all__ = [
     "report",
     "report_as_part",
     "runs_as_part",
+    "step_chart",
     "timeline",
-    "toy_chart",
+    "timeline_of",
     "train",
     "train_on_nodes",
     "usage",

@@ -339,3 +339,20 @@ def test_a_network_between_machines_is_the_hardwares(served: Served, shardwise: 
     assert "2 x 2x L40S @ 10 Gb/s" in command
     assert said == json.loads(shardwise(*command[1:], "--json").out)
     assert "which is one machine" in wrong(served.get("/", **USUAL, network="10"), "hardware")
+
+
+def test_the_toy_has_two_to_eight_gpus_and_a_plan_is_stepped_through(served: Served) -> None:
+    for size in (2, 8):
+        page = served.get("/learn", under="fsdp", gpus=str(size)).text
+        assert re.findall(r"<h2>GPU (\d+)</h2>", page) == [str(rank) for rank in range(size)]
+        assert f"gpus={size}&amp;at=2" in page, "the next moment is of as many"
+    assert served.get("/learn", gpus="99").text == served.get("/learn", gpus="3").text
+    link = re.search(r'href="(/learn\?under=own[^"]*)"', served.get("/", **USUAL).text)
+    assert link
+    page = served.ask("GET", unescape(link[1])).text
+    assert "Your plan: tinyllama-1.1b, lora, on 2x RTX-4090" in page
+    count = int(re.search(r"Moment 1 of (\d+)", page)[1])
+    following = unescape(re.search(r'id="next"[^>]*href="([^"]*)"', page)[1])
+    assert f"Moment 2 of {count}" in served.ask("GET", following).text
+    nothing = served.get("/learn", under="own", **{**USUAL, "model": "llama-3.1-70b", "method": "full"})
+    assert "That plan has no step to show" in nothing.text

@@ -129,9 +129,13 @@
     changed();
     document.querySelector("main").focus();
   };
-  const isAsked = (event) => event.target.form && event.target.form === form() && event.target.type !== "file";
+  const isAsked = (event) => event.target.name && event.target.form && event.target.form === form() && event.target.type !== "file";
   document.addEventListener("input", (event) => { slid(event.target); if (isAsked(event)) later(event.target.type === "text"); });
-  document.addEventListener("change", (event) => { if (isAsked(event)) pushed = true; });
+  document.addEventListener("change", (event) => {
+    if (isAsked(event)) pushed = true;
+    const button = document.querySelector("[data-play]");
+    if (event.target.matches("[data-speed]") && button.getAttribute("aria-pressed") === "true") { play(button); play(button); }
+  });
   document.addEventListener("submit", (event) => { if (event.target === form()) { event.preventDefault(); later(false); } });
   addEventListener("popstate", () => {
     pushed = true;
@@ -165,13 +169,14 @@
     const on = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", on);
     button.textContent = on ? "Pause" : "Play";
+    const speed = document.querySelector("[data-speed]");
     if (on) playing = setInterval(() => {
       const next = document.getElementById("next");
       if (!next || flying) return;
       if (next.href === location.href) { play(button); return; }
       history.replaceState(null, "", next.href);
       ask(next.href, { fill: true });
-    }, 900);
+    }, speed ? +speed.value : 900);
   };
   const copy = async (button, from) => {
     try {
