@@ -2,7 +2,7 @@
 
 from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
 from shardwise.api.after.merging import chat, merge, publishing, usage
-from shardwise.api.after.reporting import known_gpus, known_models, report
+from shardwise.api.after.reporting import known_gpus, known_models, report, usual_machines
 from shardwise.api.checks.comparing import compare
 from shardwise.api.checks.trials import Trying
 from shardwise.api.checks.verifying import verify
@@ -108,6 +108,7 @@ __all__ = [
     "train",
     "train_on_nodes",
     "usage",
+    "usual_machines",
     "verify",
     "write_export",
     "write_plan",

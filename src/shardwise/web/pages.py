@@ -16,7 +16,6 @@ from markupsafe import Markup
 
 from shardwise import api
 from shardwise.api.learn.toy import Frame
-from shardwise.catalog.gpus import known_gpus
 from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
@@ -121,6 +120,7 @@ class Pages:
         except InputError as error:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
+        machines = api.usual_machines()
         shown, made = query.get("copy", "job.yaml"), answer.plan
         found: dict[str, Any] = {"verdict": "", "part": "", "copied": None, "unsaid": {}, "remedies": []}
         if made is not None:
@@ -142,7 +142,7 @@ class Pages:
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
-            gpus=[(known.gpu, known.node_gpus, known.link.name) for known in known_gpus().values()],
+            gpus=[(gpu, *machines[gpu.name]) for gpu in api.known_gpus()],
             folded=FOLDED,
             methods=get_args(Method),
             goals=get_args(Goal),
