@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from string import ascii_lowercase
 from typing import Any, get_args
@@ -220,12 +220,12 @@ def _moment(
         "letters": ascii_lowercase,
         "held": HELD,
         "words": {kind: word for kind, word in KIND_WORDS.items() if any(span.kind == kind for span in drawn.spans)},
-        "in_words": lambda held: _in_words(held, gpus if isinstance(gpus, int) else 0),  # pyright: ignore[reportUnknownLambdaType]
+        "in_words": partial(_in_words, size=gpus if isinstance(gpus, int) else 0),
         "chart": Markup(api.step_chart(drawn, share=frame.share)),  # noqa: S704 - rendered with every value escaped
     }
 
 
-def _in_words(held: frozenset[tuple[int, int]], size: int) -> str:
+def _in_words(held: frozenset[tuple[int, int]], *, size: int) -> str:
     """Pieces in letters: `a b c` are whole layers, `a0` is the first row of a."""
     found: list[str] = []
     for layer, letter in enumerate(ascii_lowercase[:size]):
