@@ -1,7 +1,7 @@
 """Renews the pictures of README and documentation: a plan as the terminal and the page show it, and a run's report.
 
-python tools/pictures.py                  # exits 1 where plan.svg or answer.svg of docs/pictures is old
-python tools/pictures.py --write          # renews both
+python tools/pictures.py                  # exits 1 where plan.svg, answer.svg or filling.svg of docs/pictures is old
+python tools/pictures.py --write          # renews them
 python tools/pictures.py runs/demo-lora   # renews docs/pictures/report.png, by chromium
 """
 
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -21,15 +22,28 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from shardwise import api
+from shardwise.api.plans.shapes import find_model
 from shardwise.cli.plan_table import print_plan
+from shardwise.plan.memory.forecast import holdings_of, moments
+from shardwise.plan.work import context_bytes, take_inventory, work_of
+from shardwise.report.pages.charts import Bar, MemoryBar, memory_chart
 from shardwise.report.pages.plan_page import MOST, memory_of
 from shardwise.report.pages.render import static_text
-from shardwise.spec.plan.forecast import verdict
+from shardwise.spec.cluster import Cluster
+from shardwise.spec.plan.forecast import PARTS, verdict
+from shardwise.spec.request import Override, read_request
 
 PICTURES = Path(__file__).parent.parent / "docs/pictures"
 COMMAND = 'shardwise plan --model llama-3.1-8b --method lora --hardware "4x RTX-6000-Ada"'
 SETTINGS = ("model=llama-3.1-8b", "method=lora", "hardware=4x RTX-6000-Ada")
 FIRST_LINES = 30
+#: Of the picture of a GPU that fills up: what is trained, and instants at which nothing new is seen.
+FILLING = (
+    *("model=llama-3.1-8b", "method=full", "hardware=4x RTX-6000-Ada", "layout=fsdp", "data.max_length=4096"),
+    *("train.global_batch_size=8", "train.micro_batch_size=1", "train.gradient_checkpointing=full"),
+)
+FILLS = "One of 4 RTX 6000 Ada in a step of Llama 3.1 8B, fsdp"
+PASSED_OVER = ("sum of gradients", "exchange of new", "reduction of", "end of forward", "backward of layer 30")
 #: Of the picture of an answer, which a phone shows as it is.
 WIDTH, LEFT, RIGHT, LETTERS = 400, 96, 58, 50
 
@@ -66,22 +80,60 @@ def answer_picture() -> str:
     y += 14
     length = WIDTH - LEFT - RIGHT
     for bar in drawn.bars:
-        parts += [
-            f'<text x="{LEFT - 8}" y="{y + 11}" class="end">{escape(bar.label)}</text>',
-            f'<rect x="{LEFT}" y="{y}" width="{length}" height="14" fill="var(--idle)"/>',
-            *(
-                f'<rect x="{LEFT + one.start * length / 100:.1f}" y="{y}" width="{one.width * length / 100:.1f}" '
-                f'height="14" fill="var(--{one.look.split()[-1]})"/>'
-                for one in bar.segments
-            ),
-            f'<text x="{WIDTH - RIGHT + 6}" y="{y + 11}">{escape(bar.total)}</text>',
-        ]
+        parts += _bar(bar, left=LEFT, y=y, length=length)
         y += 21
     mark = LEFT + drawn.mark * length / 100
     bottom, top = y - 5, y - 21 * len(drawn.bars) - 2
     parts.append(f'<line x1="{mark:.1f}" x2="{mark:.1f}" y1="{top}" y2="{bottom}" class="capacity"/>')
-    x, y = 12, y + 12
-    for look, words in drawn.legend:
+    y = _legend(parts, drawn.legend, y=y + 12)
+    return _drawn(parts, height=y + 10, title=verdict(made))
+
+
+def filling_picture() -> str:
+    """SVG of what the fullest GPU holds at each instant of a step, against its capacity."""
+    request = read_request(None, overrides=[Override.of(one) for one in FILLING])
+    made = api.plan(overrides=list(FILLING))
+    if made.best is None:
+        raise ValueError("there is nothing to draw")
+    model, cluster = find_model(request.job.model), Cluster.from_json(made.hardware)
+    inventory = take_inventory(request.job, model)
+    work = work_of(request.job, model=model, cluster=cluster, execution=made.best.execution, inventory=inventory)
+    context, capacity = context_bytes(cluster, work.execution.layout), made.best.memory.capacity_bytes
+    alive = dict(moments(work, holdings_of(work)[0]))
+    stacks = [
+        MemoryBar(label=name, parts={part: round(held.get(part, 0)) for part in PARTS[:-1]} | {"context": context})
+        for name, held in alive.items()
+        if not name.startswith(PASSED_OVER)
+    ]
+    drawn = memory_chart(stacks, title="", capacity=capacity)
+    parts = [f'<text x="12" y="24" class="strong">{escape(FILLS)}</text>']
+    y, length, left = 40, WIDTH - 150 - RIGHT, 150
+    for bar in drawn.bars:
+        parts += _bar(bar, left=left, y=y, length=length)
+        y += 21
+    mark = left + (drawn.mark or 100) * length / 100
+    parts.append(f'<line x1="{mark:.1f}" x2="{mark:.1f}" y1="38" y2="{y - 5}" class="capacity"/>')
+    y = _legend(parts, drawn.legend, y=y + 12)
+    return _drawn(parts, height=y + 10, title=FILLS)
+
+
+def _bar(bar: Bar, *, left: int, y: int, length: int) -> list[str]:
+    return [
+        f'<text x="{left - 8}" y="{y + 11}" class="end">{escape(bar.label)}</text>',
+        f'<rect x="{left}" y="{y}" width="{length}" height="14" fill="var(--idle)"/>',
+        *(
+            f'<rect x="{left + one.start * length / 100:.1f}" y="{y}" width="{one.width * length / 100:.1f}" '
+            f'height="14" fill="var(--{one.look.split()[-1]})"/>'
+            for one in bar.segments
+        ),
+        f'<text x="{WIDTH - RIGHT + 6}" y="{y + 11}">{escape(bar.total)}</text>',
+    ]
+
+
+def _legend(parts: list[str], legend: Sequence[tuple[str, str]], *, y: int) -> int:
+    """Adds the colours; returns where they end."""
+    x = 12
+    for look, words in legend:
         width = 24 + 6.6 * len(words)
         if x + width > WIDTH:
             x, y = 12, y + 17
@@ -89,7 +141,7 @@ def answer_picture() -> str:
         parts.append(f'<rect x="{x:.0f}" y="{y - 9}" width="10" height="10" rx="2" fill="var(--{colour})"/>')
         parts.append(f'<text x="{x + 14:.0f}" y="{y}" class="quiet">{escape(words)}</text>')
         x += width
-    return _drawn(parts, height=y + 10, title=verdict(made))
+    return y
 
 
 def _drawn(parts: list[str], *, height: int, title: str) -> str:
@@ -133,7 +185,8 @@ def main() -> int:
     """Compares the pictures that need no run, or renews them."""
     given = sys.argv[1:]
     old: list[str] = []
-    for name, picture in (("plan.svg", plan_picture), ("answer.svg", answer_picture)):
+    pictures = {"plan.svg": plan_picture, "answer.svg": answer_picture, "filling.svg": filling_picture}
+    for name, picture in pictures.items():
         file, text = PICTURES / name, picture()
         if given == ["--write"]:
             file.write_text(text, encoding="utf-8")

@@ -8,12 +8,14 @@ python tools/toy.py --write    # renews them
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
 from shardwise.api.learn.toy import GPUS, HOLDINGS, LAYERS, ROWS, STRATEGIES, Held, pieces, timeline_of
+from shardwise.report.pages.render import static_text
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.plan.timeline import KIND_WORDS, Kind, Lane, Timeline
 
@@ -36,18 +38,18 @@ It takes `sdpa` and blocks that are not compiled.
 PAGE = Path(__file__).parent.parent / "docs/learn/parallelism.md"
 PICTURES = PAGE.parent / "toy"
 
-COLOURS: dict[Kind, str] = {
-    "forward": "#4c78a8",
-    "loss": "#72b7b2",
-    "backward": "#b279a2",
-    "optimizer": "#eeca3b",
-    "wait": "#d0d0d0",
-    "exchange": "#e45756",
-    "gather": "#54a24b",
-    "reduce": "#f58518",
-    "send": "#9d755d",
-}
-INK, FAINT, HELD = "#333333", "#e4e4e4", ("#4c78a8", "#f58518", "#54a24b")
+STYLE = static_text("page.css")
+
+
+def colour_of(look: str) -> str:
+    """The colour that the program's pages give to a class of their style sheet, in the light."""
+    name = re.search(rf"\.{re.escape(look)}[ ,][^{{}}]*\{{ --colour: var\((--\w+)\)", STYLE)
+    found = name and re.search(rf"{name[1]}: (#[0-9a-f]{{6}});", STYLE)
+    return found[1] if found else sys.exit(f"page.css has no colour for .{look}")
+
+
+COLOURS: dict[Kind, str] = {kind: colour_of(f"span.{kind}") for kind in KIND_WORDS}
+INK, FAINT, HELD = "#1a2029", "#eef0f3", tuple(colour_of(f"part.{what}") for what in HOLDINGS)
 FONT = 'font-family="system-ui, sans-serif" font-size="15"'
 
 
@@ -83,6 +85,16 @@ def timeline_picture(timeline: Timeline) -> str:
                     f'<rect x="{x}" y="{y + offset}" width="{end - start}" height="{height}" fill="{COLOURS[kind]}"/>'
                 )
         y += 38
+    x, y = left, y + 12
+    for kind in (kind for kind in KIND_WORDS if any(span.kind == kind for span in timeline.spans)):
+        words = KIND_WORDS[kind].removesuffix(" for messages or for the host to launch work")
+        length = 26 + round(6.6 * len(words))
+        if x + length > left + width:
+            x, y = left, y + 20
+        parts.append(f'<rect x="{x}" y="{y - 10}" width="11" height="11" rx="2" fill="{COLOURS[kind]}"/>')
+        parts.append(_text(x + 16, y, words).replace('font-size="15"', 'font-size="13"'))
+        x += length
+    y += 8
     return _svg(width=left + width + 8, height=y, parts=[*parts])
 
 

@@ -2,7 +2,7 @@
 
 from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
 from shardwise.api.after.merging import chat, merge, publishing, usage
-from shardwise.api.after.reporting import known_gpus, known_models, report
+from shardwise.api.after.reporting import known_gpus, known_models, report, usual_machines
 from shardwise.api.checks.comparing import compare
 from shardwise.api.checks.trials import Trying
 from shardwise.api.checks.verifying import verify
@@ -18,9 +18,9 @@ from shardwise.api.learn.pages import (
     read_report,
     report_as_part,
     runs_as_part,
-    toy_chart,
+    step_chart,
 )
-from shardwise.api.learn.toy import STRATEGIES, frames
+from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
 from shardwise.api.plans.counting import CountedData, data
 from shardwise.api.plans.planning import generation, plan, problems, timeline, write_plan, write_plan_page
 from shardwise.api.plans.probing import Rates, probe
@@ -46,6 +46,7 @@ from shardwise.spec.request import Override
 __all__ = [
     "GENERAL",
     "GOES_ON",
+    "SIZES",
     "STRATEGIES",
     "Agreement",
     "Comparison",
@@ -77,6 +78,7 @@ __all__ = [
     "export_plan",
     "export_targets",
     "frames",
+    "frames_of",
     "generation",
     "is_hub_id",
     "is_run",
@@ -104,11 +106,13 @@ __all__ = [
     "report",
     "report_as_part",
     "runs_as_part",
+    "step_chart",
     "timeline",
-    "toy_chart",
+    "timeline_of",
     "train",
     "train_on_nodes",
     "usage",
+    "usual_machines",
     "verify",
     "write_export",
     "write_plan",

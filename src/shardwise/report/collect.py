@@ -90,6 +90,8 @@ def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
         skipped_steps=skipped if scales else None,
         loss_scale=scales[-1] if scales else None,
         rows=DataFacts.read(sources.data),
+        usd_per_hour=candidate.cost.usd_per_hour if candidate else None,
+        seconds_in_steps=sum(numbers(records, "step_seconds")),
     )
 
 

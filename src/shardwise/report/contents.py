@@ -224,7 +224,8 @@ class Report:
     `CONFIGURED_TYPES`; `tokens`, `trained_tokens`: of all recorded steps, without padding;
     `comparisons`: memory of the worst rank, part by part, then time; `notes`: what to know when
     both are compared, and of the run; `skipped_steps`, `loss_scale`: of float16: recorded steps
-    that were left out, and the scale of the last; `rows`: what was counted of the data."""
+    that were left out, and the scale of the last; `rows`: what was counted of the data;
+    `usd_per_hour`: as planned, of all GPUs; `seconds_in_steps`: of all recorded steps."""
 
     name: str
     outcome: RunOutcome
@@ -253,10 +254,18 @@ class Report:
     skipped_steps: int | None = None
     loss_scale: float | None = None
     rows: DataFacts | None = None
+    usd_per_hour: float | None = None
+    seconds_in_steps: float = 0.0
 
     def comparison(self, what: str) -> Comparison | None:
         """The comparison of that name."""
         return next((row for row in self.comparisons if row.what == what), None)
+
+    @property
+    def usd_so_far(self) -> float | None:
+        """What the recorded steps cost; None where no price is known or no step was taken."""
+        known = self.usd_per_hour is not None and self.seconds_in_steps > 0
+        return (self.usd_per_hour or 0) * self.seconds_in_steps / 3600 if known else None
 
     @property
     def headline(self) -> str:

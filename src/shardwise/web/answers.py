@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from shardwise import api
 from shardwise.errors import InputError, Problem
 from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.generation import Generation
 from shardwise.web.models import DROPPED, Models, catalogue
-from shardwise.web.question import NAMES, SOLVE, WebQuestion
+from shardwise.web.question import GENERATE, NAMES, SOLVE, WebQuestion
 
 #: Plans that are remembered: going back and changing what is copied make none anew.
 _REMEMBERED = 24
@@ -20,9 +21,11 @@ SAVED_AS = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The plan of a question and its model's name in files and commands, or sentences: by field, and of no field."""
+    """The plan of a question, or what generating needs, and its model's name in files and commands; or sentences: by
+    field, and of no field."""
 
     plan: Plan | None = None
+    generation: Generation | None = None
     model: str = ""
     by_field: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     general: tuple[str, ...] = ()
@@ -38,6 +41,9 @@ class Answers:
     def answer(self, question: WebQuestion) -> Answer:
         """What `shardwise plan` says to it."""
         asked = question["model"]
+        if question["task"] not in ("", "train", GENERATE):
+            message = f"{question['task'][:40]!r} is no task; expected train or {GENERATE}"
+            return _refused([Problem(where="task", message=message)])
         try:
             model = self._models.find(asked, hub=question.hub) if asked else ""
         except InputError as error:
@@ -45,7 +51,11 @@ class Answers:
             return _refused([Problem(where="model", message=str(error)), *others])
         try:
             # Where a dropped file lies here is nobody's concern.
-            return Answer(plan=self._plan(question, model), model=SAVED_AS if asked.startswith(DROPPED) else model)
+            named = SAVED_AS if asked.startswith(DROPPED) else model
+            if question.generates:
+                with self._turn:
+                    return Answer(generation=api.generation(overrides=question.overrides(model)), model=named)
+            return Answer(plan=self._plan(question, model), model=named)
         except InputError as error:
             said = {(one.where, one.message) for one in error.problems}
             others = [one for one in api.problems(question.overrides(model)) if (one.where, one.message) not in said]

@@ -19,7 +19,7 @@ from shardwise.errors import InputError
 from shardwise.web.guard import Guard
 from shardwise.web.models import Models
 from shardwise.web.pages import Pages, Shown, render, static_file
-from shardwise.web.runs import Runs, events, stamp
+from shardwise.web.runs import Runs, events, heard, stamp
 
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 MOST_COMPARED = 4
@@ -99,7 +99,14 @@ class RunPages:
             found = api.read_report(path)
             part, curves = map(Markup, api.report_as_part(found))
             live = found.outcome.state in api.GOES_ON
-            return {"name": name, "part": part, "curves": curves, "events": events(path), "live": live}
+            return {
+                "name": name,
+                "part": part,
+                "curves": curves,
+                "events": events(path),
+                "live": live,
+                "heard": heard(path),
+            }
 
         return _if_changed(request, [path], "run.html", page, shows="report")
 

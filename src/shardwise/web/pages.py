@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
+from string import ascii_lowercase
 from typing import Any, get_args
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from shardwise import api
+from shardwise.api.learn.toy import Frame
 from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.forecast import Plan, verdict
 from shardwise.spec.plan.offers import format_dollars
-from shardwise.spec.plan.timeline import KIND_WORDS
+from shardwise.spec.plan.timeline import KIND_WORDS, Timeline
 from shardwise.units import format_bytes, format_count, format_seconds
 from shardwise.web.answers import Answer, Answers
 from shardwise.web.models import Models
-from shardwise.web.question import FIELDS, FOLDED, WebQuestion
+from shardwise.web.question import FIELDS, FOLDED, GENERATE, WebQuestion
 
 #: Where pages are: of the server, and of a folder of files.
 SERVED = {
@@ -56,9 +59,10 @@ SOLVES = {
     "gpus": "the fewest GPUs",
 }
 MOST_COMPARED = 4
+#: Stands for the plan of a question, where a strategy of the toy may stand.
+OWN_PLAN = "own"
 #: Strategies in the order in which one meets them, and the toy's layers, rows and tensors.
 ORDER = ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2")
-LETTERS, ROWS = ("a", "b", "c"), range(3)
 HELD = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer states"}
 
 
@@ -116,6 +120,7 @@ class Pages:
         except InputError as error:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
+        machines = api.usual_machines()
         shown, made = query.get("copy", "job.yaml"), answer.plan
         found: dict[str, Any] = {"verdict": "", "part": "", "copied": None, "unsaid": {}, "remedies": []}
         if made is not None:
@@ -126,14 +131,18 @@ class Pages:
                 "unsaid": unsaid(made),
                 "remedies": remedies(question),
             }
+        elif answer.generation is not None:
+            shown = "command"
+            found |= {"copied": {"command": question.command(answer.model)}}
+            found |= {"remedies": [one for one in remedies(question) if "solve" not in one[1]]}
         return render(
             "ask.html",
             at=self._at,
-            status=400 if made is None else 200,
+            status=400 if made is None and answer.generation is None else 200,
             question=question,
             fields={field.name: field for field in FIELDS},
             models=[known.name for known in api.known_models()],
-            gpus=[(gpu.name, gpu.memory_bytes, gpu.usd_per_hour) for gpu in api.known_gpus()],
+            gpus=[(gpu, *machines[gpu.name]) for gpu in api.known_gpus()],
             folded=FOLDED,
             methods=get_args(Method),
             goals=get_args(Goal),
@@ -141,7 +150,8 @@ class Pages:
             solves=SOLVES,
             hardware=HARDWARE,
             answer=answer,
-            copies=("job.yaml", "command", *api.export_targets()),
+            tasks=("train", GENERATE),
+            copies=("command",) if question.generates else ("job.yaml", "command", *api.export_targets()),
             shown=shown,
             **found,
         )
@@ -149,6 +159,8 @@ class Pages:
     def plan_json(self, query: Mapping[str, str]) -> Shown:
         """plan.json, as `shardwise plan --json` prints it."""
         answer = self._answers.answer(WebQuestion.of(query))
+        if answer.generation is not None:
+            return as_json({**answer.generation.to_json(), "model": answer.model})
         if answer.plan is None:
             return as_json({"errors": answer.by_field, "general": answer.general}, status=400)
         headers = {"content-disposition": 'attachment; filename="plan.json"'}
@@ -162,42 +174,63 @@ class Pages:
             return Shown(text=str(error), kind="text/plain", status=400)
 
     def learn(self, query: Mapping[str, str]) -> Shown:
-        """The toy model, at one moment of its step."""
-        return render("learn.html", at=self._at, **_learn_page(query))
+        """The toy model, or the plan of a question, at one moment of its step."""
+        return render("learn.html", at=self._at, **self._step(query))
+
+    def _step(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """What the page shows at the place that the address names; no place is the beginning. A plan that has no step
+        to show gives way to the toy, said."""
+        under, gpus = query.get("under", ""), query.get("gpus", "")
+        found: dict[str, Any] = {"own": None, "plan": "", "said": "", "own_fields": []}
+        if under == OWN_PLAN:
+            question = WebQuestion.of({**query, "task": "train"})
+            made = self._answers.answer(question).plan
+            drawn = None if made is None or made.best is None else api.timeline(made)
+            if drawn is not None and made is not None:
+                frames = api.frames_of(drawn)
+                found |= {"own": made, "plan": urlencode(question.query()), "own_fields": [*question.query().items()]}
+                return {**found, **_moment(frames, drawn, query, under=under, gpus=made.hardware.get("name", ""))}
+            found["said"] = "That plan has no step to show: nothing fits, or it has an error. This is the toy."
+        strategies = {one.name: one for one in api.STRATEGIES}
+        under = under if under in strategies else ORDER[0]
+        size = int(gpus) if gpus in map(str, api.SIZES) else 3
+        frames, drawn = api.frames(under, size), api.timeline_of(under, size)
+        return {**found, **_moment(frames, drawn, query, under=under, gpus=size)}
 
 
-def _learn_page(query: Mapping[str, str]) -> dict[str, Any]:
-    """What the page shows at the place that the address names; no place is the beginning."""
-    strategies = {one.name: one for one in api.STRATEGIES}
-    under = query.get("under", "")
-    under = under if under in strategies else ORDER[0]
-    found, at = api.frames(under), query.get("at", "1")
+def _moment(
+    frames: tuple[Frame, ...], drawn: Timeline, query: Mapping[str, str], *, under: str, gpus: object
+) -> dict[str, Any]:
+    at, strategies = query.get("at", "1"), {one.name: one for one in api.STRATEGIES}
     is_number = at.isascii() and at.isdigit() and len(at) <= 4
-    place = max(1, min(int(at), len(found))) if is_number else 1
-    frame = found[place - 1]
+    place = max(1, min(int(at), len(frames))) if is_number else 1
+    frame = frames[place - 1]
     return {
         "strategies": [strategies[name] for name in ORDER],
-        "strategy": strategies[under],
+        "strategy": strategies.get(under) or strategies.get(drawn.strategy),
+        "layout": drawn.strategy,
         "under": under,
+        "gpus": gpus,
+        "sizes": api.SIZES,
         "place": place,
-        "count": len(found),
+        "count": len(frames),
         "frame": frame,
         "when": f"{format_seconds(frame.start)} to {format_seconds(frame.end)} of the step",
-        "letters": LETTERS,
-        "rows": ROWS,
+        "rows": range(gpus if isinstance(gpus, int) else 0),
+        "letters": ascii_lowercase,
         "held": HELD,
-        "words": KIND_WORDS,
-        "in_words": _in_words,
-        "chart": Markup(api.toy_chart(under, share=frame.share)),  # noqa: S704 - rendered with every value escaped
+        "words": {kind: word for kind, word in KIND_WORDS.items() if any(span.kind == kind for span in drawn.spans)},
+        "in_words": partial(_in_words, size=gpus if isinstance(gpus, int) else 0),
+        "chart": Markup(api.step_chart(drawn, share=frame.share)),  # noqa: S704 - rendered with every value escaped
     }
 
 
-def _in_words(held: frozenset[tuple[int, int]]) -> str:
+def _in_words(held: frozenset[tuple[int, int]], *, size: int) -> str:
     """Pieces in letters: `a b c` are whole layers, `a0` is the first row of a."""
     found: list[str] = []
-    for layer, letter in enumerate(LETTERS):
-        rows = [row for row in ROWS if (layer, row) in held]
-        found += [letter] if len(rows) == len(ROWS) else [f"{letter}{row}" for row in rows]
+    for layer, letter in enumerate(ascii_lowercase[:size]):
+        rows = [row for row in range(size) if (layer, row) in held]
+        found += [letter] if len(rows) == size else [f"{letter}{row}" for row in rows]
     return " ".join(found) or "nothing"
 
 

@@ -21,6 +21,9 @@ from shardwise.spec.plan.found import Solved
 MOST_LETTERS = 300
 #: Stands for a field that is no key of a job: what `shardwise plan` is to solve for.
 SOLVE = "--solve"
+#: Likewise what is asked for, and the link that hardware of several machines has.
+TASK, NETWORK = "--task", "network"
+GENERATE = "generate"
 #: What is read as a number, as YAML does. Numbers of more digits stay text, which the reader of jobs refuses.
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 #: How many GPUs of a hardware's text: `2 x 8x `.
@@ -43,9 +46,11 @@ class Field:
 
 #: In the order of the page.
 FIELDS = (
+    Field(name="task", label="Task", key=TASK, usual="train"),
     Field(name="model", label="Model", key="model", usual="llama-3.1-8b", flag="--model"),
     Field(name="method", label="Method", key="method", usual="lora", flag="--method"),
     Field(name="hardware", label="Hardware", key="hardware", usual="4x RTX-6000-Ada", flag="--hardware"),
+    Field(name="network", label="Between machines, Gb/s", key=NETWORK, usual="", number=(10, 3200)),
     Field(
         name="length",
         label="Tokens per sequence",
@@ -92,6 +97,10 @@ FOLDED: dict[str, tuple[str, ...]] = {
     "packing": ("true",),
 }
 NAMES = tuple(field.name for field in FIELDS)
+#: Keys that only training has.
+_NOT_GENERATED = {field.key for field in FIELDS} - {
+    *("model", "method", "hardware", "data.max_length", "train.global_batch_size", "lora.r"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +128,12 @@ class WebQuestion:
     def values(self, model: str) -> Iterator[tuple[Field, str | int | float]]:
         """The fields that say something, with the model as it is planned. Hardware that is left open is `any`; adapters
         have a rank, and full fine-tuning has none."""
+        hardware = self["hardware"] or "any"
+        hardware += f" @ {self['network']} Gb/s" if self["network"] else ""
+        unread = {SOLVE, TASK, NETWORK, *(_NOT_GENERATED if self.generates else ())}
         for field in FIELDS:
-            text = {**self.texts, "model": model, "hardware": self["hardware"] or "any"}[field.name]
-            if not text or field.key == SOLVE or (field.name == "rank" and self["method"] in ("full", "")):
+            text = {**self.texts, "model": model, "hardware": hardware}[field.name]
+            if not text or field.key in unread or (field.name == "rank" and self["method"] in ("full", "")):
                 continue
             is_number = field.number is not None and _NUMBER.fullmatch(text)
             if field.name == "packing" and text == "true":
@@ -135,6 +147,11 @@ class WebQuestion:
         return [Override(text=f"{field.key}={value}", where=field.name) for field, value in values]
 
     @property
+    def generates(self) -> bool:
+        """Whether text is to be generated, and nothing trained."""
+        return self["task"] == GENERATE
+
+    @property
     def is_of_one_hardware(self) -> bool:
         """Whether it names one hardware, and solves for nothing."""
         hardware = self["hardware"].lower()
@@ -143,7 +160,7 @@ class WebQuestion:
     @property
     def folded(self) -> bool:
         """Whether none of the fields that the page folds says anything."""
-        return not any(self.texts[name] for name in (*FOLDED, "micro"))
+        return not any(self.texts[name] for name in (*FOLDED, "micro", "network"))
 
     def on(self, gpu: str) -> dict[str, str]:
         """The question for as many GPUs of another name."""
@@ -153,7 +170,7 @@ class WebQuestion:
     @property
     def solve(self) -> str | None:
         """The key to solve for."""
-        return self.texts["solve"] or None
+        return None if self.generates else self.texts["solve"] or None
 
     def keys(self, model: str, *, solved: Solved | None = None) -> dict[str, Any]:
         """The job as its file has it, with the value that was found."""
@@ -176,6 +193,7 @@ class WebQuestion:
                 else ["--set", f"{field.key}={json.dumps(value) if isinstance(value, bool) else value}"]
             )
         words += [SOLVE, self.solve] if self.solve else []
+        words += [TASK, GENERATE] if self.generates else []
         return shlex.join(words)
 
     def query(self, **changed: str) -> dict[str, str]:

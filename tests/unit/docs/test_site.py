@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from shardwise.report.pages.render import static_text
 from tests.unit.house.tree import ROOT, run_python
 
 LONGEST_PAGE = 150
@@ -49,3 +50,14 @@ def test_no_page_is_long():
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in EXCEPTIONS]
     assert [path.name for path in pages if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST_PAGE] == []
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= LONGEST_PAGE
+
+
+def test_documents_have_the_colours_of_the_programs_pages():
+    own = (ROOT / "docs/style.css").read_text(encoding="utf-8")
+    light, dark = re.findall(r":root \{(.*?)\}", static_text("page.css"), flags=re.DOTALL)[:2]
+    for scheme, theirs in (("default", light), ("slate", dark)):
+        ours = re.search(rf'scheme="{scheme}"\] \{{(.*?)\}}', own, flags=re.DOTALL)[1]
+        colours = dict(re.findall(r"--(\w+): (#\w+)", theirs))
+        for name, colour in (("default-bg", "page"), ("code-bg", "panel"), ("accent-fg", "accent")):
+            assert f"--md-{name}-color: {colours[colour]};" in ours
+        assert f"--md-typeset-color: {colours['ink']};" in ours

@@ -6,8 +6,11 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+
+import pytest
 
 from shardwise.report import pages
 from shardwise.report.collect import collect
@@ -134,9 +137,10 @@ def test_every_figure_of_the_table_stands_on_the_page(tmp_path: Path) -> None:
     words = Page(source).words
     for row in report.comparisons:
         written = row.written("forecast", missing="not forecast"), row.written("measured", missing="not measured")
-        assert all(part in words for part in (*written, row.error_written)), row
+        assert all(part in words for part in written), row
+        assert row.off.removeprefix(", ").removesuffix(" what was measured").replace(" %", "\u00a0%") in words
     assert not re.search(r"[a-z]\.[A-Z]", words), "sentences have a space between them"
-    for figure in ("1,001", "62,003", "99,600", "812", "200,000", "+16.7 %", "80.0 GiB"):
+    for figure in ("1,001", "62,003", "99,600", "812", "200,000", "17\u00a0% above", "10\u00a0% below", "80.0 GiB"):
         assert figure in words
     assert "Loss, gradient norm, learning rate and step time as a table" in words
     assert "weights 10.0 GiB, 45 % of 22.0 GiB" in words, "a segment's title"
@@ -154,9 +158,10 @@ def test_what_a_forecast_rests_on_is_said_and_nominal_times_are_not_red(tmp_path
     write_json(run.plan, {**make_plan(make_job()).to_json(), "hardware": hardware})
     source = report_html(collect(run))
     assert "Forecast times are nominal: the rates of this machine" in Page(source).words
-    rows = re.findall(r"<tr><th.*", source.split("Error</th>")[1].split("</table>")[0])
+    rows = re.findall(r"<tr><th.*", source.split("Forecast was</th>")[1].split("</table>")[0])
     assert len(rows) == 10
     assert not [row for row in rows[5:] if "error none" not in row], "times"
+    assert {re.findall(r'error none">([^<]*)<', row)[0] for row in rows[5:]} <= {"nominal", "–"}
 
 
 def test_every_stage_of_a_run_has_a_page(tmp_path: Path) -> None:
@@ -182,9 +187,22 @@ def test_a_run_is_called_by_its_name_and_a_forecast_is_above_or_below_in_words(t
     assert '<progress aria-label="Steps" max="50" value="50">' in source
     assert "forecast 2.20 s, 10\xa0% above what was measured" in source
     assert "left.</p>" not in source, "it has ended"
-    for heading in ("What ran", "Consistency checks", "Files"):
-        assert f"<h2>{heading}</h2><details><summary>" in source, "folded"
+    for heading in ("Job, execution, types", r"\d+ consistency checks", r"\d+ files"):
+        assert re.search(rf"<details><summary>{heading}", source), "folded"
     hardware = {"name": "cpu:2", "node": {"gpu": {"kind": "cpu", "measured": False}}}
     run = finished_run(tmp_path / "nominal")
     write_json(run.plan, {**make_plan(make_job()).to_json(), "hardware": hardware})
     assert "2.20 s, 10" not in report_html(collect(run)), "a nominal time is not far from anything"
+
+
+def test_what_a_run_has_cost_is_said_and_what_developers_read_is_folded(tmp_path: Path) -> None:
+    report = replace(collect(finished_run(tmp_path / "run")), usd_per_hour=90.0)
+    assert report.usd_so_far == pytest.approx(
+        90 * sum(value for _, value in report.curves["step_seconds"].points) / 3600
+    )
+    source = report_html(report)
+    assert f"${report.usd_so_far:.2f}" in Page(source).words
+    shown = re.sub(r"<details>.*?</details>", "", source.split("<h2>In detail</h2>")[1], flags=re.DOTALL)
+    assert not [word for word in ("<table", "<dl", "<pre", "<ul") if word in shown]
+    without = report_html(replace(report, usd_per_hour=None))
+    assert '<p class="label">cost' not in without

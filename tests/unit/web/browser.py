@@ -18,7 +18,7 @@ CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 AXE = Path(os.environ.get("SHARDWISE_AXE", ROOT / "node_modules/axe-core/axe.min.js"))
-WIDTHS = (390, 1024, 1920)
+WIDTHS = (390, 1280, 1920)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ QUESTION = (
 NOTHING_FITS = QUESTION.replace("lora", "full").replace("tinyllama-1.1b", "llama-3.1-70b")
 PATHS = (
     *(f"{QUESTION}&copy=slurm", NOTHING_FITS, f"{QUESTION}&solve=gpus", QUESTION.replace("2x+RTX-4090", "any")),
-    *("/?model=x", "/learn?under=pp&at=9", "/runs", "/run?name=runs/first", "/run?name=runs/live"),
+    *("/?model=x", "/learn?under=pp&at=9&gpus=8", "/runs", "/run?name=runs/first", "/run?name=runs/live"),
+    *(QUESTION.replace("/?", "/learn?under=own&at=3&"), f"{QUESTION}&task=generate"),
     *("/run?name=runs/first&show=plan", "/compare?run=runs/first&run=runs/live", "/run?name=none"),
 )
 
@@ -217,5 +218,72 @@ def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, s
             tab.open(path)
             tab.page.wait_for_timeout(200)
             tab.assert_calm(refused=1)
-            if width != 1024:
+            if width != 1280:
                 tab.assert_accessible()
+
+
+def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served: Served, tmp_path: Path) -> None:  # noqa: F811
+    rows = [json.dumps({"messages": [{"role": "user", "content": "x" * 400}]}) for _ in range(1234)]
+    (tmp_path / "chats.jsonl").write_text("\n".join([*rows, json.dumps({"text": "y" * 40_000})]) + "\n\n")
+    (tmp_path / "rows.csv").write_text('prompt,answer\n"two\nlines, one row",b\nc,d\n')
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    with Tab(browser, served.url) as tab:
+        tab.open(QUESTION)
+        posted: list[str] = []
+        tab.page.on("request", lambda asked: posted.append(asked.method))
+        tab.page.set_input_files("#data", tmp_path / "chats.jsonl")
+        tab.until("document.getElementById('rows').value === '1235'")
+        said = tab.page.inner_text("#counted")
+        assert "1,235 rows, about 109 tokens each" in said
+        assert "longest 10,000; 0.081 % are longer than 1,024" in said
+        assert "nothing was sent" in said
+        tab.until("document.querySelector('#answer .run')?.textContent.includes('1,235 rows')")
+        tab.page.set_input_files("#data", tmp_path / "rows.csv")
+        tab.until("document.getElementById('rows').value === '2'")
+        tab.page.set_input_files("#data", tmp_path / "rows.parquet")
+        tab.until("document.getElementById('counted').textContent.includes('cannot be counted')")
+        assert set(posted) == {"GET"}
+        tab.assert_calm()
+
+
+def test_a_step_plays_by_keyboard_at_a_speed_below_controls_that_stay(browser: Any, served: Served) -> None:  # noqa: F811
+    with Tab(browser, served.url, width=390) as tab:
+        tab.open("/learn?under=fsdp")
+        page = tab.page
+        page.select_option("#gpus", "8")
+        tab.until("document.querySelectorAll('.seat').length === 8")
+        page.select_option("[data-speed]", "225")
+        page.focus("[data-play]")
+        page.keyboard.press("Enter")
+        tab.until("+document.getElementById('at').value > 3")
+        assert "gpus=8" in page.url
+        page.keyboard.press("Enter")
+        assert page.inner_text("[data-play]") == "Play"
+        page.evaluate("scrollTo(0, 900)")
+        assert page.evaluate("document.querySelector('.steps').getBoundingClientRect().top") == 0
+        assert page.evaluate("document.querySelector('.steps').getBoundingClientRect().height") < 200
+        tab.assert_calm()
+
+
+def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(browser: Any, served: Served) -> None:  # noqa: F811
+    with Tab(browser, served.url) as tab:
+        tab.open(QUESTION)
+        tab.page.select_option("#task", "generate")
+        assert "Generating fits on 2x RTX-4090" in tab.verdict(has="Generating")
+        assert not tab.page.is_visible("#goal")
+        tab.page.click("#copy-command")
+        tab.until("document.getElementById('copied-1').textContent.endsWith('--task generate')")
+        tab.page.select_option("#task", "train")
+        tab.verdict(has="tokens/s")
+        assert tab.page.is_visible("#goal")
+        tab.page.click("#steps a")
+        tab.page.wait_for_selector("h1:text('One step of')")
+        tab.assert_calm()
+
+
+def test_a_report_is_short(browser: Any, served: Served) -> None:  # noqa: F811
+    for width, most in ((390, 3300), (1280, 2200)):
+        with Tab(browser, served.url, width=width) as tab:
+            tab.open("/run?name=runs/first")
+            tab.page.wait_for_timeout(200)
+            assert tab.page.evaluate("document.documentElement.scrollHeight") < most

@@ -82,7 +82,8 @@ def test_a_page_has_what_is_chosen_why_memory_time_cost_and_remedies(served: Ser
     question = {**USUAL, "rows": "5000", **changed}
     plan = json.loads(served.get("/plan.json", **question).text)
     text = served.get("/", **question).text
-    assert re.search(r'id="verdict"[^>]*><strong>(Fits: |Nothing fits)[^<]*\.</strong></p>', text)
+    assert re.search(r'id="verdict"[^>]*><strong>(Fits: |Nothing fits)[^<]*\.</strong>', text)
+    assert "<span>Rows up to 1,024 tokens.</span>" in text, "always beside the verdict"
     assert "<h1>" not in text, "the verdict is said once"
     chosen, remedies = plan["chosen"], re.findall(r'id="remedy-\d"[^>]*>([^<]*)<', text)
     assert remedies == (["Try QLoRA", "More of these GPUs", "Which GPUs?"] if chosen is None else [])
@@ -303,6 +304,55 @@ def test_folded_fields_are_those_of_the_command_line(served: Served, shardwise: 
     command = shlex.split(copied(page))
     assert "data.packing=true" in command
     assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)
-    pick = re.search(r'id="pick-\d+" data-swap href="([^"]*)"><strong>L40S</strong> [0-9.]+ GiB · \$', page.text)
-    assert pick, "a card has a GPU's memory and price"
+    pick = re.search(
+        r'id="pick-\d+" data-swap href="([^"]*)"><strong>L40S</strong> [0-9.]+ GiB · \$[^<]*<span>\d+ a machine, ',
+        page.text,
+    )
+    assert pick, "a card has a GPU's memory, price and shape"
     assert "hardware=2x+L40S" in pick[1], "as many of another"
+
+
+@pytest.mark.parametrize("changed", [{}, {"model": "llama-3.1-70b", "rows": "9", "solve": "gpus"}, {"hardware": "any"}])
+def test_generating_is_answered_as_the_command_line_answers(
+    served: Served,
+    shardwise: Shardwise,  # noqa: F811
+    changed: dict[str, str],
+) -> None:
+    question = {"task": "generate", **USUAL, **changed}
+    page, said = served.get("/", **question), json.loads(served.get("/plan.json", **question).text)
+    command = shlex.split(copied(page))
+    assert command[-2:] == ["--task", "generate"]
+    assert said == json.loads(shardwise(*command[1:], "--json").out)
+    assert ("Generating fits on" in page.text) == said["asked"]["fits"]
+    for size in (said["weight_bytes"], said["asked"]["cache_bytes"], *(one["total_bytes"] for one in said["table"])):
+        assert format_bytes(size) in page.text
+    remedies = re.findall(r'id="remedy-\d"[^>]*>([^<]*)<', page.text)
+    assert remedies == ([] if said["asked"]["fits"] else ["Try QLoRA", "Which GPUs?"])
+    refused = served.get("/", **{**question, "task": "sing"})
+    assert "'sing' is no task; expected train or generate" in wrong(refused, "task")
+
+
+def test_a_network_between_machines_is_the_hardwares(served: Served, shardwise: Shardwise) -> None:  # noqa: F811
+    question = {**USUAL, "hardware": "2 x 2x L40S", "network": "10"}
+    page, said = served.get("/", copy="command", **question), json.loads(served.get("/plan.json", **question).text)
+    command = shlex.split(copied(page))
+    assert "2 x 2x L40S @ 10 Gb/s" in command
+    assert said == json.loads(shardwise(*command[1:], "--json").out)
+    assert "which is one machine" in wrong(served.get("/", **USUAL, network="10"), "hardware")
+
+
+def test_the_toy_has_two_to_eight_gpus_and_a_plan_is_stepped_through(served: Served) -> None:
+    for size in (2, 8):
+        page = served.get("/learn", under="fsdp", gpus=str(size)).text
+        assert re.findall(r"<h2>GPU (\d+)</h2>", page) == [str(rank) for rank in range(size)]
+        assert f"gpus={size}&amp;at=2" in page, "the next moment is of as many"
+    assert served.get("/learn", gpus="99").text == served.get("/learn", gpus="3").text
+    link = re.search(r'href="(/learn\?under=own[^"]*)"', served.get("/", **USUAL).text)
+    assert link
+    page = served.ask("GET", unescape(link[1])).text
+    assert "Your plan: tinyllama-1.1b, lora, on 2x RTX-4090" in page
+    count = int(re.search(r"Moment 1 of (\d+)", page)[1])
+    following = unescape(re.search(r'id="next"[^>]*href="([^"]*)"', page)[1])
+    assert f"Moment 2 of {count}" in served.ask("GET", following).text
+    nothing = served.get("/learn", under="own", **{**USUAL, "model": "llama-3.1-70b", "method": "full"})
+    assert "That plan has no step to show" in nothing.text

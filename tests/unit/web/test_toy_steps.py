@@ -72,3 +72,28 @@ def test_one_gpu_computes_at_a_time_under_mp_and_several_under_pp() -> None:
 
     assert at_once("mp") == 1
     assert at_once("pp") == GPUS
+
+
+@pytest.mark.parametrize("gpus", [2, 5, 8])
+def test_the_toy_has_a_layer_and_a_row_for_each_gpu(gpus: int) -> None:
+    every = {(layer, row) for layer in range(gpus) for row in range(gpus)}
+    for name in ("mp", "ddp", "fsdp", "tp", "pp", "zero1", "zero2"):
+        frames = api.frames(name, gpus)
+        for frame in frames:
+            assert [seat.rank for seat in frame.seats] == [*range(gpus)]
+            assert set().union(*(seat.holds["weights"] for seat in frame.seats)) == every
+        held = [len(seat.holds["optimizer"]) for seat in frames[0].seats]
+        assert held == [gpus * gpus if name == "ddp" else gpus] * gpus
+        assert frames[-1].end == timeline_of(name, gpus).seconds
+
+
+def test_the_step_of_a_plan_has_its_own_frames() -> None:
+    settings = ("model=llama-3.1-8b", "method=full", "hardware=8x H100-SXM", "layout={pp: 4, dp_shard: 2}")
+    drawn = api.timeline(api.plan(overrides=[*settings, "data.num_rows=64"]))
+    assert drawn is not None
+    frames = api.frames_of(drawn)
+    assert [seat.name for seat in frames[0].seats] == [lane.name for lane in drawn.lanes]
+    assert all(one.end == other.start for one, other in itertools.pairwise(frames))
+    said = {seat.computes for frame in frames for seat in frame.seats}
+    assert said & {span.name for span in drawn.spans if span.kind == "backward"}
+    assert not any(seat.holds for seat in frames[0].seats)

@@ -49,6 +49,11 @@ def known_gpus() -> list[Gpu]:
     return [known.gpu for known in gpus.known_gpus().values()]
 
 
+def usual_machines() -> dict[str, tuple[int, str]]:
+    """By GPU: how many are in its usual machine, and their link."""
+    return {name: (known.node_gpus, known.link.name) for name, known in gpus.known_gpus().items()}
+
+
 def memory_seen(run: RunDirectory) -> SeenMemory | None:
     """What is forecast for the longest rows of the steps that a run has measured; None where they are not known."""
     measured, counted = read_json(run.measured) or {}, known_data(run)[1]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.api.learn.toy import timeline_of
 from shardwise.api.plans.planning import timeline
 from shardwise.catalog.config import parse_config, shape_from_data
 from shardwise.errors import InputError
@@ -24,6 +23,7 @@ from shardwise.report.versus import contender, versus
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.timeline import Timeline
 from shardwise.spec.run import RunDirectory
 
 #: How lines of several runs look in one chart; so many are put side by side.
@@ -51,10 +51,10 @@ def plan_as_file(made: Plan, *, model: str) -> dict[str, Any]:
     return replace(made, job={**made.job, "model": model}, what_if=()).to_json()
 
 
-def toy_chart(name: str, *, share: float) -> str:
-    """The timeline of the toy's step under a strategy as HTML, with a line at a share of it."""
-    drawn = timeline_chart(timeline_of(name))
-    return render_part("chart_part.html", heading=drawn.title, drawn=replace(drawn, mark=100 * share))
+def step_chart(drawn: Timeline, *, share: float) -> str:
+    """A step as HTML, with a line at a share of it."""
+    chart = timeline_chart(drawn)
+    return render_part("chart_part.html", heading=chart.title, drawn=replace(chart, mark=100 * share))
 
 
 def plan_of_run(run_dir: Path) -> Plan:

@@ -1,4 +1,4 @@
-"""A toy model of three layers with one weight each, on three GPUs: who holds what, and who works when.
+"""A toy model of as many layers as GPUs, usually three, with one weight each: who holds what, and who works when.
 
 Who holds what is asked of the layout code that planner and trainer share (`spec/layout`, `spec/model`). Who works when
 is the planner's timeline of one step (`shardwise plan --timeline`).
@@ -9,32 +9,40 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from string import ascii_lowercase
+from typing import Any, Literal
 
 from shardwise.api.plans.planning import plan, timeline
 from shardwise.spec.layout.axes import Layout, rows_of_shard
 from shardwise.spec.model.stages import balanced
-from shardwise.spec.plan.timeline import COMPUTING, Kind, Timeline, TimelineSpan
+from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Timeline, TimelineSpan
 
 LAYERS = ("a", "b", "c")
 ROWS = GPUS = 3
-#: Three blocks of a width at which an RTX 6000 Ada is busy with computing.
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 3072,
-    "intermediate_size": 9216,
-    "num_hidden_layers": len(LAYERS),
-    "num_attention_heads": 24,
-    "num_key_value_heads": 24,
-    "vocab_size": 3072,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-}
+#: GPUs that the toy can have; so many are its layers, and the rows of a weight.
+SIZES = range(2, 9)
+
+
+def config_of(gpus: int) -> dict[str, Any]:
+    """A block for each GPU, of a width near 3,072, at which an RTX 6000 Ada is busy with computing, and whose heads can
+    be dealt among them."""
+    heads = gpus * round(24 / gpus)
+    return {
+        "model_type": "llama",
+        "hidden_size": 128 * heads,
+        "intermediate_size": 384 * heads,
+        "num_hidden_layers": gpus,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "vocab_size": 128 * heads,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +73,13 @@ STRATEGIES = (
     ToyStrategy(
         name="ddp",
         title="Distributed data parallel (`ddp`)",
-        text="Each GPU holds everything and sees a third of the samples. Gradients are averaged by all-reduce "
+        text="Each GPU holds everything and sees its share of the samples. Gradients are averaged by all-reduce "
         "while the backward still runs. Nothing is saved in memory; it is the fastest where everything fits.",
     ),
     ToyStrategy(
         name="zero1",
         title="ZeRO-1 (`zero1`)",
-        text="As `ddp`, but each GPU holds the optimizer states of a third of every weight. It steps these, and "
+        text="As `ddp`, but each GPU holds the optimizer states of its share of every weight. It steps these, and "
         "the new weights are gathered. AdamW has two float32 states for each parameter, so this saves up to "
         "half of all states at little cost.",
     ),
@@ -85,7 +93,7 @@ STRATEGIES = (
     ToyStrategy(
         name="fsdp",
         title="Fully sharded data parallel, ZeRO-3 (`fsdp`)",
-        text="Each GPU holds a third of the rows of every weight, gradient and optimizer state. Before a layer "
+        text="Each GPU holds its share of the rows of every weight, gradient and optimizer state. Before a layer "
         "runs, its weight is gathered from all GPUs; afterwards it is freed again. Gradients are reduced and "
         "scattered. The next layer is gathered while the current one computes, so on fast links this costs "
         "little time.",
@@ -106,40 +114,44 @@ Piece = tuple[int, int]
 
 
 def pieces(layout: Layout, rank: int, *, what: Held) -> set[Piece]:
-    """(layer, row) of what a rank holds between two steps.
+    """(layer, row) of what a rank holds between two steps, of as many of each as GPUs.
 
     Args:
         what: `weights`, `gradients` or `optimizer`.
     """
     at = layout.coordinates(rank)
-    stages = balanced(len(LAYERS), num_stages=layout.num_stages)
+    size = layout.world_size
+    stages = balanced(size, num_stages=layout.num_stages)
     layers = [layer for stage in layout.stages_of(at.pp) for layer in stages[stage]]
     sharded = layout.dp_shard if what == "optimizer" else layout.weight_shards
     degree, index = (layout.tp, at.tp) if layout.tp > 1 else (sharded, at.dp_shard)
-    first = sum(rows_of_shard(ROWS, degree=degree, index=before) for before in range(index))
-    held = range(first, first + rows_of_shard(ROWS, degree=degree, index=index)) if degree > 1 else range(ROWS)
+    first = sum(rows_of_shard(size, degree=degree, index=before) for before in range(index))
+    held = range(first, first + rows_of_shard(size, degree=degree, index=index)) if degree > 1 else range(size)
     return {(layer, row) for layer in layers for row in held}
 
 
 @cache
-def timeline_of(name: str) -> Timeline:
-    """The planner's timeline of one step of the toy on three RTX 6000 Ada. Raises ValueError: it does not fit."""
+def timeline_of(name: str, gpus: int = GPUS) -> Timeline:
+    """The planner's timeline of one step of the toy on RTX 6000 Ada. Raises ValueError: it does not fit."""
+    each = 8 if gpus <= 4 else 4  # sequences of a GPU
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
-        config.write_text(json.dumps(CONFIG), encoding="utf-8")
-        settings = {"model": config, "hardware": f"{GPUS}x RTX-6000-Ada", "layout": name, "data.max_length": 2048}
+        config.write_text(json.dumps(config_of(gpus)), encoding="utf-8")
+        settings = {"model": config, "hardware": f"{gpus}x RTX-6000-Ada", "layout": name, "data.max_length": 2048}
         settings |= {
-            "train.global_batch_size": 24,
-            "train.micro_batch_size": {"mp": 24, "tp": 24, "pp": 4}.get(name, 8),
+            "train.global_batch_size": each * gpus,
+            "train.micro_batch_size": {"mp": each * gpus, "tp": each * gpus, "pp": 4}.get(name, each),
         }
         settings |= {"train.gradient_checkpointing": "none", "train.offload": "none"}
-        settings["data.num_rows"] = 24
+        settings["data.num_rows"] = each * gpus
         drawn = timeline(plan(overrides=[f"{key}={value}" for key, value in settings.items()]))
     if drawn is None:
         raise ValueError(f"{name}: the toy does not fit, so that there is no timeline")
     return drawn
 
 
+#: Kinds of GPU that frames of a plan show.
+MOST_LANES = 8
 #: What takes a smaller share of the step has no frame of its own.
 _SHORT = 0.004
 _LAYER = re.compile(r"(?:layer|stage) (\d)")
@@ -147,9 +159,11 @@ _LAYER = re.compile(r"(?:layer|stage) (\d)")
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """One GPU in a frame. `computes`, `sends`: what, in words, or None; `waits`: it does not compute."""
+    """One GPU in a frame, or several that do the same. `computes`, `sends`: what, in words, or None; `waits`: it does
+    not compute; `holds`: pieces of the toy, of no other model."""
 
     rank: int
+    name: str
     kind: Kind | None
     computes: str | None
     sends: str | None
@@ -173,9 +187,33 @@ class Frame:
 
 
 @cache
-def frames(name: str) -> tuple[Frame, ...]:
-    """The frames of one step under a strategy of `STRATEGIES`."""
-    layout, drawn = Layout.from_strategy(name, world_size=GPUS), timeline_of(name)
+def frames(name: str, gpus: int = GPUS) -> tuple[Frame, ...]:
+    """The frames of one step of the toy under a strategy of `STRATEGIES`."""
+    layout, drawn = Layout.from_strategy(name, world_size=gpus), timeline_of(name, gpus)
+    lanes = [next(lane for lane in drawn.lanes if rank in lane.ranks) for rank in range(gpus)]
+
+    def seats(at: float) -> Iterator[Seat]:
+        for rank, lane in enumerate(lanes):
+            seat, done, coming = _seat(drawn, lane, at=at)
+            weights = pieces(layout, rank, what="weights") | set(_gathered(layout, done, coming))
+            holds: dict[Held, frozenset[Piece]] = {
+                "weights": frozenset(weights),
+                "gradients": frozenset(_gradients(layout, rank, done)),
+                "optimizer": frozenset(pieces(layout, rank, what="optimizer")),
+            }
+            computes, sends = (text and in_letters(text) for text in (seat.computes, seat.sends))
+            yield replace(seat, rank=rank, name=f"GPU {rank}", computes=computes, sends=sends, holds=holds)
+
+    return tuple(_frames(drawn, seats))
+
+
+def frames_of(drawn: Timeline) -> tuple[Frame, ...]:
+    """The frames of a plan's step: a seat for GPUs that do the same, and nothing of what they hold."""
+    lanes = drawn.lanes[:MOST_LANES]
+    return tuple(_frames(drawn, lambda at: (_seat(drawn, lane, at=at)[0] for lane in lanes)))
+
+
+def _frames(drawn: Timeline, seats: Callable[[float], Iterable[Seat]]) -> Iterator[Frame]:
     least = _SHORT * drawn.seconds
     spans = tuple(span for span in drawn.spans if span.end - span.start > least)
     times: list[float] = []
@@ -183,37 +221,29 @@ def frames(name: str) -> tuple[Frame, ...]:
         if not times or at - times[-1] > least:
             times.append(at)
     times[-1] = drawn.seconds
-    return tuple(
-        Frame(
-            start=start,
-            end=end,
-            share=start / drawn.seconds,
-            seats=tuple(_seat(layout, drawn, rank, at=(start + end) / 2) for rank in range(GPUS)),
-        )
-        for start, end in pairwise(times)
-    )
+    for start, end in pairwise(times):
+        yield Frame(start=start, end=end, share=start / drawn.seconds, seats=tuple(seats((start + end) / 2)))
 
 
-def _seat(layout: Layout, drawn: Timeline, rank: int, *, at: float) -> Seat:
-    lane = next(lane for lane in drawn.lanes if rank in lane.ranks)
+_Spans = list[TimelineSpan]
+
+
+def _seat(drawn: Timeline, lane: Lane, *, at: float) -> tuple[Seat, _Spans, _Spans]:
+    """With what is done by then, and what is still to be computed."""
     computed, linked = drawn.of(lane, "compute"), drawn.of(lane, "links")
     now, sent = _during(computed, at), _during(linked, at)
     if now is not None and now.kind != "wait" and now.kind not in COMPUTING:  # what travels in the way of computing
         now, sent = None, now
-    done = [span for span in (*computed, *linked) if span.end <= at]
-    coming = [span for span in computed if span.end > at]
-    return Seat(
-        rank=rank,
+    seat = Seat(
+        rank=lane.rank,
+        name=lane.name,
         kind=now and now.kind,
-        computes=now and in_letters(now.name),
-        sends=sent and in_letters(sent.name),
+        computes=now and now.name,
+        sends=sent and sent.name,
         sent=sent and sent.kind,
-        holds={
-            "weights": frozenset(pieces(layout, rank, what="weights") | set(_gathered(layout, done, coming))),
-            "gradients": frozenset(_gradients(layout, rank, done)),
-            "optimizer": frozenset(pieces(layout, rank, what="optimizer")),
-        },
+        holds={},
     )
+    return seat, [one for one in (*computed, *linked) if one.end <= at], [one for one in computed if one.end > at]
 
 
 def _during(spans: tuple[TimelineSpan, ...], at: float) -> TimelineSpan | None:
@@ -222,7 +252,7 @@ def _during(spans: tuple[TimelineSpan, ...], at: float) -> TimelineSpan | None:
 
 def in_letters(name: str) -> str:
     """`forward of layer 0` as `forward of a`; the toy's stages are its layers."""
-    words = _LAYER.sub(lambda found: LAYERS[int(found[1])], name)
+    words = _LAYER.sub(lambda found: ascii_lowercase[int(found[1])], name)
     return re.sub(r"^(send )?(forward|backward): (\w), micro-batch (\d+)$", r"\1\2 of \3, micro-batch \4", words)
 
 
@@ -231,8 +261,8 @@ def _layer(span: TimelineSpan) -> int | None:
     return int(found[1]) if found else None
 
 
-def _whole(layer: int) -> Iterator[Piece]:
-    return ((layer, row) for row in range(ROWS))
+def _whole(layer: int, rows: int) -> Iterator[Piece]:
+    return ((layer, row) for row in range(rows))
 
 
 def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpan]) -> Iterator[Piece]:
@@ -244,7 +274,7 @@ def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpa
         kept = "again" in span.name or not layout.reshard_after_forward
         user = "backward" if kept else "forward"
         if any(one.kind == user and _layer(one) == layer for one in coming):
-            yield from _whole(layer)
+            yield from _whole(layer, layout.world_size)
 
 
 def _gradients(layout: Layout, rank: int, done: list[TimelineSpan]) -> Iterator[Piece]:
@@ -255,4 +285,4 @@ def _gradients(layout: Layout, rank: int, done: list[TimelineSpan]) -> Iterator[
     reduced = {_layer(span) for span in done if span.kind == "reduce"}
     for layer in {layer for span in done if span.kind == "backward" and (layer := _layer(span)) is not None}:
         is_whole = layout.weight_shards > 1 and layer not in reduced
-        yield from _whole(layer) if is_whole else (piece for piece in own if piece[0] == layer)
+        yield from _whole(layer, layout.world_size) if is_whole else (piece for piece in own if piece[0] == layer)

@@ -129,9 +129,13 @@
     changed();
     document.querySelector("main").focus();
   };
-  const isAsked = (event) => event.target.form && event.target.form === form() && event.target.type !== "file";
+  const isAsked = (event) => event.target.name && event.target.form && event.target.form === form() && event.target.type !== "file";
   document.addEventListener("input", (event) => { slid(event.target); if (isAsked(event)) later(event.target.type === "text"); });
-  document.addEventListener("change", (event) => { if (isAsked(event)) pushed = true; });
+  document.addEventListener("change", (event) => {
+    if (isAsked(event)) pushed = true;
+    const button = document.querySelector("[data-play]");
+    if (event.target.matches("[data-speed]") && button.getAttribute("aria-pressed") === "true") { play(button); play(button); }
+  });
   document.addEventListener("submit", (event) => { if (event.target === form()) { event.preventDefault(); later(false); } });
   addEventListener("popstate", () => {
     pushed = true;
@@ -165,13 +169,14 @@
     const on = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", on);
     button.textContent = on ? "Pause" : "Play";
+    const speed = document.querySelector("[data-speed]");
     if (on) playing = setInterval(() => {
       const next = document.getElementById("next");
       if (!next || flying) return;
       if (next.href === location.href) { play(button); return; }
       history.replaceState(null, "", next.href);
       ask(next.href, { fill: true });
-    }, 900);
+    }, speed ? +speed.value : 900);
   };
   const copy = async (button, from) => {
     try {
@@ -195,6 +200,13 @@
       slider.setAttribute("aria-valuetext", value > 0 ? String(value) : "not stated");
     }
     const method = document.getElementById("method"), rank = document.getElementById("rank");
+    const task = document.getElementById("task");
+    if (task) {
+      const idle = task.value === "generate";
+      for (const name of ["rows", "goal", "layout", "solve", "precision"]) document.getElementById(name).closest(".ask form > *").classList.add("trains");
+      task.form.classList.toggle("generates", idle);
+      for (const [name, words] of [["length", ["Tokens per sequence", "Tokens of prompt and answer"]], ["batch", ["Sequences per step", "Sequences at once"]]]) document.querySelector(`label[for="${name}"]`).textContent = words[+idle];
+    }
     if (method && rank) for (const one of rank.closest(".field").querySelectorAll("input")) one.disabled = method.value === "full";
   };
   const begin = () => {
@@ -216,6 +228,16 @@
     return Math.max(1, Math.round(near));
   };
   begin();
+  // How long a run has said nothing.
+  const age = () => {
+    for (const one of document.querySelectorAll("[data-age]")) {
+      const seconds = Math.max(0, Math.round(Date.now() / 1000 - one.dataset.age)), [many, unit] = seconds < 120 ? [seconds, "s"] : seconds < 7200 ? [Math.round(seconds / 60), "min"] : seconds < 172800 ? [Math.round(seconds / 3600), "h"] : [Math.round(seconds / 86400), "days"];
+      one.textContent = `last word ${many} ${unit} ago`;
+    }
+  };
+  age();
+  setInterval(age, 1000);
+  document.addEventListener("shardwise:changed", age);
 
   // A config.json is sent as it is, and named in the address by its content.
   const send = async (file, config) => {
@@ -229,15 +251,72 @@
     later(false);
     pushed = true;
   };
+  // Rows of a data file are counted here, and nothing of it is sent. Lengths are from bytes, 4 a token, as the planner
+  // takes them where there is no tokenizer; of many rows, every so many are looked at.
+  const textOf = (value) => typeof value === "string" ? bytes.encode(value).length : value && typeof value === "object" ? Object.values(value).reduce((sum, one) => sum + textOf(one), 0) : 0;
+  const bytes = new TextEncoder();
+  const lengthOf = (line) => { try { return textOf(JSON.parse(line)); } catch { return bytes.encode(line).length; } };
+  const countRows = async (file) => {
+    const found = { rows: 0, lengths: [] };
+    const row = (read) => { if (found.rows < 20000 || found.rows % 100 === 0) found.lengths.push(Math.max(1, Math.round(read() / 4))); found.rows++; };
+    if (/\.json$/i.test(file.name) && file.size < 2 ** 28) {
+      const whole = JSON.parse(await file.text().catch(() => "null"));
+      if (!Array.isArray(whole)) throw new Error("is no list of rows");
+      for (const one of whole) row(() => textOf(one));
+      return found;
+    }
+    const reader = file.stream().pipeThrough(new TextDecoderStream()).getReader();
+    let kept = "", quoted = /\.csv$/i.test(file.name), skip = quoted ? 1 : 0;
+    const line = (text) => {
+      if (!text.trim()) return;
+      if (skip) { skip--; return; }
+      row(() => quoted ? bytes.encode(text).length : lengthOf(text));
+    };
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      const lines = (kept + part.value).split("\n");
+      kept = lines.pop();
+      let open = "";  // a quoted cell may hold the end of a line
+      for (const one of lines) {
+        open = open ? open + "\n" + one : one;
+        if (quoted && (open.split('"').length - 1) % 2) continue;
+        line(open);
+        open = "";
+      }
+      if (open) kept = open + "\n" + kept;
+    }
+    line(kept);
+    return found;
+  };
+  const count = async (input, file) => {
+    const said = document.getElementById("counted"), number = (value) => value.toLocaleString("en");
+    if (!file) return;
+    said.textContent = "Counting " + file.name;
+    try {
+      if (/\.(parquet|arrow|zip|gz|zst)$/i.test(file.name)) throw new Error("is not text; `shardwise data` counts its rows");
+      const { rows, lengths } = await countRows(file);
+      if (!rows) throw new Error("has no row");
+      lengths.sort((one, other) => one - other);
+      const most = +document.getElementById("length").value || 1024, over = lengths.filter((one) => one > most).length;
+      const mean = Math.round(lengths.reduce((sum, one) => sum + one, 0) / lengths.length);
+      const some = lengths.length < rows ? ` (of ${number(lengths.length)} rows that were looked at)` : "";
+      said.textContent = `${file.name}: ${number(rows)} rows, about ${number(mean)} tokens each, P95 ${number(lengths[Math.ceil(.95 * lengths.length) - 1])}, longest ${number(lengths.at(-1))}${some}; ${over ? (100 * over / lengths.length).toPrecision(2) + " % are" : "none is"} longer than ${number(most)}. From bytes, 4 a token. Counted in this browser; nothing was sent. Time and cost are of rows of ${number(most)} tokens: packing fills them.`;
+      document.getElementById(input.dataset.counts).value = rows;
+      pushed = true;
+      later(false);
+      pushed = true;
+      slide();
+    } catch (why) { said.textContent = `${file.name} cannot be counted: it ${why instanceof SyntaxError ? "is no JSON" : why.message}.`; }
+  };
   document.addEventListener("change", (event) => {
     const file = event.target;
+    if (file.matches("input[data-counts]")) { count(file, file.files[0]); file.value = ""; }
     if (file.matches("input[data-drop]")) { send(file, file.files[0]); file.value = ""; }
   });
   for (const name of ["dragover", "drop"]) document.addEventListener(name, (event) => {
-    const place = event.target.closest(".field"), file = place && place.querySelector("input[data-drop]");
+    const place = event.target.closest(".field"), file = place && place.querySelector("input[data-drop], input[data-counts]");
     if (!file) return;
     event.preventDefault();
-    if (name === "drop") send(file, event.dataTransfer.files[0]);
+    if (name === "drop") (file.matches("[data-counts]") ? count : send)(file, event.dataTransfer.files[0]);
   });
 
   // Runs that go on: their page again, where something has changed; later where it takes long, as of runs of many steps.
