@@ -20,6 +20,9 @@ VENV ?= .venv
 WORKERS ?= auto
 SELECT ?= not slow
 
+# Tests start hundreds of processes; where no bytecode is kept, each compiles the whole package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := $(VENV)/bin
 PARALLEL = --numprocesses $(WORKERS) --maxprocesses 8 --dist worksteal --durations 12
 USED := $(VENV)/.constraints.txt

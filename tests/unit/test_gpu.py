@@ -143,7 +143,7 @@ SOME = ("--only", "machine", "resume", "codellama")
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(SOME, id="some"),
+        pytest.param(SOME, id="some", marks=pytest.mark.slow),  # CI runs it
         pytest.param((), id="one", marks=[pytest.mark.slow, pytest.mark.timed]),
         pytest.param(("--many",), id="many", marks=[pytest.mark.slow, pytest.mark.timed]),
     ],
