@@ -1,4 +1,5 @@
-"""What a job's `model:` names, as a ModelShape: a folder, a config.json, a catalogue name or a hub id."""
+"""What a job's `model:` names, as a ModelShape: a folder, a config.json, a catalogue name or a hub
+id."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ from shardwise.spec.model.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """One entry of models.toml. `config`: the keys of its config.json that the shape depends on. `num_parameters`: as
-    its model card states it; None where not known. `nominal_billions`: from its name, where the exact count is not
-    known. `frozen_parameters`: of what a model of more than text has beside its language model; None: not counted."""
+    """One entry of models.toml. `config`: the keys of its config.json that the shape depends on.
+    `num_parameters`: as its model card states it; None where not known. `nominal_billions`: from
+    its name, where the exact count is not known. `frozen_parameters`: of what a model of more than
+    text has beside its language model; None: not counted."""
 
     name: str
     hub_id: str
@@ -65,8 +67,8 @@ def find_model(
 ) -> ModelShape:
     """The shape of the model a job names.
 
-    Looked for in this order: a folder with a config.json, a config.json itself, a catalogue name or the hub id of a
-    catalogue entry, the local Hugging Face cache, and (unless `offline`) the hub.
+    Looked for in this order: a folder with a config.json, a config.json itself, a catalogue name or
+    the hub id of a catalogue entry, the local Hugging Face cache, and (unless `offline`) the hub.
 
     Args:
         revision: which of those in the cache is meant; None for the newest.

@@ -1,4 +1,5 @@
-"""A model whose rotary positions a job stretches (`rope_scaling`): its config.json, and its shape."""
+"""A model whose rotary positions a job stretches (`rope_scaling`): its config.json, and its
+shape."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _FROM_ORIGINAL = ("yarn", "llama3", "longrope")
 
 
 def rotation(own: Mapping[str, Any], rope: RopeScaling, *, positions: int) -> dict[str, Any]:
-    """`rope_parameters` of a model with a job's. `own`: those of its config.json; `positions`: that it
-    states. Raises UnsupportedError: its layers rotate in several ways."""
+    """`rope_parameters` of a model with a job's. `own`: those of its config.json; `positions`: that
+    it states. Raises UnsupportedError: its layers rotate in several ways."""
     if several := [str(key) for key, one in own.items() if isinstance(one, dict)]:
         raise _several(", ".join(several))
     kept = {key: own[key] for key in _KEPT if own.get(key) is not None}
@@ -46,8 +47,8 @@ def scaled_config(data: dict[str, Any], rope: RopeScaling | None) -> dict[str, A
 
 
 def scaled_shape(shape: ModelShape, rope: RopeScaling | None, data: Mapping[str, Any]) -> ModelShape:
-    """A shape that was read of `scaled_config`, with the positions that are reached. `data`: config.json
-    as it is. Raises UnsupportedError: its positions do not rotate."""
+    """A shape that was read of `scaled_config`, with the positions that are reached. `data`:
+    config.json as it is. Raises UnsupportedError: its positions do not rotate."""
     if rope is None:
         return shape
     if shape.family in _SEVERAL:

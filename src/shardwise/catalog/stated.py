@@ -1,4 +1,5 @@
-"""What a configuration states whatever its family: what is never read, storage type, dropout, rotary positions."""
+"""What a configuration states whatever its family: what is never read, storage type, dropout,
+rotary positions."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
-    """Refuses a configuration that asks for code, or is of no plain causal decoder. Raises ModelError: by which key."""
+    """Refuses a configuration that asks for code, or is of no plain causal decoder. Raises
+    ModelError: by which key."""
     message = None
     code = next((key for key in _CODE_KEYS if data.get(key)), None)
     if code is not None:
@@ -64,7 +66,8 @@ def _uneven_kinds(data: dict[str, Any]) -> str | None:
 
 
 def published_as(data: Mapping[str, Any]) -> Published | None:
-    """In which fewer bits a configuration says that weights are published, of those that are read and widened."""
+    """In which fewer bits a configuration says that weights are published, of those that are read
+    and widened."""
     found: Any = _stated_method(data)
     return found if found in ("mxfp4", "fp8") else None
 
@@ -75,7 +78,8 @@ def _stated_method(data: Mapping[str, Any]) -> str:
 
 
 def storage_type(data: dict[str, Any], *, file: str) -> str:
-    """The type that a configuration says weights are stored in. Raises ModelError: it is none that is read."""
+    """The type that a configuration says weights are stored in. Raises ModelError: it is none that
+    is read."""
     unstated = "float32" if published_as(data) is None else "bfloat16"
     found = data.get("dtype") or data.get("torch_dtype") or unstated
     if found not in _STORAGE_TYPES:
@@ -92,7 +96,8 @@ _OF_STREAM = ("resid_pdrop", "resid_dropout", "residual_dropout", "hidden_dropou
 
 
 def drops_out(stated: Mapping[str, Any]) -> bool:
-    """Whether a model has dropout, by keys of its configuration such as `attention_dropout` or `resid_pdrop`."""
+    """Whether a model has dropout, by keys of its configuration such as `attention_dropout` or
+    `resid_pdrop`."""
     return any(rate > 0 for _, rate in _rates(stated))
 
 
@@ -121,7 +126,8 @@ def counts_routes(stated: Mapping[str, Any]) -> bool:
 
 
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
-    """The length up to which rotary frequencies do not depend on the longest sequence; None for any."""
+    """The length up to which rotary frequencies do not depend on the longest sequence; None for
+    any."""
     for rotation in _following(stated):
         if _kind(rotation) == "dynamic":
             return positions
@@ -131,8 +137,9 @@ def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None
 
 
 def stretched_positions(stated: Mapping[str, Any]) -> int:
-    """How many positions rotary scaling reaches: its factor times those that the model was first trained on; 0 where
-    none is stated. Configurations of YaRN are published with the first number (Qwen) or with the last (gpt-oss)."""
+    """How many positions rotary scaling reaches: its factor times those that the model was first
+    trained on; 0 where none is stated. Configurations of YaRN are published with the first number
+    (Qwen) or with the last (gpt-oss)."""
     rope = stated.get("rope_parameters") or stated.get("rope_scaling")
     plain = cast(dict[str, Any], rope) if isinstance(rope, dict) else {}
     factor, original = plain.get("factor"), plain.get("original_max_position_embeddings")
@@ -162,7 +169,8 @@ _LISTS = ("auto_mappings.py", "configuration_auto.py")
 
 
 class UnlistedFamilyError(ModelError):
-    """The installed transformers has a family without a row in the catalogue: its shape can be read from a build."""
+    """The installed transformers has a family without a row in the catalogue: its shape can be read
+    from a build."""
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         message = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and was not built"

@@ -1,4 +1,5 @@
-"""Which samples a rank saw: its rows compared with the store's, and digests that add up over ranks."""
+"""Which samples a rank saw: its rows compared with the store's, and digests that add up over
+ranks."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ _BITS = 52
 
 
 class Sight(NamedTuple):
-    """What a rank saw in one step, as numbers below 2**53, which a float64 holds exactly. `checksum`: of its share's
-    tokens, positions and labels; `seen`: digest of the samples in its rows; `asked`: digest of what it takes for the
-    global batch."""
+    """What a rank saw in one step, as numbers below 2**53, which a float64 holds exactly.
+    `checksum`: of its share's tokens, positions and labels; `seen`: digest of the samples in its
+    rows; `asked`: digest of what it takes for the global batch."""
 
     checksum: int
     seen: int
@@ -45,7 +46,8 @@ def checksum(batch: GlobalBatch) -> int:
 
 
 def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
-    """The samples of this rank's rows without fillers; `STRANGER` for a row that differs from the store's."""
+    """The samples of this rank's rows without fillers; `STRANGER` for a row that differs from the
+    store's."""
     found = ((micro, at) for micro in batch.micro_batches for at in range(len(micro.sample_ids)))
     return [sample for sample in (_sample_of(micro, at, data) for micro, at in found) if sample != FILLER]
 
@@ -66,8 +68,8 @@ def _is_row(micro: MicroBatch, there: Tensor, stored: tuple[Ints, Ints, Ints] | 
 
 
 def digest(samples: Sequence[int]) -> int:
-    """A number below 2**52 for a multiset of samples: the sum of SplitMix64 of each. Different multisets collide about
-    once in 2**52."""
+    """A number below 2**52 for a multiset of samples: the sum of SplitMix64 of each. Different
+    multisets collide about once in 2**52."""
     return int(mix(np.array(samples, np.int64).astype(np.uint64)).sum(dtype=np.uint64)) % 2**_BITS
 
 

@@ -1,10 +1,11 @@
 """Splits a global batch into micro-batches of tensors for one rank.
 
-Samples are sorted by length and cut into blocks, so that micro-batches need little padding. Every rank computes the
-shapes of all ranks. Missing samples of the last batch are filled with rows of zero weight.
+Samples are sorted by length and cut into blocks, so that micro-batches need little padding. Every
+rank computes the shapes of all ranks. Missing samples of the last batch are filled with rows of
+zero weight.
 
-There is no attention mask: kernels are told where packed documents lie, or transformers builds a mask from positions
-that restart, where `use_cache=False`.
+There is no attention mask: kernels are told where packed documents lie, or transformers builds a
+mask from positions that restart, where `use_cache=False`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ class Documents:
     """Where the documents of packed rows lie, once the rows of a micro-batch are concatenated.
 
     Attributes:
-        ends: int32 [documents + 1], 0 and where each document ends; the padding of a row is one too.
-        longest: tokens of the longest, rounded up to a power of two, so that compiled code meets few values.
+        ends: int32 [documents + 1], 0 and where each document ends; the padding of a row is one
+            too.
+        longest: tokens of the longest, rounded up to a power of two, so that compiled code meets
+            few values.
     """
 
     ends: Tensor
@@ -139,7 +142,8 @@ class Batcher:
         return self.micro_batch_size * self.data_world_size
 
     def split(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
-        """This rank's share of a global batch of samples `ids`, in `num_micro_batches` on each rank."""
+        """This rank's share of a global batch of samples `ids`, in `num_micro_batches` on each
+        rank."""
         lengths = self.data.lengths[ids]
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
         slots = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
@@ -155,7 +159,8 @@ class Batcher:
         )
 
     def _micro_batch(self, everyone: Ids) -> MicroBatch:
-        """This rank's part of a micro-step; `everyone` has shape [data_world_size, micro_batch_size]."""
+        """This rank's part of a micro-step; `everyone` has shape [data_world_size,
+        micro_batch_size]."""
         length = self._length(everyone[everyone != FILLER])
         mine, sides = everyone[self.data_rank], self.data.sides
         placed = self._places(mine.tolist(), length=length)

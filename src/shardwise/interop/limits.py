@@ -1,4 +1,5 @@
-"""What another trainer's files can say of a plan: one row for each, and the sentences that refuse the rest"""
+"""What another trainer's files can say of a plan: one row for each, and the sentences that refuse
+the rest"""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class TrainerLimits:
     because: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def refuse(self, chosen: Chosen, own: Callable[[Chosen], Iterable[str]] = lambda _: ()) -> None:
-        """Raises UnsupportedError: with every reason why these files would train something else; `own`: of this trainer
-        alone, where it can do the rest."""
+        """Raises UnsupportedError: with every reason why these files would train something else;
+        `own`: of this trainer alone, where it can do the rest."""
         for messages in (self._refusals(chosen), own(chosen)):
             if problems := [Problem(where=chosen.path, message=message) for message in messages]:
                 raise UnsupportedError(problems)
@@ -123,7 +124,8 @@ def lora_config(chosen: Chosen) -> str:
 
 
 def memory_notes(chosen: Chosen, *, chunks: bool = False) -> list[str]:
-    """What takes more memory elsewhere than the plan says. `chunks`: the trainer makes logits in chunks too."""
+    """What takes more memory elsewhere than the plan says. `chunks`: the trainer makes logits in
+    chunks too."""
     said: list[str] = []
     if chosen.execution.loss == "chunked" and not chunks:
         said.append(

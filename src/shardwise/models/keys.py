@@ -1,7 +1,7 @@
 """What a model calls its weights, and the keys of files that they are stored under.
 
-Files hold each expert's matrices by themselves, and transformers stacks them in one parameter as it loads; of some
-layers it joins several weights by rows.
+Files hold each expert's matrices by themselves, and transformers stacks them in one parameter as it
+loads; of some layers it joins several weights by rows.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ class StoredSpan(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertStack:
-    """Matrices [rows, columns] of files that are one parameter [experts, parts * rows, columns] of the model: `keys` by
-    part (gate and up are parts of one parameter), then by expert."""
+    """Matrices [rows, columns] of files that are one parameter [experts, parts * rows, columns] of
+    the model: `keys` by part (gate and up are parts of one parameter), then by expert."""
 
     keys: tuple[tuple[str, ...], ...]
 
     def shape(self, shape_of: Callable[[str], Shape], *, where: str) -> Shape:
-        """Of the parameter. Raises ModelError: the experts of the folder `where` are not all there, or not alike."""
+        """Of the parameter. Raises ModelError: the experts of the folder `where` are not all there,
+        or not alike."""
         every = [key for part in self.keys for key in part]
         first, odd = every[0], next((key for key in every if shape_of(key) != shape_of(every[0])), None)
         if odd is not None:
@@ -73,7 +74,8 @@ class ExpertStack:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedRows:
-    """Weights [rows, ...] of files, one behind the other in one parameter: each one's key and rows."""
+    """Weights [rows, ...] of files, one behind the other in one parameter: each one's key and
+    rows."""
 
     parts: tuple[tuple[str, int], ...]
 
@@ -83,7 +85,8 @@ class JoinedRows:
         return tuple((key,) for key, _ in self.parts)
 
     def shape(self, shape_of: Callable[[str], Shape], *, where: str) -> Shape:
-        """Of the parameter. Raises ModelError: the weights of the folder `where` are not alike but for rows."""
+        """Of the parameter. Raises ModelError: the weights of the folder `where` are not alike but
+        for rows."""
         first, *others = (key for key, _ in self.parts)
         odd = next((key for key in others if shape_of(key)[1:] != shape_of(first)[1:]), None)
         if odd is not None:
@@ -104,13 +107,15 @@ class JoinedRows:
 
 
 class Keys:
-    """The names of a model's weights, and the keys of files that they are stored under. Renamings are applied, and
-    experts stacked, rows joined; what else transformers joins or splits has no place in the model.
+    """The names of a model's weights, and the keys of files that they are stored under. Renamings
+    are applied, and experts stacked, rows joined; what else transformers joins or splits has no
+    place in the model.
 
     Attributes:
         names: key of a file -> what the model calls it; of what is stacked, the stack.
         stacks: name of a stacked or joined parameter -> the keys of its matrices.
-        unread: names that transformers makes of keys beside a language model, which are copied and never read.
+        unread: names that transformers makes of keys beside a language model, which are copied and
+            never read.
     """
 
     def __init__(
@@ -122,10 +127,11 @@ class Keys:
         known: Iterable[str] | None = None,
         reads: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Finds the names of `stored`, all keys of the folder, for a model before it is spread; `shape_of` a key. A key
-        that `known` has, the names of the whole model (by itself those of `model`), keeps it where no other name fits.
-        Renamings that none needed are not undone in `saved`, as in transformers. `reads`: whether a name is of the
-        model that is trained. Raises UnsupportedError: a weight of it is made of keys in another way."""
+        """Finds the names of `stored`, all keys of the folder, for a model before it is spread;
+        `shape_of` a key. A key that `known` has, the names of the whole model (by itself those of
+        `model`), keeps it where no other name fits. Renamings that none needed are not undone in
+        `saved`, as in transformers. `reads`: whether a name is of the model that is trained. Raises
+        UnsupportedError: a weight of it is made of keys in another way."""
         from transformers.core_model_loading import dot_natural_key
 
         renamings, stackings, others = _transforms(model)
@@ -182,7 +188,8 @@ class Keys:
         return _renamed(name, self._undone)
 
     def spans(self, name: str, *, shape: Shape, offsets: Shape, lengths: Shape) -> list[StoredSpan]:
-        """The keys that `save_pretrained` writes a window of a weight under, and what goes where."""
+        """The keys that `save_pretrained` writes a window of a weight under, and what goes
+        where."""
         stack = self.stacks.get(name)
         if stack is not None:
             return list(stack.spans(shape, offsets=offsets, lengths=lengths))
@@ -195,8 +202,8 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
 
 
 def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
-    """The name of the stack that a weight is put in, by what, and which part of it; its own name and None for any
-    other."""
+    """The name of the stack that a weight is put in, by what, and which part of it; its own name
+    and None for any other."""
     for stacking in stackings:
         stack, pattern = stacking.rename_source_key(name)
         if pattern is not None:
@@ -218,7 +225,8 @@ def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
 
 
 def _stacks(operations: Iterable[Any]) -> bool:
-    """Whether matrices are stacked, and perhaps joined by rows, and nothing else is done to them."""
+    """Whether matrices are stacked, and perhaps joined by rows, and nothing else is done to
+    them."""
     done = [(type(operation).__name__, getattr(operation, "dim", None)) for operation in operations]
     return done in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
 

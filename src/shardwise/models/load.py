@@ -1,7 +1,8 @@
-"""From a model folder to live weights: the architecture on the meta device first, then each rank's own slices.
+"""From a model folder to live weights: the architecture on the meta device first, then each rank's
+own slices.
 
-No rank ever holds more than what its layout says: parameters are made on the meta device, sharded there, and only
-then filled, each from the part of the safetensors file that this rank keeps.
+No rank ever holds more than what its layout says: parameters are made on the meta device, sharded
+there, and only then filled, each from the part of the safetensors file that this rank keeps.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ Materialise = Callable[..., None]
 
 
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
-    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name (downloaded once). Raises
-    ModelError: neither exists."""
+    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name
+    (downloaded once). Raises ModelError: neither exists."""
     local = Path(name).expanduser()
     if local.exists():
         return local.parent if local.is_file() else local
@@ -57,9 +58,10 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
-    """The transformers configuration of a folder, as of a model whose weights are floats; code inside the folder is
-    never run. `rope`: how a job stretches rotary positions. Raises ModelError: the configuration is unknown to
-    transformers or broken; UnsupportedError: it has no positions that are stretched so."""
+    """The transformers configuration of a folder, as of a model whose weights are floats; code
+    inside the folder is never run. `rope`: how a job stretches rotary positions. Raises ModelError:
+    the configuration is unknown to transformers or broken; UnsupportedError: it has no positions
+    that are stretched so."""
     from transformers import AutoConfig
 
     try:
@@ -75,8 +77,8 @@ def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
 
 
 def _stretch(config: Any, rope: RopeScaling) -> None:
-    """Gives a language model's configuration a job's rotation. Raises UnsupportedError: its positions do not rotate, or
-    transformers refuses it."""
+    """Gives a language model's configuration a job's rotation. Raises UnsupportedError: its
+    positions do not rotate, or transformers refuses it."""
     if getattr(config, "rope_parameters", None) is None:
         raise UnsupportedError(f"rope_scaling: {config.model_type} has no rotary positions to stretch; remove it")
     made = rotation(config.rope_parameters, rope, positions=config.max_position_embeddings)
@@ -91,8 +93,9 @@ def _stretch(config: Any, rope: RopeScaling) -> None:
 
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
-    """The whole architecture with parameters on the meta device and buffers computed on the CPU. Raises
-    UnsupportedError: transformers has no causal language model for it, or not with this attention."""
+    """The whole architecture with parameters on the meta device and buffers computed on the CPU.
+    Raises UnsupportedError: transformers has no causal language model for it, or not with this
+    attention."""
     if attn_implementation == "varlen":
         from shardwise.models.varlen import register
 
@@ -115,8 +118,8 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Moves each parameter to the meta device as it is registered, uninitialised. Buffers stay real: rotary frequencies
-    are computed in constructors and stand in no file."""
+    """Moves each parameter to the meta device as it is registered, uninitialised. Buffers stay
+    real: rotary frequencies are computed in constructors and stand in no file."""
     from transformers.initialization import no_init_weights
 
     register = nn.Module.register_parameter
@@ -190,13 +193,15 @@ def materialise(
 
     Args:
         weights: the folder to read from, its tensors called as the model calls them (`Keys`).
-        initialise: (parameter name, global shape) -> what makes the whole initial value of a parameter that the folder
-            does not have (adapters), or None for one that it must have. One such value exists at a time.
-        elsewhere: parameters and buffers that other stages hold, or nobody does: they may stand in the folder.
+        initialise: (parameter name, global shape) -> what makes the whole initial value of a
+            parameter that the folder does not have (adapters), or None for one that it must have.
+            One such value exists at a time.
+        elsewhere: parameters and buffers that other stages hold, or nobody does: they may stand in
+            the folder.
         kin: of the whole model, where this is a stage of it; found here where it is left out.
 
-    Raises ModelError: the folder lacks a weight, has one too many, one of another shape, one with NaN or infinity, or
-    two where one is tied.
+    Raises ModelError: the folder lacks a weight, has one too many, one of another shape, one with
+    NaN or infinity, or two where one is tied.
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
@@ -232,8 +237,9 @@ def materialise(
 
 
 def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = None) -> nn.Module:
-    """The whole model of a folder in host memory, as training reads it: weights that are published in fewer bits are
-    widened. Raises ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
+    """The whole model of a folder in host memory, as training reads it: weights that are published
+    in fewer bits are widened. Raises ModelError: the folder cannot be used; UnsupportedError:
+    transformers has no such model."""
     model, weights = build_on_meta(read_config(folder, rope=rope), attn_implementation="eager"), Weights(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -243,7 +249,8 @@ def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = No
 
 
 def fill_from_memory(model: nn.Module, *, value: Callable[[str], torch.Tensor], device: torch.device) -> None:
-    """Gives every meta parameter its values, each rank only its own slices, of whole tensors by parameter name."""
+    """Gives every meta parameter its values, each rank only its own slices, of whole tensors by
+    parameter name."""
     for place in _places(model):
         _fill(place, device=device, read=_slicer(partial(value, place.names[0])))
     _move_buffers(model, device)
@@ -264,7 +271,8 @@ def _slicer(make: Callable[[], torch.Tensor]) -> Read:
 
 
 def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, device: torch.device) -> torch.Tensor:
-    """Reads a whole matrix, and gives its layer this rank's part of what quantising makes of it; its `bounds_of`."""
+    """Reads a whole matrix, and gives its layer this rank's part of what quantising makes of it;
+    its `bounds_of`."""
     matrix = weights.read(name, offsets=(0, 0), lengths=place.shape).to(device)
     scales = _Place(names=(), parameter=layer.scales, holders=((layer, "scales"),))
     for part, made in zip((place, scales), layer.quantise(matrix), strict=True):
@@ -275,8 +283,8 @@ def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, d
 def _quantise_stack(
     place: _Place, stack: NF4Stack, weights: Weights, name: str, *, device: torch.device
 ) -> torch.Tensor | None:
-    """Reads the experts that this rank keeps, one at a time, and gives their stack what quantising makes of them; their
-    `bounds_of`, or None where it keeps none."""
+    """Reads the experts that this rank keeps, one at a time, and gives their stack what quantising
+    makes of them; their `bounds_of`, or None where it keeps none."""
     (first, _), (count, _) = local_window(place.parameter)
     bounds: list[torch.Tensor] = []
 
@@ -296,8 +304,9 @@ def _quantise_stack(
 
 
 def kin_of(model: nn.Module) -> Kin:
-    """The names of a model's weights that stand for one tensor of its folder. A trained copy of a tied head has no
-    alias of its own, but its original has one: perhaps another stage's, so that these are names of the whole model."""
+    """The names of a model's weights that stand for one tensor of its folder. A trained copy of a
+    tied head has no alias of its own, but its original has one: perhaps another stage's, so that
+    these are names of the whole model."""
     kin: Kin = {}
     for place in _places(model):
         names = list(map(without_wrappers, place.names))
@@ -307,7 +316,8 @@ def kin_of(model: nn.Module) -> Kin:
 
 
 def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) -> str:
-    """The name of the folder's tensor for a parameter: one of its aliases, with or without the backbone's prefix."""
+    """The name of the folder's tensor for a parameter: one of its aliases, with or without the
+    backbone's prefix."""
     candidates = [alias for name in place.names for alias in kin[without_wrappers(name)]]
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     candidates += [name.removeprefix(prefix) for name in candidates]
@@ -315,8 +325,9 @@ def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) ->
 
 
 def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(offsets, lengths) of the part of a parameter that this rank keeps; all where it is not sharded. FSDP2 shards
-    the slices of tensor parallelism, though its axis stands before theirs in the mesh; its placement's kind says so."""
+    """(offsets, lengths) of the part of a parameter that this rank keeps; all where it is not
+    sharded. FSDP2 shards the slices of tensor parallelism, though its axis stands before theirs in
+    the mesh; its placement's kind says so."""
     offsets, lengths = [0] * parameter.ndim, list(parameter.shape)
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh
@@ -330,7 +341,8 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _fill(place: _Place, *, device: torch.device, read: Read) -> torch.Tensor | None:
-    """Gives a parameter its values; returns `bounds_of` what was read, or None where this rank keeps nothing of it."""
+    """Gives a parameter its values; returns `bounds_of` what was read, or None where this rank
+    keeps nothing of it."""
     old = place.parameter
     offsets, lengths = local_window(old)
     # Not DTensor.from_local, which moves the local part to the mesh's device: it may belong in the host's memory.

@@ -1,7 +1,8 @@
-"""The language model inside a model of more than text: where it lies, and what of the rest stays on disk.
+"""The language model inside a model of more than text: where it lies, and what of the rest stays on
+disk.
 
-Transformers' wrapper is built, and all that text does not pass through is taken out of it. So names of weights, of
-adapters and of keys in files are those of the whole model.
+Transformers' wrapper is built, and all that text does not pass through is taken out of it. So names
+of weights, of adapters and of keys in files are those of the whole model.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from shardwise.models.keys import Keys
 
 
 def text_config(config: Any) -> Any:
-    """The configuration of the language model: of a model of more than text the inner one, else itself."""
+    """The configuration of the language model: of a model of more than text the inner one, else
+    itself."""
     with suppress(ValueError, AttributeError):  # there are several, or a part of it is left out
         return config.get_text_config(decoder=True)
     return config
@@ -39,7 +41,8 @@ def auto_class(config: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """Names of modules in a wrapper. `language`: the smallest model that has backbone and head, "" for all of it."""
+    """Names of modules in a wrapper. `language`: the smallest model that has backbone and head, ""
+    for all of it."""
 
     language: str
     backbone: str
@@ -51,8 +54,8 @@ class Inside:
 
 
 def find_inside(model: nn.Module) -> Inside | None:
-    """Where the language model lies in a model from transformers; None where it is the whole. Raises UnsupportedError:
-    it has no embedding and head around one backbone."""
+    """Where the language model lies in a model from transformers; None where it is the whole.
+    Raises UnsupportedError: it has no embedding and head around one backbone."""
     from transformers import PreTrainedModel
 
     whole = cast(Any, model)
@@ -74,14 +77,16 @@ def find_inside(model: nn.Module) -> Inside | None:
 
 
 def language_weights(model: nn.Module) -> Callable[[str], bool]:
-    """Whether a weight of a model from transformers is its language model's. Raises as `find_inside`."""
+    """Whether a weight of a model from transformers is its language model's. Raises as
+    `find_inside`."""
     inside = find_inside(model)
     return (lambda _name: True) if inside is None else inside.holds
 
 
 def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, str]]:
-    """What of a wrapper is not its language model: the module that holds a part, the part's name there, and its whole
-    name. A part is a module, or a parameter of a module that stands around the language model."""
+    """What of a wrapper is not its language model: the module that holds a part, the part's name
+    there, and its whole name. A part is a module, or a parameter of a module that stands around the
+    language model."""
     kept = {id(model.get_submodule(name)) for name in (inside.backbone, inside.head)}
 
     def visit(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module, str, str]]:
@@ -97,7 +102,8 @@ def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, s
 
 
 def leave_others(model: nn.Module, inside: Inside) -> list[str]:
-    """Takes out of a wrapper, in place, all that is not its language model; the names of what was taken out."""
+    """Takes out of a wrapper, in place, all that is not its language model; the names of what was
+    taken out."""
     found = list(others(model, inside))
     for holder, name, _ in found:
         setattr(holder, name, None)
@@ -105,7 +111,8 @@ def leave_others(model: nn.Module, inside: Inside) -> list[str]:
 
 
 def pattern_of(names: Iterable[str]) -> str:
-    """A regular expression of modules and all that is inside them, as PEFT's `exclude_modules` takes it."""
+    """A regular expression of modules and all that is inside them, as PEFT's `exclude_modules`
+    takes it."""
     return rf"({'|'.join(map(re.escape, sorted(names)))})(\..*)?"
 
 
@@ -125,8 +132,8 @@ class Beside:
 
     @classmethod
     def find(cls, whole: nn.Module, *, keys: Keys, folder: Path) -> Beside | None:
-        """Of a whole model, and the keys of a folder; None where the model is a language model alone. Raises
-        ModelError: the folder lacks a part of the rest."""
+        """Of a whole model, and the keys of a folder; None where the model is a language model
+        alone. Raises ModelError: the folder lacks a part of the rest."""
         inside = find_inside(whole)
         if inside is None:
             return None

@@ -1,4 +1,5 @@
-"""The planner: pure functions from a job, a model and a cluster to forecasts and a choice. No I/O, no torch."""
+"""The planner: pure functions from a job, a model and a cluster to forecasts and a choice. No I/O,
+no torch."""
 
 from shardwise.plan.answer import make_plan
 from shardwise.plan.explain import main_reason, timeline_of_plan

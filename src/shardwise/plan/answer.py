@@ -1,4 +1,5 @@
-"""The plan of a job: the best of each strategy, the choice for the goal, and a reason for everything else."""
+"""The plan of a job: the best of each strategy, the choice for the goal, and a reason for
+everything else."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def make_plan(
     lengths: Lengths | None = None,
     asks_what_if: bool = False,
 ) -> Plan:
-    """Forecasts the executions that a job leaves open and chooses for its goal. The same job gives the same plan.
+    """Forecasts the executions that a job leaves open and chooses for its goal. The same job gives
+    the same plan.
 
     `num_rows`: training rows, for the duration of the run; None where they are not known.
     `lengths`: of the prepared data: memory is forecast for the longest sequences, time for the mean

@@ -70,8 +70,8 @@ def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
 
 
 def on_less(question: Question, first: Candidate, among: Sequence[Cluster]) -> tuple[PlannedChange, ...]:
-    """All weights in bfloat16 with 8-bit moments on one GPU of half the memory, or the first of `among`
-    that it fits; nothing for adapters."""
+    """All weights in bfloat16 with 8-bit moments on one GPU of half the memory, or the first of
+    `among` that it fits; nothing for adapters."""
     job = question.job
     if (
         job.method != "full"

@@ -41,7 +41,8 @@ _WITHOUT_RECOMPUTATION = 0.65
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
     """Hardware that the job fits on, with its best execution. `start_up`: seconds of a run beside
-    its steps, of which a step has its share; 0 where the machine is there. `least`: what is charged."""
+    its steps, of which a step has its share; 0 where the machine is there. `least`: what is
+    charged."""
 
     cluster: Cluster
     candidate: Candidate
@@ -67,14 +68,15 @@ class _Fit:
 
     @property
     def charged(self) -> float:
-        """How many times its time is charged, where the run is shorter than what is charged at least."""
+        """How many times its time is charged, where the run is shorter than what is charged at
+        least."""
         total = self.candidate.time.total_seconds
         return max(1.0, self.least / (total + self.start_up)) if total else 1.0
 
     @property
     def may_win(self) -> bool:
-        """Several providers have it, it has bfloat16 units (PyTorch's newest builds leave out much of
-        what has none), and its layout is of a kind that was measured on GPUs."""
+        """Several providers have it, it has bfloat16 units, and its layout is of a kind that was
+        measured on GPUs."""
         is_new = "bfloat16" in self.cluster.gpu.dense_flops
         return is_new and num_offers(self.cluster) > 1 and not unmeasured(self.candidate.execution, self.cluster)
 
@@ -115,8 +117,8 @@ def _beats(other: _Fit, fit: _Fit) -> bool:
 
 def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit]:
     """The best for each goal: of what is alike the one with the fewest GPUs. The cheapest is beaten
-    in price and time by none that is as small; what one provider alone has, or no GPU has measured, wins only where
-    nothing else fits."""
+    in price and time by none that is as small; what one provider alone has, or no GPU has measured,
+    wins only where nothing else fits."""
     found: dict[Goal, _Fit] = {}
     every, likely = fits, [fit for fit in fits if fit.may_win] if alike else []
     for goal in GOALS if every else ():
@@ -132,9 +134,9 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
 def best_of_catalogue(
     job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], num_rows: int | None = None
 ) -> Plan:
-    """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of each
-    GPU the sizes it is offered in, the smallest first. Raises UnsupportedError: the job cannot be
-    forecast at all."""
+    """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of
+    each GPU the sizes it is offered in, the smallest first. Raises UnsupportedError: the job cannot
+    be forecast at all."""
     comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows, rented=True)
     for size in comparison.owned:
         comparison.try_on(size)
@@ -151,7 +153,8 @@ def best_of_catalogue(
 
 
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], num_rows: int | None = None) -> Plan:
-    """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError: there is none."""
+    """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError:
+    there is none."""
     comparison = _Comparison(job, model, clusters, num_rows=num_rows)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)
@@ -160,7 +163,8 @@ def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], nu
 
 
 def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
-    """The best for each goal, and between the cheapest and the fastest what nothing beats in price and time."""
+    """The best for each goal, and between the cheapest and the fastest what nothing beats in price
+    and time."""
     if not fits:
         return []
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
@@ -184,7 +188,8 @@ def _of_size(fits: Sequence[_Fit], num_gpus: int) -> list[_Fit]:
 
 
 class _Comparison:
-    """Some hardware, with the best execution on each, or why there is none or none was looked for."""
+    """Some hardware, with the best execution on each, or why there is none or none was looked
+    for."""
 
     def __init__(
         self,
@@ -210,7 +215,8 @@ class _Comparison:
             self._passed = {name: (False, why) for name, why in refused.items()}
 
     def try_if_needed(self, cluster: Cluster) -> None:
-        """Looks for the best execution on some hardware, unless it surely does not fit or is hardly worth it."""
+        """Looks for the best execution on some hardware, unless it surely does not fit or is hardly
+        worth it."""
         too_small = cluster.gpu.usable_bytes <= self._too_small.get(_kind(cluster), 0)
         if too_small or _memory(cluster) < _least_bytes(self._job, self._model):
             self._passed.setdefault(cluster.name, (False, _too_little(cluster)))
@@ -221,7 +227,8 @@ class _Comparison:
             self.try_on(cluster)
 
     def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
-        """Looks for the best execution on some hardware; `explain` says in full why there is none."""
+        """Looks for the best execution on some hardware; `explain` says in full why there is
+        none."""
         if cluster.name in self._passed or any(fit.cluster.name == cluster.name for fit in self.fits):
             return
         try:
@@ -251,7 +258,8 @@ class _Comparison:
         return any(size.name in names for size in kind)
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
-        """Dollars and seconds of a step at least: its FLOPs at the peak, or what fewer of the same GPUs took."""
+        """Dollars and seconds of a step at least: its FLOPs at the peak, or what fewer of the same
+        GPUs took."""
         flops = _least_flops(self._job, self._model)
         seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
         for fit in self.fits:
@@ -262,7 +270,8 @@ class _Comparison:
         return _usd(cluster, seconds), seconds
 
     def _better_than(self, cluster: Cluster) -> str | None:
-        """What is cheaper and faster, or hardly less so; None if nothing is, or nothing that fits is as small."""
+        """What is cheaper and faster, or hardly less so; None if nothing is, or nothing that fits
+        is as small."""
         size = (cluster.num_gpus, _memory(cluster))
         if all((fit.cluster.num_gpus, _memory(fit.cluster)) > size for fit in self.fits):
             return None
@@ -278,7 +287,8 @@ class _Comparison:
         )
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
-        """The plan on the best hardware, with a row for each that was compared: first those to be shown."""
+        """The plan on the best hardware, with a row for each that was compared: first those to be
+        shown."""
         goal = self._job.goal
         ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
         aims: list[Goal] = [aim for aim in best if aim != "cheapest" or best[aim].usd < inf]
@@ -309,14 +319,16 @@ class _Comparison:
 
 
 def _least_flops(job: Job, model: ModelShape) -> float:
-    """Of a step, at least: the products of the blocks' matrices with all tokens, forward and backward."""
+    """Of a step, at least: the products of the blocks' matrices with all tokens, forward and
+    backward."""
     matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in model.kinds for m in kind.matrices)
     passes = 3 if job.method == "full" else 2
     return 2 * passes * matrices * job.train.global_batch_size * job.sides * job.data.max_length
 
 
 def _least_bytes(job: Job, model: ModelShape) -> float:
-    """On all GPUs together, at least: the weights, and in full training gradients and optimizer states."""
+    """On all GPUs together, at least: the weights, and in full training gradients and optimizer
+    states."""
     if job.train.offload not in ("auto", "none"):
         return 0
     if job.method != "full":

@@ -1,5 +1,5 @@
-"""Forecasts the memory of a plan's job as it is run otherwise: by another execution, or for the rows that a run saw,
-which may all be shorter than the longest of its data."""
+"""Forecasts the memory of a plan's job as it is run otherwise: by another execution, or for the
+rows that a run saw, which may all be shorter than the longest of its data."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ def forecast_seen(
     document: float | None = None,
     trained: tuple[int, int] | None = None,
 ) -> SeenMemory:
-    """The peaks of every rank, where no sequence of the first forward of a step is longer than `first` tokens, and none
-    of the others than `later`: gradients that are added up lie beside these alone.
-    `trained`: positions of a first forward and of a later one that are trained, at most; all where it is None."""
+    """The peaks of every rank, where no sequence of the first forward of a step is longer than
+    `first` tokens, and none of the others than `later`: gradients that are added up lie beside
+    these alone. `trained`: positions of a first forward and of a later one that are trained, at
+    most; all where it is None."""
 
     def work(alike: Execution, *, is_first: bool) -> Work:
         length = first if is_first else later

@@ -1,4 +1,5 @@
-"""What people read of a job's data, in data.json, plan.json and reports: rows, lengths, template, marks, examples."""
+"""What people read of a job's data, in data.json, plan.json and reports: rows, lengths, template,
+marks, examples."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ MOST_BINS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long as they may be.
-    `longest`: tokens of the longest sequence; `mean`: of a sequence on average; `document`: of a packed row."""
+    """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long
+    as they may be. `longest`: tokens of the longest sequence; `mean`: of a sequence on average;
+    `document`: of a packed row."""
 
     longest: int
     mean: float
@@ -104,8 +106,8 @@ def _bins(counts: Mapping[int, int], *, max_length: int) -> list[list[int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFacts(_Open):
-    """One entry of `data.path` or `data.eval_path`. `notes`: what was done with rows, and with how many; `note`: what
-    is to be said of it as a whole."""
+    """One entry of `data.path` or `data.eval_path`. `notes`: what was done with rows, and with how
+    many; `note`: what is to be said of it as a whole."""
 
     path: str
     format: str = ""
@@ -144,8 +146,8 @@ class PartFacts(_Open):
 
     @property
     def known(self) -> tuple[int | None, Lengths | None]:
-        """The number of samples in an epoch, by the weights of sources, and their lengths, which forecasts read; None
-        and None before they are counted."""
+        """The number of samples in an epoch, by the weights of sources, and their lengths, which
+        forecasts read; None and None before they are counted."""
         if not self.num_samples or self.num_tokens is None or self.longest is None:
             return None, None
         packed = self.num_rows is not None and self.num_rows > self.num_samples
@@ -167,7 +169,8 @@ class EndToken(_Open):
 
 @dataclass(frozen=True, kw_only=True)
 class EndFacts(_Open):
-    """How trained answers end. `unmarked`: how many in no special token; `cause`: why, as a sentence."""
+    """How trained answers end. `unmarked`: how many in no special token; `cause`: why, as a
+    sentence."""
 
     tokens: tuple[EndToken, ...] = ()
     unmarked: int = 0
@@ -195,7 +198,8 @@ class DataFacts(_Open):
     """What was counted of a job's data.
 
     Attributes:
-        template_from: `tokenizer`, `default`, `none` where rows need none, or the file of `data.chat_template`.
+        template_from: `tokenizer`, `default`, `none` where rows need none, or the file of
+            `data.chat_template`.
         sampled: rows whose lengths were looked at, which stand for all; 0 where there is no
             tokenizer, so that lengths are from bytes; None where all were prepared.
     """
@@ -221,7 +225,8 @@ class DataFacts(_Open):
             return None
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """(name, sentence) of all but lengths one by one and examples; a name is empty where it is the last one's."""
+        """(name, sentence) of all but lengths one by one and examples; a name is empty where it is
+        the last one's."""
         part, known = self.train, self.lengths
         for index, source in enumerate(part.sources):
             written = f" ({source.format})" if source.format else ""

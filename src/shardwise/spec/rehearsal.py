@@ -1,5 +1,5 @@
-"""What rehearsing a plan finds: for each distinct rank the peak of the training code on tensors without numbers, beside
-the forecast of it."""
+"""What rehearsing a plan finds: for each distinct rank the peak of the training code on tensors
+without numbers, beside the forecast of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from shardwise.units import format_gib
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsing:
-    """The rehearsal of the next distinct rank begins. `strategy`: of the layout; `number`: of `total`, from 1."""
+    """The rehearsal of the next distinct rank begins. `strategy`: of the layout; `number`: of
+    `total`, from 1."""
 
     strategy: str
     rank: int
@@ -23,7 +24,8 @@ class Rehearsing:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorGroup:
-    """Alike tensors that are alive at the peak. `maker`: the function that asked for them; `bytes`: of all."""
+    """Alike tensors that are alive at the peak. `maker`: the function that asked for them; `bytes`:
+    of all."""
 
     part: str
     maker: str
@@ -40,8 +42,10 @@ class RankRehearsal:
     Attributes:
         ranks: whom it holds for; the first was rehearsed.
         forecast: the planner's, of the same ranks.
-        held: bytes between steps of `weights` and `optimizer`, and `gradients` as backward leaves them.
-        peak_bytes: the most that is alive at one instant, with what lies outside of the training code.
+        held: bytes between steps of `weights` and `optimizer`, and `gradients` as backward leaves
+            them.
+        peak_bytes: the most that is alive at one instant, with what lies outside of the training
+            code.
         peak_reserved_bytes: by the allocator's rules.
         parts: bytes alive at that instant, by the names of `spec.plan.forecast.PARTS`.
         instants: the most that was alive at each instant, without what lies outside.
@@ -66,9 +70,10 @@ class RankRehearsal:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A plan's rehearsal. `hardware`: its name; `capacity_bytes`: what a rank may use of it; `execution`: as it was
-    rehearsed, with eager blocks; `eager_bytes`: what these reserve by forecast beside the compiled ones that were
-    chosen, `compiled`; 0 and None where eager ones were."""
+    """A plan's rehearsal. `hardware`: its name; `capacity_bytes`: what a rank may use of it;
+    `execution`: as it was rehearsed, with eager blocks; `eager_bytes`: what these reserve by
+    forecast beside the compiled ones that were chosen, `compiled`; 0 and None where eager ones
+    were."""
 
     hardware: str
     capacity_bytes: int
@@ -90,7 +95,8 @@ class Rehearsal:
 
     @property
     def as_planned(self) -> tuple[RankMemory, ...]:
-        """Each rank as the plan runs it: without what eager blocks add to compiled ones by forecast."""
+        """Each rank as the plan runs it: without what eager blocks add to compiled ones by
+        forecast."""
         return tuple(
             RankMemory(ranks=one.ranks, peak_bytes=sum(parts.values()), parts=parts)
             for one, planned in zip(self.ranks, self.compiled or [r.forecast for r in self.ranks], strict=True)
@@ -104,7 +110,8 @@ class Rehearsal:
 
     @property
     def eager(self) -> str | None:
-        """That blocks were rehearsed eager, and what this adds; None where the plan does not compile them."""
+        """That blocks were rehearsed eager, and what this adds; None where the plan does not
+        compile them."""
         if self.compiled is None:
             return None
         return (

@@ -1,4 +1,5 @@
-"""Composes job, execution, model, data, optimizer, checkpoints and metrics into what the loop runs."""
+"""Composes job, execution, model, data, optimizer, checkpoints and metrics into what the loop
+runs."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ from shardwise.train.watching.journal import Journal
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """Everything the loop uses. `is_trial`: steps are taken to see whether they fit, and nothing is saved."""
+    """Everything the loop uses. `is_trial`: steps are taken to see whether they fit, and nothing is
+    saved."""
 
     job: Job
     execution: Execution
@@ -73,8 +75,8 @@ def build(
     peak_flops: float | None = None,
     fill: Materialise = materialise,
 ) -> Build:
-    """Composes a run. `peak_flops` is the dense peak of one device, for MFU; None where it is not known. `fill` gives
-    parameters their values."""
+    """Composes a run. `peak_flops` is the dense peak of one device, for MFU; None where it is not
+    known. `fill` gives parameters their values."""
     prepared, spec = read_json(run.data), job.train
     if prepared is None:  # what data preparation wrote
         raise RunDirectoryError(f"{run.data} is missing; start the run with `shardwise train`, which prepares the data")
@@ -199,7 +201,8 @@ def _preferences(job: Job, world: World, trained: Batcher, evaluated: Batcher | 
 
 
 def _check_positions(data: PreparedData, shape: ModelShape) -> None:
-    """Raises UnsupportedError: a document is longer than the rotary positions that a model was made for."""
+    """Raises UnsupportedError: a document is longer than the rotary positions that a model was made
+    for."""
     most = shape.max_position_embeddings
     if shape.built is not None or shape.position_parameters or shape.family in MASKED_WITHOUT_POSITIONS:
         return
@@ -213,7 +216,8 @@ def _check_positions(data: PreparedData, shape: ModelShape) -> None:
 
 
 def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Stepped:
-    """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with offload."""
+    """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with
+    offload."""
     detours: list[Detour] = [LocalParts(model.trained)]
     if world.layout.shards_states_only:
         detours.append(Windows(detours[-1], world=world))

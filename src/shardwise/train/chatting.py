@@ -33,8 +33,8 @@ Messages = list[dict[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What was answered. `tokens`: without the one that ended it; `stopped`: by such a token, or at the most that were
-    asked for or that the model reads."""
+    """What was answered. `tokens`: without the one that ended it; `stopped`: by such a token, or at
+    the most that were asked for or that the model reads."""
 
     text: str
     tokens: int
@@ -42,9 +42,10 @@ class Reply:
 
 
 class Chat:
-    """Answers with what a run `trained`, an adapter on its base or a model, with its `base`, or with what was `merged`.
-    In bytes: `weights`; `token`, the keys and values of one token; `free`, memory of all GPUs, or of the machine.
-    `opening`: what each conversation begins with: the `system` message."""
+    """Answers with what a run `trained`, an adapter on its base or a model, with its `base`, or
+    with what was `merged`. In bytes: `weights`; `token`, the keys and values of one token; `free`,
+    memory of all GPUs, or of the machine. `opening`: what each conversation begins with: the
+    `system` message."""
 
     def __init__(
         self,
@@ -98,9 +99,9 @@ class Chat:
         self._positions = shape.max_position_embeddings or sys.maxsize
 
     def room(self, messages: Messages) -> tuple[dict[str, torch.Tensor], int]:
-        """The prompt as token ids and mask [1, length], and how many tokens the answer may have. Raises
-        DoesNotFitError: memory, or the model's positions, hold fewer than were asked for; InputError: the chat template
-        refuses the conversation, or leaves its system message out."""
+        """The prompt as token ids and mask [1, length], and how many tokens the answer may have.
+        Raises DoesNotFitError: memory, or the model's positions, hold fewer than were asked for;
+        InputError: the chat template refuses the conversation, or leaves its system message out."""
         templated = self._tokenizer.chat_template is not None  # otherwise the text is continued
         text = self._rendered(messages) if templated else "\n".join(one["content"] for one in messages)
         found = self._tokenizer(text, add_special_tokens=not templated, return_tensors="pt")
@@ -128,7 +129,8 @@ class Chat:
         return text
 
     def load(self, messages: Messages) -> None:
-        """Loads the weights, with layers spread over all GPUs, where there is room for an answer."""
+        """Loads the weights, with layers spread over all GPUs, where there is room for an
+        answer."""
         from peft import PeftModel
 
         prompt, new = self.room(messages)
@@ -148,13 +150,14 @@ class Chat:
             quantise_experts(self._model, dtype=self._quantisation.bnb_4bit_compute_dtype)
 
     def shares(self, tokens: int) -> dict[int, int]:
-        """Bytes of weights that each GPU may take, beside its layers' keys and values of so many tokens."""
+        """Bytes of weights that each GPU may take, beside its layers' keys and values of so many
+        tokens."""
         share = USABLE * self.weights / (self.weights + tokens * self.token)
         return {gpu: int(free * share) for gpu, free in self._gpus.items()}
 
     def interrupt(self, *_: Any) -> None:
-        """Handles SIGINT. Python drops an exception that is raised while it cleans up; the next token
-        raises it again."""
+        """Handles SIGINT. Python drops an exception that is raised while it cleans up; the next
+        token raises it again."""
         self.asked_to_stop = True
         raise KeyboardInterrupt
 
@@ -165,7 +168,8 @@ class Chat:
 
     @torch.inference_mode()
     def answer(self, messages: Messages, *, aloud: bool = True) -> Reply:
-        """Makes an answer, which is printed word by word if `aloud`. With a seed the same question has the same one."""
+        """Makes an answer, which is printed word by word if `aloud`. With a seed the same question
+        has the same one."""
         from transformers import StoppingCriteriaList, TextStreamer
 
         self.asked_to_stop = False
@@ -219,8 +223,8 @@ def _print_json(
 
 
 def _converse(one: Chat, *, as_json: bool) -> int:
-    """Answers each line of stdin, on a terminal with what was said before. What goes wrong in a turn ends the turn; the
-    exit code is that of the last fault, on a terminal 0."""
+    """Answers each line of stdin, on a terminal with what was said before. What goes wrong in a
+    turn ends the turn; the exit code is that of the last fault, on a terminal 0."""
     talks, history, code = sys.stdin.isatty(), one.opening, 0
     if talks:
         signal.signal(signal.SIGINT, one.interrupt)
@@ -243,7 +247,8 @@ def _converse(one: Chat, *, as_json: bool) -> int:
 
 
 def chat(run_dir: str, part: str, prompt: str | None, *, as_json: bool = False, **options: Any) -> None:
-    """Answers a prompt, or each line of stdin: on a terminal with what was said before, until an empty line."""
+    """Answers a prompt, or each line of stdin: on a terminal with what was said before, until an
+    empty line."""
     one = Chat(RunDirectory(Path(run_dir)), part, **options)
     one.load([*one.opening, {"role": "user", "content": prompt or ""}])
     for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "replace")):

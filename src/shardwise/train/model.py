@@ -1,4 +1,5 @@
-"""Builds a job's model on the meta device, adds adapters, cuts stages, parallelizes it and loads its weights."""
+"""Builds a job's model on the meta device, adds adapters, cuts stages, parallelizes it and loads
+its weights."""
 
 from __future__ import annotations
 
@@ -52,10 +53,11 @@ from shardwise.train.saving.export import Result
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A parallelized model. `shape`: of the whole model; `drops`: dropout is allowed in training; `ownership`: which
-    parameters this rank owns; `elements`: of each weight of the whole model, adapters included, by name; `content`:
-    hash of config.json and of each file of weights, by its name; `balance`: the loss of its
-    routers, or None; `leaves_padding`: its experts are not to see padding."""
+    """A parallelized model. `shape`: of the whole model; `drops`: dropout is allowed in training;
+    `ownership`: which parameters this rank owns; `elements`: of each weight of the whole model,
+    adapters included, by name; `content`: hash of config.json and of each file of weights, by its
+    name; `balance`: the loss of its routers, or None; `leaves_padding`: its experts are not to see
+    padding."""
 
     shape: ModelShape
     spread: Spread
@@ -103,10 +105,10 @@ def build_model(
     revision: str | None = None,
     fill: Materialise = materialise,
 ) -> TrainedModel:
-    """Loads, adapts and parallelizes the model of a job. `ends`: as in `Result`; `revision`: of a model on the hub,
-    None for its newest; `fill` gives parameters their values. Raises UnsupportedError: this job cannot be trained under
-    this execution, and nothing has been loaded; ModelError: the model folder cannot be used; GuardError: ranks have
-    different ones."""
+    """Loads, adapts and parallelizes the model of a job. `ends`: as in `Result`; `revision`: of a
+    model on the hub, None for its newest; `fill` gives parameters their values. Raises
+    UnsupportedError: this job cannot be trained under this execution, and nothing has been loaded;
+    ModelError: the model folder cannot be used; GuardError: ranks have different ones."""
     shape = shape_of(job.model, revision=revision, rope=job.rope_scaling)
     reasons = execution_refusals(job, execution, model=shape)
     if job.adapters is not None:
@@ -174,8 +176,8 @@ def spread_parts(
     result: Result,
     content: dict[str, str],
 ) -> TrainedModel:
-    """Parallelizes the parts of this rank. `fill`: gives a part's parameters their values; `result`: what is to be
-    saved, still without parameters; the rest as in `TrainedModel`."""
+    """Parallelizes the parts of this rank. `fill`: gives a part's parameters their values;
+    `result`: what is to be saved, still without parameters; the rest as in `TrainedModel`."""
 
     def materialise_parts() -> None:
         for part in parts:
@@ -207,8 +209,9 @@ def spread_parts(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart:
-    """The model, or one stage of it, on the meta device; `buffers`: of the whole model, that are saved; `elsewhere` are
-    weights of other stages, `copies` weights they own; the rest as in `TrainedModel`."""
+    """The model, or one stage of it, on the meta device; `buffers`: of the whole model, that are
+    saved; `elsewhere` are weights of other stages, `copies` weights they own; the rest as in
+    `TrainedModel`."""
 
     model: nn.Module
     adapters: Any
@@ -230,8 +233,9 @@ def cut_parts(
     drops: bool,
     balance: Balance | None = None,
 ) -> list[ModelPart]:
-    """The parts of this rank, parameters on the meta device. `make`: the whole model anew, and the PEFT model around it
-    or None; `drops`: dropout is allowed in training; `balance`: of routers, or None."""
+    """The parts of this rank, parameters on the meta device. `make`: the whole model anew, and the
+    PEFT model around it or None; `drops`: dropout is allowed in training; `balance`: of routers, or
+    None."""
     layout = execution.layout
     blocks, here = stage_blocks(shape, num_stages=layout.num_stages), world.layout.coordinates(world.rank)
     places = [StagePlace(index=n, count=layout.num_stages, blocks=blocks[n]) for n in layout.stages_of(here.pp)]
@@ -330,19 +334,22 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
 
 
 def _ends(anatomy: Anatomy, shape: ModelShape) -> StageEnds:
-    """What runs outside the blocks: as transformers plans a family of the catalogue, or as a forward is seen to go."""
+    """What runs outside the blocks: as transformers plans a family of the catalogue, or as a
+    forward is seen to go."""
     if shape.built is None and shape.family in PLANNED_STAGES:
         return planned_ends(anatomy)
     return seen_ends(anatomy.model.config)
 
 
 def _shared_ends(anatomy: Anatomy) -> set[int]:
-    """Ids of parameters that embedding and head share: a tied weight, also where a trained copy stands beside it."""
+    """Ids of parameters that embedding and head share: a tied weight, also where a trained copy
+    stands beside it."""
     return {id(p) for p in anatomy.embedding.parameters()} & {id(p) for p in anatomy.head.parameters()}
 
 
 def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
-    """The whole model on the meta device, and the PEFT model around it (None for full fine-tuning)."""
+    """The whole model on the meta device, and the PEFT model around it (None for full
+    fine-tuning)."""
     model, adapted = build_on_meta(copy.deepcopy(config), attn_implementation=attention_of(execution)), None
     inside = find_inside(model)
     exclude = None if inside is None else pattern_of(leave_others(model, inside))
@@ -358,7 +365,8 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
 
 
 def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside | None]:
-    """What the keys of a folder are called, and what it has beside the language model that is trained."""
+    """What the keys of a folder are called, and what it has beside the language model that is
+    trained."""
     if text_config(config) is config:
         return Keys(part.model, weights.names, weights.shape, known=[*part.elements, *part.buffers]), None
     whole = build_on_meta(copy.deepcopy(config), attn_implementation="eager")
@@ -367,9 +375,10 @@ def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside 
 
 
 def join_where_alone(model: nn.Module, execution: Execution) -> None:
-    """Joins products of adapters. Not where slices are read inside the layers' own forwards, or a cut backward takes
-    gradients of one result at a time. Each layer's alone where what is compiled is computed again: it may leave nothing
-    with a layer, as those do that hold results for each other."""
+    """Joins products of adapters. Not where slices are read inside the layers' own forwards, or a
+    cut backward takes gradients of one result at a time. Each layer's alone where what is compiled
+    is computed again: it may leave nothing with a layer, as those do that hold results for each
+    other."""
     again = execution.compile and execution.gradient_checkpointing != "none"
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble":
         join_products(model, together=not again)
@@ -397,7 +406,8 @@ def _slicing(
 
 
 def _set_types(model: nn.Module, types: Dtypes) -> None:
-    """Casts parameters, on the meta device, to the dtype they will be stored in; quantised ones stay as they are."""
+    """Casts parameters, on the meta device, to the dtype they will be stored in; quantised ones
+    stay as they are."""
     for parameter in filter(torch.is_floating_point, model.parameters()):
         parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
 

@@ -49,8 +49,9 @@ class GradientAccumulator:
 
     @property
     def enlarged(self) -> float:
-        """By which gradients are too large after a step. DDP and FSDP divide theirs, which is undone before backward;
-        where the loss is scaled it is not, so that float16 overflows no sooner on many ranks."""
+        """By which gradients are too large after a step. DDP and FSDP divide theirs, which is
+        undone before backward; where the loss is scaled it is not, so that float16 overflows no
+        sooner on many ranks."""
         return 1.0 if self.scale.is_fixed else self.scale.value / self.spread.gradient_divisor
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
@@ -68,7 +69,8 @@ class GradientAccumulator:
         return loss if uneven is None else loss + uneven
 
     def _count_routes(self, balance: Balance, inputs: list[Inputs]) -> torch.Tensor:
-        """The loss of routers over the global batch, by a forward of it that draws nothing from the random stream."""
+        """The loss of routers over the global batch, by a forward of it that draws nothing from the
+        random stream."""
         device = self.world.device
         balance.seen.zero_()
         balance.counting = True
@@ -111,8 +113,8 @@ class GradientAccumulator:
         return self._inputs(batch.micro_batches, row_losses)
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
-        """The id of the first sample of this rank whose own loss is not finite. Every rank runs a forward for each of
-        its samples, because forwards may gather weights."""
+        """The id of the first sample of this rank whose own loss is not finite. Every rank runs a
+        forward for each of its samples, because forwards may gather weights."""
         rows = [micro.alone(at) for micro in batch.micro_batches for at in range(len(micro.sample_ids))]
         losses = self.spread.losses(self._with_losses(replace(batch, micro_batches=tuple(rows))))
         found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]

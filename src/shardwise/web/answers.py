@@ -1,4 +1,5 @@
-"""Answers: the plan of a question, made once for as long as it is remembered, or what is wrong with each field."""
+"""Answers: the plan of a question, made once for as long as it is remembered, or what is wrong with
+each field."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ SAVED_AS = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The plan of a question, or what generating needs, and its model's name in files and commands; or sentences: by
-    field, and of no field."""
+    """The plan of a question, or what generating needs, and its model's name in files and commands;
+    or sentences: by field, and of no field."""
 
     plan: Plan | None = None
     generation: Generation | None = None

@@ -178,8 +178,8 @@ class Pages:
         return render("learn.html", at=self._at, **self._step(query))
 
     def _step(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """What the page shows at the place that the address names; no place is the beginning. A plan that has no step
-        to show gives way to the toy, said."""
+        """What the page shows at the place that the address names; no place is the beginning. A
+        plan that has no step to show gives way to the toy, said."""
         under, gpus = query.get("under", ""), query.get("gpus", "")
         found: dict[str, Any] = {"own": None, "plan": "", "said": "", "own_fields": []}
         if under == OWN_PLAN:

@@ -1,4 +1,5 @@
-"""The question of the page: its fields, as they stand in the address, and the job and the command they mean."""
+"""The question of the page: its fields, as they stand in the address, and the job and the command
+they mean."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ _COUNT = re.compile(r"(\d+\s*x\s*)?\d+\s*x\s+", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of the page: `key` of a job, and the flag of `shardwise plan` that sets it, if it has one. `usual`:
-    what the page opens with; `number`: the ends of a slider; `left_out`: what a job has that does not say it."""
+    """One field of the page: `key` of a job, and the flag of `shardwise plan` that sets it, if it
+    has one. `usual`: what the page opens with; `number`: the ends of a slider; `left_out`: what a
+    job has that does not say it."""
 
     name: str
     label: str
@@ -105,14 +107,16 @@ _NOT_GENERATED = {field.key for field in FIELDS} - {
 
 @dataclass(frozen=True, kw_only=True)
 class WebQuestion:
-    """What is asked: the text of every field, and whether the hub may be asked for the model's configuration."""
+    """What is asked: the text of every field, and whether the hub may be asked for the model's
+    configuration."""
 
     texts: dict[str, str]
     hub: bool = False
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> WebQuestion:
-        """From the address; an address without a question is the usual one. Raises InputError: a text is too long."""
+        """From the address; an address without a question is the usual one. Raises InputError: a
+        text is too long."""
         asked = bool({*NAMES, "hub"} & query.keys())
         texts: dict[str, str] = {}
         for field in FIELDS:
@@ -126,8 +130,8 @@ class WebQuestion:
         return self.texts[name]
 
     def values(self, model: str) -> Iterator[tuple[Field, str | int | float]]:
-        """The fields that say something, with the model as it is planned. Hardware that is left open is `any`; adapters
-        have a rank, and full fine-tuning has none."""
+        """The fields that say something, with the model as it is planned. Hardware that is left
+        open is `any`; adapters have a rank, and full fine-tuning has none."""
         hardware = self["hardware"] or "any"
         hardware += f" @ {self['network']} Gb/s" if self["network"] else ""
         unread = {SOLVE, TASK, NETWORK, *(_NOT_GENERATED if self.generates else ())}

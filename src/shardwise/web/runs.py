@@ -1,4 +1,5 @@
-"""Run directories below the served folder: found, listed, and looked at; nothing of them is changed."""
+"""Run directories below the served folder: found, listed, and looked at; nothing of them is
+changed."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Runs:
             folders[:] = [] if deep else [one for one in folders if not one.startswith(".") and one not in _PASSED_OVER]
 
     def find(self, name: str) -> Path:
-        """The run of a name. Raises RunDirectoryError: there is none of it below the folder, whatever links say."""
+        """The run of a name. Raises RunDirectoryError: there is none of it below the folder,
+        whatever links say."""
         place = None if "\0" in name or name.startswith("/") else (self.folder / name).resolve()
         if place is None or not place.is_relative_to(self.folder) or not api.is_run(place):
             raise RunDirectoryError("there is no such run below the served folder")
@@ -125,7 +127,8 @@ def _last_record(run: RunDirectory) -> dict[str, Any]:
 
 
 def _text(plan: Any, *keys: Any) -> str | None:
-    """What stands at a place of plan.json, without reading the whole plan; None where there is no text."""
+    """What stands at a place of plan.json, without reading the whole plan; None where there is no
+    text."""
     try:
         for key in keys:
             plan = plan[key]

@@ -15,23 +15,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 300,
-    "api": 3250,
-    "catalog": 3400,
-    "cli": 1850,
-    "data": 5050,
+    "api": 3350,
+    "catalog": 3550,
+    "cli": 2000,
+    "data": 5150,
     "interop": 1750,
     "launch": 3100,
     "methods": 400,
-    "models": 4300,
+    "models": 4400,
     "parallel": 3200,
-    "plan": 9050,
+    "plan": 9200,
     "programs": 300,
     "report": 2400,
-    "spec": 5550,
-    "train": 9550,
-    "web": 1300,
+    "spec": 5750,
+    "train": 9750,
+    "web": 1400,
 }
-ALL, ALL_TESTS = 54300, 36000
+ALL, ALL_TESTS = 55300, 37300
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 2170, 350

@@ -1,4 +1,5 @@
-"""`report`, with what the planner says of the rows that a run has seen; and lists of known models and GPUs."""
+"""`report`, with what the planner says of the rows that a run has seen; and lists of known models
+and GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from shardwise.spec.run import RunDirectory, read_json, revision_of
 
 
 def report(run_dir: str | Path) -> Report:
-    """Forecast beside measurement of a run directory; also written to report.json and report.html."""
+    """Forecast beside measurement of a run directory; also written to report.json and
+    report.html."""
     run = RunDirectory(Path(run_dir))
     collected = collect(run, seen=memory_seen(run))
     write_report(collected, run)
@@ -29,8 +31,8 @@ def report(run_dir: str | Path) -> Report:
 
 
 def report_at_the_end(run: RunDirectory) -> Report:
-    """Likewise of a run that has just finished, which it stays where the report cannot be written: then a gap says
-    so."""
+    """Likewise of a run that has just finished, which it stays where the report cannot be written:
+    then a gap says so."""
     collected = collect(run, seen=memory_seen(run))
     try:
         write_report(collected, run)
@@ -55,7 +57,8 @@ def usual_machines() -> dict[str, tuple[int, str]]:
 
 
 def memory_seen(run: RunDirectory) -> SeenMemory | None:
-    """What is forecast for the longest rows of the steps that a run has measured; None where they are not known."""
+    """What is forecast for the longest rows of the steps that a run has measured; None where they
+    are not known."""
     measured, counted = read_json(run.measured) or {}, known_data(run)[1]
     try:
         first, later = map(int, measured.get("rows_seen") or ())

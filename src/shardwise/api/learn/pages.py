@@ -1,4 +1,5 @@
-"""Plans, runs and comparisons as parts of a page, and what such a page needs; nothing here writes into a run."""
+"""Plans, runs and comparisons as parts of a page, and what such a page needs; nothing here writes
+into a run."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ GOES_ON = ("running", "unfinished")
 
 
 def read_config(raw: bytes) -> ModelShape:
-    """The model that the bytes of a config.json describe. Raises ModelError: they are none of a known family."""
+    """The model that the bytes of a config.json describe. Raises ModelError: they are none of a
+    known family."""
     return shape_from_data(parse_config(raw, file="config.json"), file="config.json")
 
 
@@ -68,8 +70,8 @@ def is_run(folder: Path) -> bool:
 
 
 def read_report(run_dir: Path) -> Report:
-    """As `report`, of a run that may still be going on, and without writing anything. What a run that goes on has not
-    written yet is no gap."""
+    """As `report`, of a run that may still be going on, and without writing anything. What a run
+    that goes on has not written yet is no gap."""
     found = collect(RunDirectory(run_dir))
     outcome = found.outcome
     # A run that was stopped and goes on has the outcome of its last start until it has taken a step.
@@ -89,8 +91,8 @@ def report_as_part(found: Report) -> tuple[str, str]:
 
 
 def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
-    """Several runs by name, side by side, the curves of their losses, and whether one of them has not ended. Raises
-    InputError: one cannot be read."""
+    """Several runs by name, side by side, the curves of their losses, and whether one of them has
+    not ended. Raises InputError: one cannot be read."""
     reports = [(name, path, read_report(path)) for name, path in runs]
     contenders = [
         contender(name, processes=len(one.memory.ranks), run=RunDirectory(path), report=one)

@@ -1,7 +1,8 @@
-"""A toy model of as many layers as GPUs, usually three, with one weight each: who holds what, and who works when.
+"""A toy model of as many layers as GPUs, usually three, with one weight each: who holds what, and
+who works when.
 
-Who holds what is asked of the layout code that planner and trainer share (`spec/layout`, `spec/model`). Who works when
-is the planner's timeline of one step (`shardwise plan --timeline`).
+Who holds what is asked of the layout code that planner and trainer share (`spec/layout`,
+`spec/model`). Who works when is the planner's timeline of one step (`shardwise plan --timeline`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ SIZES = range(2, 9)
 
 
 def config_of(gpus: int) -> dict[str, Any]:
-    """A block for each GPU, of a width near 3,072, at which an RTX 6000 Ada is busy with computing, and whose heads can
-    be dealt among them."""
+    """A block for each GPU, of a width near 3,072, at which an RTX 6000 Ada is busy with computing,
+    and whose heads can be dealt among them."""
     heads = gpus * round(24 / gpus)
     return {
         "model_type": "llama",
@@ -132,7 +133,8 @@ def pieces(layout: Layout, rank: int, *, what: Held) -> set[Piece]:
 
 @cache
 def timeline_of(name: str, gpus: int = GPUS) -> Timeline:
-    """The planner's timeline of one step of the toy on RTX 6000 Ada. Raises ValueError: it does not fit."""
+    """The planner's timeline of one step of the toy on RTX 6000 Ada. Raises ValueError: it does not
+    fit."""
     each = 8 if gpus <= 4 else 4  # sequences of a GPU
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
@@ -159,8 +161,8 @@ _LAYER = re.compile(r"(?:layer|stage) (\d)")
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """One GPU in a frame, or several that do the same. `computes`, `sends`: what, in words, or None; `waits`: it does
-    not compute; `holds`: pieces of the toy, of no other model."""
+    """One GPU in a frame, or several that do the same. `computes`, `sends`: what, in words, or
+    None; `waits`: it does not compute; `holds`: pieces of the toy, of no other model."""
 
     rank: int
     name: str
@@ -178,7 +180,8 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A stretch of the step in which nobody begins or ends anything; in seconds of the step, and a share of it."""
+    """A stretch of the step in which nobody begins or ends anything; in seconds of the step, and a
+    share of it."""
 
     start: float
     end: float
@@ -208,7 +211,8 @@ def frames(name: str, gpus: int = GPUS) -> tuple[Frame, ...]:
 
 
 def frames_of(drawn: Timeline) -> tuple[Frame, ...]:
-    """The frames of a plan's step: a seat for GPUs that do the same, and nothing of what they hold."""
+    """The frames of a plan's step: a seat for GPUs that do the same, and nothing of what they
+    hold."""
     lanes = drawn.lanes[:MOST_LANES]
     return tuple(_frames(drawn, lambda at: (_seat(drawn, lane, at=at)[0] for lane in lanes)))
 
@@ -266,7 +270,8 @@ def _whole(layer: int, rows: int) -> Iterator[Piece]:
 
 
 def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpan]) -> Iterator[Piece]:
-    """Layers that have been gathered and are still to be used: by a forward, or by the backward if they are kept."""
+    """Layers that have been gathered and are still to be used: by a forward, or by the backward if
+    they are kept."""
     for span in done:
         layer = _layer(span)
         if span.kind != "gather" or layer is None:
@@ -278,7 +283,8 @@ def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpa
 
 
 def _gradients(layout: Layout, rank: int, done: list[TimelineSpan]) -> Iterator[Piece]:
-    """Those of layers whose backward has run, whole until they are reduced; none once the optimizer has used them."""
+    """Those of layers whose backward has run, whole until they are reduced; none once the optimizer
+    has used them."""
     if any(span.kind == "optimizer" for span in done):
         return
     own = pieces(layout, rank, what="gradients")

@@ -44,8 +44,8 @@ def with_chance(made: Plan) -> Plan:
 
 
 def _screen_bytes(made: Plan) -> int:
-    """What a screen may take of a card that people have in their desk's machine. Of this machine what is
-    free was read, and decides whether a job fits."""
+    """What a screen may take of a card that people have in their desk's machine. Of this machine
+    what is free was read, and decides whether a job fits."""
     is_here = made.job["hardware"] in (None, PROBED)
     return 0 if is_here or not _DESK.fullmatch(made.hardware["node"]["gpu"]["name"]) else _SCREEN_BYTES
 

@@ -1,4 +1,5 @@
-"""`rehearse`: runs the training code of a plan on tensors without numbers, on each distinct rank."""
+"""`rehearse`: runs the training code of a plan on tensors without numbers, on each distinct
+rank."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ def rehearse(
     overrides: Sequence[str | Override] = (),
     on_update: Callable[[Rehearsing], None] | None = None,
 ) -> Rehearsal:
-    """Rehearses what is planned for a job, whether it is forecast to fit or not: two steps of rows that are all as long
-    as they may be, at the layout's size. Blocks that are compiled are rehearsed eager, with a sentence.
+    """Rehearses what is planned for a job, whether it is forecast to fit or not: two steps of rows
+    that are all as long as they may be, at the layout's size. Blocks that are compiled are
+    rehearsed eager, with a sentence.
 
     Args:
         job: a job, a job file, or a plan.json, whose chosen candidate is rehearsed.
@@ -56,7 +58,8 @@ def refusals(made: Plan, chosen: Candidate) -> list[str]:
 def rehearse_candidate(
     made: Plan, chosen: Candidate, *, on_update: Callable[[Rehearsing], None] | None = None
 ) -> Rehearsal:
-    """Rehearses a candidate of a plan. Raises UnsupportedError: it is not rehearsed, or a rank would fail."""
+    """Rehearses a candidate of a plan. Raises UnsupportedError: it is not rehearsed, or a rank
+    would fail."""
     refused = refusals(made, chosen)
     if refused:
         raise UnsupportedError("\n".join(refused))
@@ -97,7 +100,8 @@ def rehearse_candidate(
 
 
 def _chosen(made: Plan) -> Candidate:
-    """What is chosen, or else the first that is a candidate. Raises DoesNotFitError: there is none."""
+    """What is chosen, or else the first that is a candidate. Raises DoesNotFitError: there is
+    none."""
     if made.best is not None:
         return made.best
     if made.candidates:
@@ -107,7 +111,8 @@ def _chosen(made: Plan) -> Candidate:
 
 
 def _model(name: str) -> dict[str, Any]:
-    """The configuration to build; None for a folder with weights, whose names and shapes are read."""
+    """The configuration to build; None for a folder with weights, whose names and shapes are
+    read."""
     folder = Path(name).expanduser()
     if folder.is_dir() and any(folder.glob("*.safetensors")):
         return {"config": None, "dtype": None}
@@ -115,7 +120,8 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _rank(group: RankMemory, answer: dict[str, Any], *, cluster: Cluster) -> RankRehearsal:
-    """Beside what the training code allocates there are libraries' workspaces and the driver's context, as forecast."""
+    """Beside what the training code allocates there are libraries' workspaces and the driver's
+    context, as forecast."""
     context, is_cuda = group.parts["context"], cluster.gpu.kind == "cuda"
     workspace = workspace_bytes(cluster.gpu)
     parts = {part: answer["parts"].get(part, 0) for part in PARTS}

@@ -1,5 +1,5 @@
-"""Finds the shape of a job's model: in the catalogue, or by a process that builds it; and profiles of blocks that no
-rule knows, which are measured once and kept."""
+"""Finds the shape of a job's model: in the catalogue, or by a process that builds it; and profiles
+of blocks that no rule knows, which are measured once and kept."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _KERNELS = ("causal_conv1d", "fla")
 def find_model(
     name: str, *, offline: bool = False, revision: str | None = None, rope: RopeScaling | None = None
 ) -> ModelShape:
-    """As the catalogue's `find_model`; a family without a row is built by transformers and read, and of a model of more
-    than text, where transformers is there, all parts are counted."""
+    """As the catalogue's `find_model`; a family without a row is built by transformers and read,
+    and of a model of more than text, where transformers is there, all parts are counted."""
     try:
         shape = models.find_model(name, offline=offline, revision=revision, rope=rope)
     except UnlistedFamilyError as error:
@@ -55,7 +55,8 @@ def find_model(
 
 def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:
     """As `spec.request.read_request`. `auto` packs rows where the model's code keeps documents
-    apart; elsewhere they are padded, which is said. Raises also ModelError: there is no such model."""
+    apart; elsewhere they are padded, which is said. Raises also ModelError: there is no such
+    model."""
     request = spec.read_request(job, overrides=overrides)
     if request.job.data.packing != "auto":
         return request
@@ -68,9 +69,9 @@ def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Over
 
 
 def profiled(model: ModelShape, job: Job, clusters: Iterable[Cluster]) -> ModelShape:
-    """A model with the profiles that a job needs on some hardware, where no rules forecast its blocks. They are kept
-    below `cache_root`, by the configuration, what of the job they depend on, and versions. A model that cannot be
-    measured stays without."""
+    """A model with the profiles that a job needs on some hardware, where no rules forecast its
+    blocks. They are kept below `cache_root`, by the configuration, what of the job they depend on,
+    and versions. A model that cannot be measured stays without."""
     if not model.counted:
         return model
     kinds = {cluster.gpu.kind: cluster for cluster in clusters}

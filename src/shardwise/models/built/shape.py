@@ -1,8 +1,9 @@
-"""The shape of a model whose family has no row in the catalogue, read from a build on the meta device.
+"""The shape of a model whose family has no row in the catalogue, read from a build on the meta
+device.
 
-One forward is run without numbers (`programs/model_shape.py`). Blocks of attention and an MLP are recognised, and have
-rules for what they save (`roles.py`); of all others parameters are counted (`generic.py`). A model's own Python code is
-never run.
+One forward is run without numbers (`programs/model_shape.py`). Blocks of attention and an MLP are
+recognised, and have rules for what they save (`roles.py`); of all others parameters are counted
+(`generic.py`). A model's own Python code is never run.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ _DRAFTS = "_assistant"
 
 
 def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None = None) -> ModelShape:
-    """The shape of the model that a job names, for a worker, whose model is on this machine already. Raises ModelError:
-    it is no model, or none that can be trained."""
+    """The shape of the model that a job names, for a worker, whose model is on this machine
+    already. Raises ModelError: it is no model, or none that can be trained."""
     try:
         return read_model(name, revision=revision, rope=rope)
     except UnlistedFamilyError as error:
@@ -65,8 +66,8 @@ def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: there is
-    something in it that is not understood; says what."""
+    """The shape of the model that transformers builds of a config.json called `file`. Raises
+    ModelError: there is something in it that is not understood; says what."""
     refuse_foreign(data, file=file)
     try:
         with warnings.catch_warnings():
@@ -79,8 +80,8 @@ def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
 
 
 class _Reading:
-    """One model, built and watched once: of a model of more than text, the language model. `seen`: its forward, where
-    that can be followed without numbers."""
+    """One model, built and watched once: of a model of more than text, the language model. `seen`:
+    its forward, where that can be followed without numbers."""
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         self._storage, self._file = storage_type(data, file=file), file
@@ -190,8 +191,8 @@ class _Reading:
 
 
 def seen_ends(config: Any) -> StageEnds:
-    """What runs outside the blocks of the model that transformers builds of a configuration. Raises UnsupportedError:
-    the model is not cut in stages; says why."""
+    """What runs outside the blocks of the model that transformers builds of a configuration. Raises
+    UnsupportedError: the model is not cut in stages; says why."""
     with watchable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         anatomy, _ = _built(config)
@@ -202,8 +203,8 @@ def seen_ends(config: Any) -> StageEnds:
 
 
 def config_from(data: dict[str, Any]) -> Any:
-    """transformers' configuration of the keys of a config.json. Raises UnsupportedError: it cannot be read, or is of no
-    decoder."""
+    """transformers' configuration of the keys of a config.json. Raises UnsupportedError: it cannot
+    be read, or is of no decoder."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if data["model_type"].endswith(_DRAFTS):

@@ -1,6 +1,7 @@
 """Whether tensor parallelism can slice the blocks of a model that was built to read its shape.
 
-transformers' plan must slice each matrix by its role, and the model must run with one rank's slices.
+transformers' plan must slice each matrix by its role, and the model must run with one rank's
+slices.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _WHOLE = "replicated_with_grad_allreduce"
 
 
 def why_whole(anatomy: Anatomy) -> str:
-    """Why tensor parallelism does not slice a model that was not seen to be `slices_alike`, nor `deals_alike`."""
+    """Why tensor parallelism does not slice a model that was not seen to be `slices_alike`, nor
+    `deals_alike`."""
     try:
         tensor_plan(anatomy.backbone.config)
     except UnsupportedError:
@@ -34,7 +36,8 @@ def why_whole(anatomy: Anatomy) -> str:
 
 
 def slices_alike(anatomy: Anatomy, seen: Seen, blocks: list[Block]) -> bool:
-    """Whether a model's blocks can be sliced by the plan, and run. The model is of no use afterwards."""
+    """Whether a model's blocks can be sliced by the plan, and run. The model is of no use
+    afterwards."""
     try:
         plan = tensor_plan(anatomy.backbone.config)
     except UnsupportedError:
@@ -48,8 +51,9 @@ def slices_alike(anatomy: Anatomy, seen: Seen, blocks: list[Block]) -> bool:
 
 
 def deals_alike(anatomy: Anatomy) -> bool:
-    """Whether tensor parallelism can deal the experts of a model, and run the rest of its blocks sliced or whole: each
-    part that has matrices is given the stream [batch, length, width] and gives one like it."""
+    """Whether tensor parallelism can deal the experts of a model, and run the rest of its blocks
+    sliced or whole: each part that has matrices is given the stream [batch, length, width] and
+    gives one like it."""
     try:
         tensor_plan(anatomy.backbone.config)
     except UnsupportedError:
@@ -81,7 +85,8 @@ def _is_plain(anatomy: Anatomy) -> bool:
 
 
 def _is_planned(call: BlockCall, block: Block, plan: dict[str, str]) -> bool:
-    """Whether the plan slices each matrix by its role, keeps norms of heads, and says nothing else."""
+    """Whether the plan slices each matrix by its role, keeps norms of heads, and says nothing
+    else."""
     apart = sum(m.reads == "attention_input" for m in block.matrices) == 3 and not block.parallel
     widened = [m for m in block.matrices if m.reads == "mlp_input"]
     apart = apart and len(widened) == (2 if block.mlp == "gated" else 1)

@@ -1,7 +1,9 @@
-"""Records one forward of a model on the meta device: which modules read which tensors, and what was made of what.
+"""Records one forward of a model on the meta device: which modules read which tensors, and what was
+made of what.
 
-Every operator is recorded with its inputs and outputs; calls of linear layers, embeddings and norms are landmarks.
-Attention and masks are registered with transformers under a name of our own, which gives heads and windows.
+Every operator is recorded with its inputs and outputs; calls of linear layers, embeddings and norms
+are landmarks. Attention and masks are registered with transformers under a name of our own, which
+gives heads and windows.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ def is_linear(module: nn.Module) -> bool:
 
 @contextmanager
 def watchable() -> Generator[None]:
-    """While this lasts, `attn_implementation=WATCHED` is one that transformers knows, and `experts_implementation`
-    too."""
+    """While this lasts, `attn_implementation=WATCHED` is one that transformers knows, and
+    `experts_implementation` too."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -74,9 +76,9 @@ def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
-    """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED` inside `watchable`.
-    `packed`: it is told where packed documents lie, as far as its code takes that.
-    Raises Exception: whatever the model's code raises where there are no numbers."""
+    """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED`
+    inside `watchable`. `packed`: it is told where packed documents lie, as far as its code takes
+    that. Raises Exception: whatever the model's code raises where there are no numbers."""
     watcher = _Watcher(anatomy)
     ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
     positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
@@ -93,7 +95,8 @@ def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
 
 
 def _logits(anatomy: Anatomy, **given: Any) -> Any:
-    """By a model's own forward; of a wrapper, whose own looks for images among the ids, by the model inside."""
+    """By a model's own forward; of a wrapper, whose own looks for images among the ids, by the
+    model inside."""
     if anatomy.is_whole:
         return cast(Any, anatomy.model)(**given).logits
     return anatomy.head(anatomy.backbone(**given).last_hidden_state)

@@ -1,8 +1,8 @@
 """ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
-The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`. After the step the
-ranks exchange rows. Under tensor parallelism, windows are rows of this rank's slice, placed as FSDP2 places shards of
-slices.
+The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`.
+After the step the ranks exchange rows. Under tensor parallelism, windows are rows of this rank's
+slice, placed as FSDP2 places shards of slices.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Windows(Detour):
     """Windows of this rank's rows of whole weights: a detour (`parallel/optimizer/stepped.py`).
 
     Attributes:
-        weights: local parts of trained parameters; contiguous, and alike on every rank but for slices.
-        meshes: of each, the axes over which its states are sharded and it is sliced: `World.shards` and
-            `tp`; of experts that are dealt, the ranks that hold the same ones, and `ep`.
+        weights: local parts of trained parameters; contiguous, and alike on every rank but for
+            slices.
+        meshes: of each, the axes over which its states are sharded and it is sliced: `World.shards`
+            and `tp`; of experts that are dealt, the ranks that hold the same ones, and `ep`.
     """
 
     def __init__(self, weights: Detour, *, world: World) -> None:
@@ -52,13 +53,14 @@ class Windows(Detour):
                 window.grad = _rows(whole.grad, mesh)
 
     def after_step(self) -> None:
-        """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not reach."""
+        """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not
+        reach."""
         for _, whole in self.weights:
             whole.grad = None
         for mesh in dict.fromkeys(self.meshes):
             alike = (whole for (_, whole), one in zip(self.weights, self.meshes, strict=True) if one is mesh)
-            axes = mesh.mesh_dim_names or ()
-            exchange_rows([whole.detach() for whole in alike], axis=mesh[axes[0]])
+            (first, *_) = mesh.mesh_dim_names or ("",)
+            exchange_rows([whole.detach() for whole in alike], axis=mesh[first])
 
 
 def _rows(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
@@ -94,9 +96,11 @@ class _Span:
 
 @torch.no_grad()
 def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
-    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of `FLAT_BYTES`.
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages
+    of `FLAT_BYTES`.
 
-    In their own type: these weights are the masters on every rank, so that shorter messages would change them.
+    In their own type: these weights are the masters on every rank, so that shorter messages would
+    change them.
     """
     for bucket in _buckets(wholes, degree=axis.size()):
         _exchange(bucket, axis)

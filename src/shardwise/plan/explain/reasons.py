@@ -1,4 +1,5 @@
-"""Why the chosen execution is as it is, in sentences: what its strategy does, and what its costs are counted at."""
+"""Why the chosen execution is as it is, in sentences: what its strategy does, and what its costs
+are counted at."""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ def _recompute(search: Search, work: Work) -> str | None:
 
 
 def _faster_from_host(search: Search, work: Work) -> str:
-    """What selective recompute would gain that keeps what it saves in the host's memory, which `auto` leaves alone."""
+    """What selective recompute would gain that keeps what it saves in the host's memory, which
+    `auto` leaves alone."""
     execution = work.execution
     other = replace(execution, gradient_checkpointing="selective_offloaded")
     if execution.recompute != "full" or not work.setting.cuda or not_trained_under(other):

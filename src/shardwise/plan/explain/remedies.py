@@ -1,4 +1,5 @@
-"""Why an execution does not fit, and what would make a job fit; each change is tried before it is named."""
+"""Why an execution does not fit, and what would make a job fit; each change is tried before it is
+named."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def remedies(question: Question) -> Iterator[str]:
 
 
 def _with_saved_on_host(question: Question) -> Iterator[str]:
-    """Checkpointing under which what blocks save waits in the host's memory, where that has room; the fastest first."""
+    """Checkpointing under which what blocks save waits in the host's memory, where that has room;
+    the fastest first."""
     tried = (
         Search(question.with_checkpointing(kind).with_offload(offload))
         for kind in _ON_HOST
@@ -110,7 +112,8 @@ def _on_attention(question: Question) -> str | None:
 
 
 def _in_4_bits(question: Question) -> str | None:
-    """A sentence on QLoRA, or how many GPUs that needs; None where a job has it, or none hold it."""
+    """A sentence on QLoRA, or how many GPUs that needs; None where a job has it, or none hold
+    it."""
     if question.job.method == "qlora" or question.cluster.gpu.kind == "cpu":
         return None
     qlora = question.job.model_copy(update={"method": "qlora"})
@@ -153,7 +156,8 @@ def fits(question: Question) -> bool:
 
 
 def _by_offload(question: Question) -> str:
-    """What it takes of the host that a question fits, where that is left open; empty where it takes nothing."""
+    """What it takes of the host that a question fits, where that is left open; empty where it takes
+    nothing."""
     tried = offloads(question.job, question.cluster)
     if len(tried) == 1:
         return ""
@@ -162,7 +166,8 @@ def _by_offload(question: Question) -> str:
 
 
 def _with_more_host_memory(question: Question) -> str | None:
-    """What a larger host would be good for: of the offloads that fit the GPUs, the one that takes least of it."""
+    """What a larger host would be good for: of the offloads that fit the GPUs, the one that takes
+    least of it."""
     needs: list[tuple[int, str]] = []
     for offload in offloads(question.job, question.cluster):
         search = Search(question.with_offload(offload))
@@ -182,8 +187,8 @@ def _longest_that_fits(question: Question) -> int | None:
 
 
 def _gpus_that_fit(question: Question) -> Cluster | None:
-    """More of the same GPUs on which the job fits: in one machine that is rented out, then, where a fabric connects
-    them or the question names several, doubled machines and numbers between."""
+    """More of the same GPUs on which the job fits: in one machine that is rented out, then, where a
+    fabric connects them or the question names several, doubled machines and numbers between."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or question.job.stated_layout is not None:
         return None
@@ -212,7 +217,8 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
 
 
 def left_frozen(model: ModelShape) -> str | None:
-    """A sentence on what a model of more than text has beside its language model; None of a language model alone."""
+    """A sentence on what a model of more than text has beside its language model; None of a
+    language model alone."""
     if model.wrapper is None:
         return None
     counted = model.wrapper.frozen_parameters
@@ -224,7 +230,8 @@ def left_frozen(model: ModelShape) -> str | None:
 
 
 def left_wide(job: Job, model: ModelShape) -> str | None:
-    """A sentence on stacked experts under QLoRA that it leaves wide, as bitsandbytes does; None elsewhere."""
+    """A sentence on stacked experts under QLoRA that it leaves wide, as bitsandbytes does; None
+    elsewhere."""
     if job.method != "qlora":
         return None
     elements = sum(
@@ -238,7 +245,8 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
 
 
 def widened(job: Job, model: ModelShape) -> str | None:
-    """A sentence on weights that are published in fewer bits than they are trained in; None elsewhere."""
+    """A sentence on weights that are published in fewer bits than they are trained in; None
+    elsewhere."""
     if model.published is None:
         return None
     size, saved = format_gib(int(model.published_bytes)), "the adapter's base stays the published one"
@@ -320,8 +328,9 @@ def _less_at_once(work: Work) -> str:
 
 
 def _fits_in_shards(work: Work, capacity: int) -> bool:
-    """Whether a micro-batch fits the same GPUs where each holds its share of all states: the smallest, or a larger one
-    that is the only one of its step, so that no earlier gradients lie beside it."""
+    """Whether a micro-batch fits the same GPUs where each holds its share of all states: the
+    smallest, or a larger one that is the only one of its step, so that no earlier gradients lie
+    beside it."""
     job, model, layout = work.job, work.model, Layout(dp_shard=work.cluster.num_gpus)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
     bases, _ = considered(job, model, choice)

@@ -1,8 +1,9 @@
 """Which matrices `lora.target_modules` reaches, by PEFT's rules.
 
-An adapter hangs on a module, by the end of its name. In transformers 5 stacked experts and routers are parameters, not
-modules; for some families PEFT (0.21, `peft.utils.transformers_weight_conversion`) maps the names of their former
-modules to these bare parameters, and then such names reach no module.
+An adapter hangs on a module, by the end of its name. In transformers 5 stacked experts and routers
+are parameters, not modules; for some families PEFT (0.21,
+`peft.utils.transformers_weight_conversion`) maps the names of their former modules to these bare
+parameters, and then such names reach no module.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Hold = Literal["module", "bare"]
 
 
 def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
-    """How an adapter hangs on a matrix; None where none does, or where it is a copy (`modules_to_save`)."""
+    """How an adapter hangs on a matrix; None where none does, or where it is a copy
+    (`modules_to_save`)."""
     if is_copied(matrix.name, lora.modules_to_save):
         return None
     names = bare_names(matrix, model)
@@ -86,7 +88,8 @@ def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], l
 
 
 def is_copied(name: str, saved: Sequence[str]) -> bool:
-    """Whether PEFT trains a part of a block as a copy: a module's name, or one around it, ends with a saved name."""
+    """Whether PEFT trains a part of a block as a copy: a module's name, or one around it, ends with
+    a saved name."""
     return any(module.endswith(end) for module in around(name) for end in saved)
 
 
@@ -97,5 +100,6 @@ def around(name: str) -> Iterator[str]:
 
 
 def names_it(name: str, end: str) -> bool:
-    """Whether a target names a module, by PEFT's rule: it is the module's whole name, or the end of it."""
+    """Whether a target names a module, by PEFT's rule: it is the module's whole name, or the end of
+    it."""
     return name == end or name.endswith(f".{end}")

@@ -1,4 +1,5 @@
-"""Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and PEFT."""
+"""Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and
+PEFT."""
 
 from __future__ import annotations
 
@@ -151,7 +152,8 @@ class TrainSpec(Strict):
 
 
 class LayoutKeys(Strict):
-    """The keys of a layout as job files and plans write it; what is left out is as in `spec.layout.axes.Layout`."""
+    """The keys of a layout as job files and plans write it; what is left out is as in
+    `spec.layout.axes.Layout`."""
 
     dp_replicate: Whole = 1
     dp_shard: Whole = 1
@@ -168,7 +170,8 @@ class LayoutKeys(Strict):
 
 
 class LayoutSpec(LayoutKeys):
-    """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever else is stated."""
+    """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever
+    else is stated."""
 
     @model_validator(mode="after")
     def _degrees_agree(self) -> Self:
@@ -189,7 +192,8 @@ class LayoutSpec(LayoutKeys):
 
 
 def _as_alternatives(value: Any) -> Any:
-    """A list of alternatives, also one written as text in a flag, becomes text separated by commas."""
+    """A list of alternatives, also one written as text in a flag, becomes text separated by
+    commas."""
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
         return value.strip()[1:-1].strip()
     if not isinstance(value, list):
@@ -229,8 +233,8 @@ class Job(Strict):
         rope_scaling: how rotary positions are stretched for rows longer than the model's, in
             place of what its config.json says; keys below.
         objective: what is learnt: text as it stands (`sft`), or preferences between answers.
-        hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates; left out: this
-            machine. For `plan` also a list of those, or `any`.
+        hardware: `[NODES x] GPUS x NAME`, `cpu:N`, or `probed`, this machine with measured rates;
+            left out: this machine. For `plan` also a list of those, or `any`.
         layout: `auto`, a strategy as plans print it (`fsdp x tp`), several to choose among, or a
             product of axes.
     """
@@ -287,13 +291,15 @@ class Job(Strict):
 
     @property
     def stated_layout(self) -> Layout | str | None:
-        """The one layout to take, by its degrees or its name; None where there are several to choose among."""
+        """The one layout to take, by its degrees or its name; None where there are several to
+        choose among."""
         if isinstance(self.layout, LayoutSpec):
             return self.layout.to_layout()
         return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
 
     def layout_on(self, cluster: Cluster) -> Layout | None:
-        """The stated layout on a cluster. Raises ValueError: its GPUs do not divide into the one that is named."""
+        """The stated layout on a cluster. Raises ValueError: its GPUs do not divide into the one
+        that is named."""
         stated, node = self.stated_layout, cluster.node.num_gpus
         if isinstance(stated, str):
             return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=node)
@@ -342,7 +348,8 @@ class Job(Strict):
         return self.method == "qlora" and self.train.quantize_experts is not False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with every default filled in; of preferences and renting nothing where there is none."""
+        """Plain data with every default filled in; of preferences and renting nothing where there
+        is none."""
         plain = self.model_dump(mode="json")
         if self.objective == "sft":
             del plain["objective"], plain["preference"]

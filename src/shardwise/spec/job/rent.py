@@ -6,7 +6,8 @@ from shardwise.spec.job.strict import NotNegative, Positive, Strict
 
 
 class RentSpec(Strict):
-    """Counted where `hardware: any` leaves it open what is rented. Usual values are nominal, not measured.
+    """Counted where `hardware: any` leaves it open what is rented. Usual values are nominal, not
+    measured.
 
     Attributes:
         boot_minutes: until a machine with an image of the trainer runs; 0 where yours does.

@@ -1,4 +1,5 @@
-"""How rotary positions are stretched, in transformers' words (`rope_parameters`, formerly `rope_scaling`)."""
+"""How rotary positions are stretched, in transformers' words (`rope_parameters`, formerly
+`rope_scaling`)."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class RopeScaling(Strict):
             that its config.json states.
         rope_theta: base of the frequencies; by default that of config.json.
         attention_factor: what sines and cosines are multiplied by; by default as the kind says.
-        beta_fast, beta_slow: turns within the original positions above which yarn leaves a frequency,
-            and below which it divides it by the factor; 32 and 1 by default.
+        beta_fast, beta_slow: turns within the original positions above which yarn leaves a
+            frequency, and below which it divides it by the factor; 32 and 1 by default.
         mscale, mscale_all_dim: DeepSeek's numbers behind yarn's `attention_factor`.
         truncate: whether yarn rounds the dimensions at which these turns lie; true by default.
         low_freq_factor, high_freq_factor: likewise of llama3, in turns.

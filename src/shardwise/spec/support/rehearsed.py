@@ -1,4 +1,5 @@
-"""What of that which is trained cannot be rehearsed: code that PyTorch does not run on tensors without numbers."""
+"""What of that which is trained cannot be rehearsed: code that PyTorch does not run on tensors
+without numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ _OF_PYTORCH = ("sdpa", "eager", "varlen")
 
 
 def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[str]:
-    """Why an execution cannot be rehearsed, as sentences; empty where it can. Blocks that it compiles are rehearsed
-    eager, for the compiler chooses what a block keeps."""
+    """Why an execution cannot be rehearsed, as sentences; empty where it can. Blocks that it
+    compiles are rehearsed eager, for the compiler chooses what a block keeps."""
     attention = execution.attn_implementation
     reasons = {
         f"offload {execution.offload} is not rehearsed: a rehearsal does not tell the host's memory from the GPU's; "

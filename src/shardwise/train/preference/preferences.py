@@ -92,8 +92,8 @@ class Preferences:
         ]
 
     def settled(self) -> torch.Tensor:
-        """The figures of all ranks, of what was computed since the last `row_losses` of a step or the
-        evaluation's begin."""
+        """The figures of all ranks, of what was computed since the last `row_losses` of a step or
+        the evaluation's begin."""
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:

@@ -47,7 +47,7 @@ def _delta_rule(
 ) -> _Held:
     c, (rows, length, heads, width) = value.dtype, value.shape
     states = (rows, -(-length // _CHUNK), heads, key.shape[-1], width), c
-    keeps = [(one.shape, c) for one in (query, key, value)]
+    keeps: list[tuple[Any, torch.dtype]] = [(one.shape, c) for one in (query, key, value)]
     keeps += [(one.shape[:-1], torch.float32) for one in (query, key, value)]  # two norms, decays
     keeps.append(((rows, length, heads, _CHUNK), c))
     of_key, of_value = ((rows, length, heads, key.shape[-1]), c), (value.shape, c)
@@ -64,8 +64,8 @@ _WITH_STATE = ("torch_chunk_gated_delta_rule",)
 
 @contextmanager
 def kernels_of(blocks: Sequence[nn.Module], packages: Sequence[str]) -> Iterator[list[str]]:
-    """Puts what stands for the kernels of installed `packages` in the place of the functions that blocks call. Gives
-    the packages of those that run, filled as they do."""
+    """Puts what stands for the kernels of installed `packages` in the place of the functions that
+    blocks call. Gives the packages of those that run, filled as they do."""
     ran: list[str] = []
     codes = {type(module).__module__ for block in blocks for module in block.modules()}
     before: list[tuple[Any, str, Any]] = []

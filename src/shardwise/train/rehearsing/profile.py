@@ -1,7 +1,8 @@
-"""Profiles of a model's blocks: the trainer's own forward and backward of one block of each kind, on fake tensors.
+"""Profiles of a model's blocks: the trainer's own forward and backward of one block of each kind,
+on fake tensors.
 
-Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and are taken to be a quadratic
-of the length times the rows.
+Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and are taken
+to be a quadratic of the length times the rows.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class _Span:
 
 
 class _Counting(Ledger):
-    """A ledger that also counts what operators do, and knows when the first of them runs behind a block."""
+    """A ledger that also counts what operators do, and knows when the first of them runs behind a
+    block."""
 
     def __init__(self, *, casts: bool) -> None:
         super().__init__(casts=casts, copies=False)
@@ -110,9 +112,9 @@ def profile_blocks(
     casts: bool,
     packages: Sequence[str] = (),
 ) -> ModelProfile:
-    """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing; `sharded`: weights are in
-    the compute type, as they are gathered; `casts`: as a `Ledger` takes it; `packages`: whose kernels run. Raises what
-    building and running raise."""
+    """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing;
+    `sharded`: weights are in the compute type, as they are gathered; `casts`: as a `Ledger` takes
+    it; `packages`: whose kernels run. Raises what building and running raise."""
     given: dict[str, Any] = {"config": config, "shape": shape, "lengths": lengths, "sharded": sharded, "casts": casts}
     measure = partial(_measured, job, execution, packages=packages, **given)
     for stand_in in (_Another, _AnotherInTuple):
@@ -184,8 +186,8 @@ def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]
 
 
 def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> list[int]:
-    """Leaves one block of each kind, and what passes its input on in the place of others. Returns their places, in the
-    order of `ModelShape.kinds`."""
+    """Leaves one block of each kind, and what passes its input on in the place of others. Returns
+    their places, in the order of `ModelShape.kinds`."""
     counted: set[int] = set()
     kinds: dict[tuple[Any, ...], list[int]] = {}
     for index, block in enumerate(anatomy.blocks):
@@ -236,8 +238,8 @@ def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
 
 
 class _Run:
-    """Forwards and backwards of some blocks. `stream`: bytes of a token's residual stream; `alone`: others stand in the
-    place of blocks around them."""
+    """Forwards and backwards of some blocks. `stream`: bytes of a token's residual stream; `alone`:
+    others stand in the place of blocks around them."""
 
     def __init__(
         self,
@@ -328,8 +330,8 @@ def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> Non
 
 
 def _numbers(span: _Span, start: int, alive: Any, grown: Sequence[tuple[int, Change]]) -> dict[str, Any]:
-    """What a block keeps; and of its backward (elements of gradients there, elements of the one that has just been
-    made or 0) -> the most that is alive then."""
+    """What a block keeps; and of its backward (elements of gradients there, elements of the one
+    that has just been made or 0) -> the most that is alive then."""
     begin, end, back, done = (at - start for at in (span.begin, span.end, span.back, span.done))
     here, done = alive - alive[begin], max(done, back + 1)
     moments, made, since = dict[tuple[int, int], int](), 0, back

@@ -1,7 +1,7 @@
 """Compares a saved folder with the live model, bit for bit.
 
-Each rank reads the part of each file that it holds itself, so that no rank needs a second model. Rank 0 also asks
-transformers or PEFT which tensors it will load.
+Each rank reads the part of each file that it holds itself, so that no rank needs a second model.
+Rank 0 also asks transformers or PEFT which tensors it will load.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _AT_ONCE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What one rank found: where the files differ from its own part, as sentences; names of saved weights that are not
-    finite; whether any lora_B is not zero, or None."""
+    """What one rank found: where the files differ from its own part, as sentences; names of saved
+    weights that are not finite; whether any lora_B is not zero, or None."""
 
     faults: list[str]
     not_finite: list[str]
@@ -69,8 +69,8 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
 def _look(
     handles: dict[str, Any], key: str, at: tuple[slice, ...], *, live: torch.Tensor, dtype: torch.dtype
 ) -> tuple[str | None, bool]:
-    """What is wrong with a part in a file, and whether the live part is finite. Cast and compared by some elements at a
-    time, which a processor's cache holds."""
+    """What is wrong with a part in a file, and whether the live part is finite. Cast and compared
+    by some elements at a time, which a processor's cache holds."""
     stored = read_part(handles[key], key, at) if key in handles else None
     same = stored is not None and (stored.dtype, stored.shape) == (dtype, live.shape)
     is_finite, others = True, stored if stored is not None and same else live
@@ -83,7 +83,8 @@ def _look(
 
 
 def folder_faults(folder: Path, result: Result) -> list[str]:
-    """What `from_pretrained` would miss in the folder, or not use, as sentences; of tied weights one is enough."""
+    """What `from_pretrained` would miss in the folder, or not use, as sentences; of tied weights
+    one is enough."""
     with _opened(folder) as handles:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
     if result.adapters is not None:
@@ -120,7 +121,8 @@ def _is_copy(handles: dict[str, Any], key: str, *, of: torch.Tensor) -> bool:
 
 
 def warnings_of(ranks: Sequence[Compared], *, trained: bool) -> list[str]:
-    """Warnings about weights that were saved as they are; `trained`: some learning rate was above zero."""
+    """Warnings about weights that were saved as they are; `trained`: some learning rate was above
+    zero."""
     found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
     if trained and {one.adapters_moved for one in ranks} in ({False}, {False, None}):
         found.append("every lora_B is zero: the adapter changes nothing")
