@@ -1,4 +1,5 @@
-"""What ranks of cp hold of long rows: half of the weights and states, and at the peak what is forecast."""
+"""What ranks of cp hold of long rows: half of the weights and states, and at the peak what is
+forecast."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows longer than a model's positions are trained with the job's `rope_scaling` as plain transformers does with the
-same configuration, and what is saved says it."""
+"""Rows longer than a model's positions are trained with the job's `rope_scaling` as plain
+transformers does with the same configuration, and what is saved says it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ LAYOUTS = {"cp": Layout(cp=2), "tp": Layout(tp=2), "pp": Layout(pp=2), "fsdp x c
 
 @pytest.mark.parametrize("kind", SCALINGS)
 def test_a_run_computes_as_transformers_does_with_the_same_configuration(kind, make_job, models, tmp_path) -> None:
-    """Logits of `final/`, which plain transformers loads, are those of the base's class with rope_parameters set by
-    hand and the same weights."""
+    """Logits of `final/`, which plain transformers loads, are those of the base's class with
+    rope_parameters set by hand and the same weights."""
     job = make_job("untied", rope_scaling=SCALINGS[kind], train={"max_steps": 1, "learning_rate": 1e-9})
     run = prepare_cell(job, tmp_path / "run")
     run_world(1, train_and_save, run, spread())

@@ -1,4 +1,5 @@
-"""Published runs on long rows: what is read of their words, and how far the forecast lies from what they measured."""
+"""Published runs on long rows: what is read of their words, and how far the forecast lies from what
+they measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which micro-batches `train --find-batch` tries, what it says of them, and what it leaves behind."""
+"""Which micro-batches `train --find-batch` tries, what it says of them, and what it leaves
+behind."""
 
 from __future__ import annotations
 

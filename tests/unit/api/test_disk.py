@@ -1,4 +1,5 @@
-"""A run whose disk has no room for what it writes stops before anything is prepared, and says what it needs."""
+"""A run whose disk has no room for what it writes stops before anything is prepared, and says what
+it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Questions as practitioners ask them, and what must hold for them to believe the answer; planned in this process."""
+"""Questions as practitioners ask them, and what must hold for them to believe the answer; planned
+in this process."""
 
 from __future__ import annotations
 

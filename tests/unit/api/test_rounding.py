@@ -1,4 +1,5 @@
-"""The looks of `verify`: what rounding may do under a damped AdamW, and what a fault of its state does."""
+"""The looks of `verify`: what rounding may do under a damped AdamW, and what a fault of its state
+does."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def look(train: TrainSpec | None = None, *, tolerance: float = TOLERANCE) -> Loo
 
 
 def carried(gradient: Callable[[int], float], train: TrainSpec, *, forgets: float = 1.0) -> float:
-    """Where AdamW takes one weight from 0; `forgets` is what is left of its second moment at each step's end."""
+    """Where AdamW takes one weight from 0; `forgets` is what is left of its second moment at each
+    step's end."""
     weight = first = second = 0.0
     b1, b2 = train.adam_beta1, train.adam_beta2
     for step in range(1, STEPS + 1):

@@ -1,4 +1,5 @@
-"""Models without a row in the catalogue, asked for as any other: planned from a build, or refused at their place."""
+"""Models without a row in the catalogue, asked for as any other: planned from a build, or refused
+at their place."""
 
 from __future__ import annotations
 

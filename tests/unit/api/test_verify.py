@@ -1,4 +1,5 @@
-"""`verify` around its trainings: what it starts, and what it says of layouts that differ or fail."""
+"""`verify` around its trainings: what it starts, and what it says of layouts that differ or
+fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ranks of cp have as much attention to compute as each other, whatever documents a packed row holds."""
+"""Ranks of cp have as much attention to compute as each other, whatever documents a packed row
+holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How a job stretches rotary positions: transformers' words and checks, and what becomes of a model's shape."""
+"""How a job stretches rotary positions: transformers' words and checks, and what becomes of a
+model's shape."""
 
 from __future__ import annotations
 
