@@ -29,8 +29,16 @@ Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "c
 #: between a run and its resumption.
 HOW_IT_RUNS = frozenset(
     {
-        *("hardware", "goal", "layout", "output_dir", "data.num_rows", "train.logging_steps", "train.report_to"),
-        *(f"rent.{key}" for key in RentSpec.model_fields),
+        *(
+            "hardware",
+            "goal",
+            "layout",
+            "output_dir",
+            "rent",
+            "data.num_rows",
+            "train.logging_steps",
+            "train.report_to",
+        ),
         *("train.save_steps", "train.save_total_limit", "train.eval_steps", "train.micro_batch_size"),
         *(
             "train.gradient_checkpointing",
