@@ -75,10 +75,10 @@ def test_a_number_of_processes_may_be_stated_and_each_trial_stands_once() -> Non
 
 
 def test_what_is_not_trained_is_listed_with_the_trainers_own_reason() -> None:
-    model = shape_from_data({"model_type": "llama4_text"}, file="config.json")
-    trials, unable = find_trials(["pp", "ddp"], cluster=parse_hardware("cpu:2"), method="lora", model=model)
+    model = shape_from_data({"model_type": "bloom"}, file="config.json")
+    trials, unable = find_trials(["tp", "ddp"], cluster=parse_hardware("cpu:2"), method="lora", model=model)
     assert [trial.label for trial in trials] == ["ddp-2"]
-    assert [(one.layout, "nearest layout that trains it: fsdp" in one.reason) for one in unable] == [("pp-2", True)]
+    assert [(one.layout, "nearest layout that trains it: fsdp" in one.reason) for one in unable] == [("tp-2", True)]
 
 
 def test_experts_are_dealt_in_trials_of_a_mixture_of_experts_alone() -> None:
