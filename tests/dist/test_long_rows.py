@@ -38,6 +38,7 @@ def test_ranks_of_cp_hold_half_of_a_whole_copy(make_job, tmp_path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_the_peak_of_a_long_row_is_forecast(tmp_path) -> None:
     length = 16_384
     config = {**COMMON, "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -53,5 +54,8 @@ def test_the_peak_of_a_long_row_is_forecast(tmp_path) -> None:
     shape, cluster = read_model(model), parse_hardware("cpu:2")
     work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=take_inventory(job, shape))
     (forecast,) = forecast_memory(work).ranks
-    peak = min(ranks, key=lambda one: one["unseen"])["peak"]
-    assert abs((forecast.peak_bytes - forecast.parts.get("context", 0)) / peak - 1) <= APART
+    best = min(ranks, key=lambda one: one["unseen"])
+    # What gloo's thread frees is seen late on a busy machine: the peak lies between these two.
+    least, most = best["peak"] - best["unseen"], best["peak"]
+    assert least > 0.8 * most, "too little was seen to compare"
+    assert (1 - APART) * least <= forecast.peak_bytes - forecast.parts.get("context", 0) <= (1 + APART) * most
