@@ -163,11 +163,12 @@ class Batcher:
         micro_batch_size]."""
         length = self._length(everyone[everyone != FILLER])
         mine, sides = everyone[self.data_rank], self.data.sides
-        placed = self._places(mine.tolist(), length=length)
-        shape = (len(mine) * sides, length)
         if self.data.joined:  # as many rows on every rank
-            every = (self._places(one, length=length) for one in everyone.tolist())
+            every = [self._places(one, length=length) for one in everyone.tolist()]
+            placed = every[self.data_rank]
             shape = (max(row for places in every for _, row, _ in [*places, (0, 0, 0)]) + 1, length)
+        else:
+            placed, shape = self._places(mine.tolist(), length=length), (len(mine) * sides, length)
         input_ids, labels = np.full(shape, self.padding_id, np.int64), np.full(shape, IGNORED, np.int64)
         real = np.zeros(shape, np.bool_)
         position_ids = np.tile(np.arange(length), (shape[0], 1))

@@ -264,8 +264,9 @@ class Report:
     @property
     def usd_so_far(self) -> float | None:
         """What the recorded steps cost; None where no price is known or no step was taken."""
-        known = self.usd_per_hour is not None and self.seconds_in_steps > 0
-        return (self.usd_per_hour or 0) * self.seconds_in_steps / 3600 if known else None
+        if self.usd_per_hour is None or not self.seconds_in_steps:
+            return None
+        return self.usd_per_hour * self.seconds_in_steps / 3600
 
     @property
     def headline(self) -> str:
