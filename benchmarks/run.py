@@ -33,6 +33,7 @@ from pathlib import Path
 
 from goals import Found, judged, plain_write
 from pairs import ANSWER, PROMPT, write_pairs
+from resident import peaks_below
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".bench"
@@ -292,22 +293,6 @@ def timed(command: list[str], *, metrics: Path, folder: Path, work: Work) -> Tim
         disk_seconds=plain_write(folder),
         last_loss=records[-1]["loss"],
     )
-
-
-def peaks_below(root: int) -> dict[int, int]:
-    """Bytes that a process and those that it started had resident at most, by their ids."""
-    parents, peaks = {}, {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            said = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:  # it has ended
-            continue
-        parents[int(status.parent.name)] = int(said["PPid"])
-        peaks[int(status.parent.name)] = int(said.get("VmHWM", "0 kB").split()[0]) * 1024
-    family = {root}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    return {process: peaks[process] for process in family if peaks.get(process)}
 
 
 def _count_lines(path: Path) -> int:

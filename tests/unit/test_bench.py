@@ -7,7 +7,7 @@ from tests.unit.house.tree import ROOT
 
 sys.path[:0] = [str(ROOT / "benchmarks")]
 from goals import Found, judged, plain_write  # noqa: E402
-from run import peaks_below  # noqa: E402
+from resident import peaks_below  # noqa: E402
 
 
 def _verdicts(*, toy=False, **changed):
