@@ -39,9 +39,11 @@ def test_ranks_of_cp_hold_half_of_a_whole_copy(make_job, tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timed
-def test_the_peak_of_a_long_row_is_forecast(tmp_path) -> None:
+@pytest.mark.parametrize(("mlp", "kv_heads"), [("full", 2), ("chunked", 2), ("chunked", 4)])
+def test_the_peak_of_a_long_row_is_forecast(mlp, kv_heads, tmp_path) -> None:
     length = 16_384
-    config = {**COMMON, "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {**COMMON, "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4}
+    config["num_key_value_heads"] = kv_heads
     config |= {"num_hidden_layers": 2, "intermediate_size": 384, "max_position_embeddings": length}
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"text": "w7 " * (length + 9)}) + "\n" for _ in range(3)))
@@ -49,7 +51,7 @@ def test_the_peak_of_a_long_row_is_forecast(tmp_path) -> None:
     train = {"global_batch_size": 1, "max_steps": 3, "optimizer": "adamw", "precision": "fp32", "compile": False}
     model = str(model_folder(tmp_path, json.dumps(config)))
     job = job_from_data({"model": model, "data": data, "train": train})
-    chosen = execution(Layout(cp=2), micro_batch_size=1, gradient_checkpointing="full", loss="chunked", mlp="full")
+    chosen = execution(Layout(cp=2), micro_batch_size=1, gradient_checkpointing="full", loss="chunked", mlp=mlp)
     ranks = run_world(2, _peaks, prepare_cell(job, tmp_path / "run"), chosen)
     shape, cluster = read_model(model), parse_hardware("cpu:2")
     work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=take_inventory(job, shape))

@@ -10,8 +10,9 @@ another width), backward computes attention once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -52,15 +53,14 @@ class RowParts:
         halves = torch.stack(mine.chunk(2, 2))
         came = halves.new_empty((2 * self.degree, *halves.shape[1:]))
         all_gather_single(came, halves, group=self.group)
+        del halves
         return torch.cat([came[self.held.index(part)] for part in range(2 * self.degree)], 2)
 
-    def summed(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's parts of the sum of all ranks' tensors, which are of whole rows."""
-        chunks = whole.chunk(2 * self.degree, 2)
-        sent = torch.stack([chunks[part] for part in self.held])
-        mine = sent.new_empty((2, *sent.shape[1:]))
-        reduce_scatter_single(mine, sent, group=self.group)
-        return torch.cat([*mine], 2)
+    def summed(self, parts: torch.Tensor) -> torch.Tensor:
+        """This rank's two of the sum of all ranks' parts, which are in the order of `held`."""
+        mine = parts.new_empty((2, *parts.shape[1:]))
+        reduce_scatter_single(mine, parts, group=self.group)
+        return mine
 
 
 class _Keys(NamedTuple):
@@ -73,8 +73,8 @@ class _Keys(NamedTuple):
     begin: int
 
 
-#: Gradients of keys, and of values, from a place on.
-_Back = tuple[int, torch.Tensor, torch.Tensor]
+#: Takes gradients of keys, and of values, from a place on.
+_Add = Callable[[int, torch.Tensor, torch.Tensor], None]
 
 
 class _Kernel(Protocol):
@@ -86,9 +86,9 @@ class _Kernel(Protocol):
         ...
 
     def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
-    ) -> tuple[torch.Tensor, Sequence[_Back]]:
-        """The gradient of the queries, and those of what they were compared with."""
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
+    ) -> torch.Tensor:
+        """The gradient of the queries; those of what they were compared with are added."""
         ...
 
 
@@ -101,28 +101,27 @@ class _Flash:
         return out, logs
 
     def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
-    ) -> tuple[torch.Tensor, Sequence[_Back]]:
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
+    ) -> torch.Tensor:
         if of.keys.shape[1] == 1 < query.shape[1]:
             # The kernel would make gradients of keys for each head of queries. Where one head of keys is at work, rows
             # are so long that a call for each is no cost.
-            return self._by_head(given, query, of, kept, scale)
+            return self._by_head(given, query, of, kept, scale, add)
         lengths, none = (query.shape[2], of.keys.shape[2]), torch.zeros(2, dtype=torch.int64, device=query.device)
         inputs = given, query, of.keys, of.values, *(kept or ()), None, None, *lengths, 0.0, True, none[0], none[1]
         back = _aten._scaled_dot_product_flash_attention_backward(*inputs, scale=scale)
-        return back[0], [(0, back[1], back[2])]
+        add(0, back[1], back[2])
+        return back[0]
 
     def _by_head(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
-    ) -> tuple[torch.Tensor, Sequence[_Back]]:
-        of_query, sums = torch.empty_like(query), tuple[torch.Tensor, ...]()
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
+    ) -> torch.Tensor:
+        of_query = torch.empty_like(query)
         for head in range(query.shape[1]):
             here = slice(head, head + 1)
             there = None if kept is None else (kept[0][:, here], kept[1][:, here])
-            found, ((_, *back),) = self.backward(given[:, here], query[:, here], of, there, scale)
-            of_query[:, here].copy_(found)
-            sums = tuple(one.add_(other) for one, other in zip(sums, back, strict=True)) if sums else tuple(back)
-        return of_query, [(0, sums[0], sums[1])]
+            of_query[:, here].copy_(self.backward(given[:, here], query[:, here], of, there, scale, add))
+        return of_query
 
 
 class _OnProcessor:
@@ -150,16 +149,17 @@ class _OnProcessor:
         return (found[0][0] if len(found) == 1 else made), logs  # pyright: ignore[reportReturnType]
 
     def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
-    ) -> tuple[torch.Tensor, Sequence[_Back]]:
-        kernel, backs = _aten._scaled_dot_product_flash_attention_for_cpu_backward, list[_Back]()
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
+    ) -> torch.Tensor:
+        kernel = _aten._scaled_dot_product_flash_attention_for_cpu_backward
         of_query, heads = torch.zeros_like(query), of.keys.shape[1]
+        alone = query.shape[1] == heads
         for first, keys, values, told in self._pieces(query, of):
             found = kernel(given, query, keys, values, *(kept or ()), scale=scale, **told)
             of_query += found[0]
-            alone = query.shape[1] == heads
-            backs.append((first, *(one if alone else one.unflatten(1, (heads, -1)).sum(2) for one in found[1:])))
-        return of_query, backs
+            add(first, *(one if alone else one.unflatten(1, (heads, -1)).sum(2) for one in found[1:]))
+            del found
+        return of_query
 
 
 class _AnyKernel:
@@ -171,14 +171,15 @@ class _AnyKernel:
         return F.scaled_dot_product_attention(query, of.keys, of.values, bias, **options), None
 
     def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float
-    ) -> tuple[torch.Tensor, Sequence[_Back]]:
+        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
+    ) -> torch.Tensor:
         del kept
         with torch.enable_grad():
             asked, keys, values = (one.detach().requires_grad_() for one in (query, of.keys, of.values))
             made, _ = self.forward(asked, of._replace(keys=keys, values=values), scale)
-        back = torch.autograd.grad(made, (asked, keys, values), given)
-        return back[0], [(0, back[1], back[2])]
+        of_query, of_keys, of_values = torch.autograd.grad(made, (asked, keys, values), given)
+        add(0, of_keys, of_values)
+        return of_query
 
 
 def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> _Kernel:
@@ -194,15 +195,20 @@ def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: t
 
 def _groups(
     parts: RowParts, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
-    """Heads of queries and of keys that belong together, with the keys and values of whole rows."""
-    widths, heads = [key.shape[-1], value.shape[-1]], key.shape[1]
-    each, copies = key.shape[0] * key.shape[2] * parts.degree * sum(widths) * key.itemsize, query.shape[1] // heads
+) -> Iterator[tuple[slice, slice]]:
+    """Heads of queries and of keys that belong together, as many as come at once."""
+    widths, heads = key.shape[-1] + value.shape[-1], key.shape[1]
+    each, copies = key.shape[0] * key.shape[2] * parts.degree * widths * key.itemsize, query.shape[1] // heads
     step = heads_at_once(heads, bytes_of_one=each)
     for first in range(0, heads, step):
         here = slice(first, min(first + step, heads))
-        keys, values = parts.whole(torch.cat([key[:, here], value[:, here]], -1)).split(widths, -1)
-        yield slice(here.start * copies, here.stop * copies), here, keys, values
+        yield slice(here.start * copies, here.stop * copies), here
+
+
+def _whole(parts: RowParts, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of whole rows, which travel together."""
+    keys, values = parts.whole(torch.cat([key, value], -1)).split([key.shape[-1], value.shape[-1]], -1)
+    return keys, values
 
 
 def _halves(
@@ -240,8 +246,8 @@ class _Attend(torch.autograd.Function):
         kernel, (batch, heads, length, _) = _kernel(query, key, value, mask), query.shape
         made = query.new_empty((batch, length, heads, value.shape[-1]))
         sums: torch.Tensor | None = None
-        for asking, _, keys, values in _groups(parts, query, key, value):
-            for mine, of in _halves(parts, keys, values, mask):
+        for asking, asked in _groups(parts, query, key, value):
+            for mine, of in _halves(parts, *_whole(parts, key[:, asked], value[:, asked]), mask):
                 found, logs = kernel.forward(query[:, asking, mine], of, scale)
                 made[:, mine, asking].copy_(found.transpose(1, 2))
                 if logs is not None:
@@ -255,19 +261,41 @@ class _Attend(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, given: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, mask, *kept = ctx.saved_tensors
+        query, key, value, *_ = saved = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(one) for one in (query, key, value))
-        for asking, asked, keys, values in _groups(ctx.parts, query, key, value):
-            sums = torch.zeros((*keys.shape[:3], keys.shape[-1] + values.shape[-1]), dtype=key.dtype, device=key.device)
-            of_keys, of_values = sums.split([keys.shape[-1], values.shape[-1]], -1)
-            for mine, of in _halves(ctx.parts, keys, values, mask):
-                there = (kept[0][:, mine, asking].transpose(1, 2), kept[1][:, asking, mine]) if kept else None
-                back = given[:, mine, asking].transpose(1, 2)
-                found, backs = ctx.kernel.backward(back, query[:, asking, mine], of, there, ctx.scale)
-                of_query[:, asking, mine].copy_(found)
-                for first, for_keys, for_values in backs:
-                    of_keys[:, :, first : first + for_keys.shape[2]].add_(for_keys)
-                    of_values[:, :, first : first + for_values.shape[2]].add_(for_values)
-            own = ctx.parts.summed(sums)
-            of_key[:, asked], of_value[:, asked] = own.split([key.shape[-1], value.shape[-1]], -1)
+        size = key.shape[2] // 2
+        for asking, asked in _groups(ctx.parts, query, key, value):
+            sums = _Attend._of_heads(ctx, saved, given, of_query, asking, asked)
+            for half, own in enumerate(ctx.parts.summed(sums)):
+                mine = slice(half * size, (half + 1) * size)
+                of_key[:, asked, mine], of_value[:, asked, mine] = own.split([key.shape[-1], value.shape[-1]], -1)
         return None, None, None, of_query, of_key, of_value
+
+    @staticmethod
+    def _of_heads(
+        ctx: Any, saved: Any, given: torch.Tensor, of_query: torch.Tensor, asking: slice, asked: slice
+    ) -> torch.Tensor:
+        """Writes the gradients of some heads' queries. Returns those of the keys and values of whole
+        rows, in the order in which they are summed over ranks."""
+        query, key, value, mask, *kept = saved
+        keys, values = _whole(ctx.parts, key[:, asked], value[:, asked])
+        batch, heads, length, width = keys.shape
+        parts = 2 * ctx.parts.degree
+        sums = key.new_zeros((parts, batch, heads, length // parts, width + values.shape[-1]))
+        add = partial(_add, sums, ctx.parts.held, width)
+        for mine, of in _halves(ctx.parts, keys, values, mask):
+            there = (kept[0][:, mine, asking].transpose(1, 2), kept[1][:, asking, mine]) if kept else None
+            back = given[:, mine, asking].transpose(1, 2)
+            of_query[:, asking, mine] = ctx.kernel.backward(back, query[:, asking, mine], of, there, ctx.scale, add)
+        return sums
+
+
+def _add(
+    sums: torch.Tensor, held: list[int], width: int, first: int, of_keys: torch.Tensor, of_values: torch.Tensor
+) -> None:
+    """Adds gradients of keys and values from a place on to those of the parts that they lie in."""
+    size = sums.shape[3]
+    for begin in range(0, of_keys.shape[2], size):
+        part, here = sums[held.index((first + begin) // size)], slice(begin, begin + size)
+        part[..., :width].add_(of_keys[:, :, here])
+        part[..., width:].add_(of_values[:, :, here])

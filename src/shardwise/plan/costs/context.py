@@ -18,15 +18,23 @@ def all_gathered_keys(scene: Scene) -> float:
     work, cp = scene.work, scene.work.execution.layout.cp
     if cp == 1:
         return 0
-    block = work.block
+    block, setting = work.block, work.setting
     of_one = _bytes_of_head(work)
     heads, copies = block.num_key_value_heads, block.num_attention_heads // block.num_key_value_heads
-    flash = work.setting.cuda and not work.setting.masked
     at_once = heads_at_once(heads, bytes_of_one=of_one)
-    several = (2 if at_once == 1 else copies + 1) if flash else 3 * copies
-    # Of a mask, that of one of the two parts in numbers.
-    mask = work.tokens / 2 * work.job.data.max_length * work.types.compute if work.setting.masked else 0
-    return at_once * of_one * (2 + (several if copies > 1 else 1)) + mask
+    if copies == 1 or (setting.cuda and not setting.masked):
+        several = 1 if copies == 1 else 2 if at_once == 1 else copies + 1
+    else:
+        several = 3 * copies if setting.cuda else 2 * copies + 1
+    beside = 0.0
+    if setting.masked:  # in numbers, for one of the two parts
+        beside = work.tokens / 2 * work.job.data.max_length * work.types.compute
+    elif not setting.cuda:
+        # There a rank's last part is compared with what lies before it, then with itself, and two gradients of its
+        # queries are summed.
+        several -= (copies + 1 if copies > 1 else 1) / (2 * cp)
+        beside = work.tokens * at_once * copies * block.head_dim * work.types.compute
+    return at_once * of_one * (2 + several) + beside
 
 
 def gathered_bytes(work: Work) -> float:
