@@ -7,8 +7,12 @@ from shardwise.plan.work import Scene
 
 
 def saved_by_blocks(scene: Scene, blocks: int) -> float:
-    """What so many blocks keep."""
-    work = scene.work
+    """What so many blocks keep; where kinds have profiles, of those that the rank holds."""
+    work, kinds = scene.work, scene.work.of_block.saved_by_kind
+    counts = [count for count, _ in scene.part.inventory.blocks]
+    if kinds and sum(counts) and not work.saves_on_host:
+        each = (count * (work.tokens * token + once) for count, (token, once) in zip(counts, kinds, strict=True))
+        return blocks * sum(each) / sum(counts)
     saved = (on_gpu(scene, blocks) if work.saves_on_host else blocks) * work.of_block.saved
     return work.tokens * saved + (blocks * work.of_block.remade_by_mean if work.execution.recompute == "none" else 0.0)
 

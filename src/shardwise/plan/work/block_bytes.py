@@ -52,7 +52,8 @@ class BlockBytes:
             parameters.
         remade_backward: bytes of the gradients of such weights.
         moments: of its backward, where it has a profile and no rules; of each kind.
-        shared: of such a model, what all blocks share: bytes per token, and whatever the tokens.
+        saved_by_kind: of such a model, what a block of each kind keeps: bytes per token, and whatever the tokens.
+        shared: of such a model, what all blocks share, likewise.
     """
 
     stream: float
@@ -79,6 +80,7 @@ class BlockBytes:
     remade_by_mean: float
     remade_backward: float
     moments: tuple[ProfiledMoment, ...] = ()
+    saved_by_kind: tuple[tuple[float, float], ...] = ()
     shared: tuple[float, float] | None = None
 
 

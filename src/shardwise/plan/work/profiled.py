@@ -59,5 +59,6 @@ def profiled_bytes(
         remade_by_mean=mean([block.saved.once for block in profile.blocks]),
         remade_backward=0.0,
         moments=moments,
+        saved_by_kind=tuple((token(block.saved), block.saved.once) for block in profile.blocks),
         shared=(token(profile.shared), profile.shared.once),
     )
