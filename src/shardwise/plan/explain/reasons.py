@@ -42,9 +42,9 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _tie(chosen, best, goal=goal, cluster=question.cluster),
         _idle(work, question.cluster),
         _batch(work),
+        _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
         _recompute(search, work),
         why_compiled(search, work),
-        _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
         _mask(work),
         _precision(work),
         _length(work),
@@ -62,6 +62,9 @@ def _tie(chosen: Candidate, best: Candidate, *, goal: Goal, cluster: Cluster) ->
     share = ratio(best, chosen, goal=goal)
     if share >= 1 - _WORTH_NAMING:
         return None
+    if best.execution.layout == chosen.execution.layout and best.execution.offload == chosen.execution.offload:
+        more = f"micro-batch {best.execution.micro_batch_size} would be {percent(1 - share)} {BETTER[goal][0]}"
+        return f"{more}, and leave no room for a screen that the card may drive"
     why = f"forecasts within {percent(tie_of(cluster.gpu))} of each other are taken as equal"
     why = doubted(best, cluster) or why
     return (
