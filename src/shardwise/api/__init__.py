@@ -22,7 +22,15 @@ from shardwise.api.learn.pages import (
 )
 from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
 from shardwise.api.plans.counting import CountedData, data
-from shardwise.api.plans.planning import generation, plan, problems, timeline, write_plan, write_plan_page
+from shardwise.api.plans.planning import (
+    generation,
+    plan,
+    problems,
+    timeline,
+    usual_hardware,
+    write_plan,
+    write_plan_page,
+)
 from shardwise.api.plans.probing import Rates, probe
 from shardwise.api.plans.rehearsed_plan import rehearsed_plan
 from shardwise.api.plans.rehearsing import rehearse
@@ -112,6 +120,7 @@ __all__ = [
     "train",
     "train_on_nodes",
     "usage",
+    "usual_hardware",
     "usual_machines",
     "verify",
     "write_export",

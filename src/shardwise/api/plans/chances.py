@@ -21,7 +21,8 @@ def with_chance(made: Plan) -> Plan:
     # What the allocator holds is what has to fit, and grows with what it has given out.
     held = memory.peak_reserved_bytes if theirs is None else theirs.peak_bytes * _reserved_share(made)
     errors = errors_of(OWN if theirs is None else OTHERS, best.execution.layout)
-    screen = screen_bytes(made.job["hardware"], made.hardware["node"]["gpu"]["name"])
+    # Cards that are rented drive no screen.
+    screen = 0 if made.offers else screen_bytes(made.job["hardware"], made.hardware["node"]["gpu"]["name"])
     share = errors.chance_below((memory.capacity_bytes - screen) / held)
     return replace(
         made,

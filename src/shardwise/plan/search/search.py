@@ -258,7 +258,7 @@ class Search:
         """Where a card may drive a screen, an execution of the same layout that leaves room for it, unless it takes
         more seconds than are taken as equal; else what was found."""
         asked, gpu, layout = self.question, self.question.cluster.gpu, found.execution.layout
-        most = gpu.usable_bytes - screen_bytes(asked.job.hardware, gpu.name)
+        most = gpu.usable_bytes - asked.at_a_desk * screen_bytes(asked.job.hardware, gpu.name)
         if most == gpu.usable_bytes or self.forecasts.memory.fits(found.execution, most):
             return found
         others = (base for base in self.strategies[layout.strategy].bases if base.layout == layout)

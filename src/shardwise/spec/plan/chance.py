@@ -42,6 +42,11 @@ class Chance:
         return next(word for least, word in _WORDS if self.in_100 >= least)
 
     @property
+    def for_screen(self) -> bool:
+        """Whether a screen has much to do with it."""
+        return bool(self.screen_bytes) and self.in_100 < _WORDS[0][0]
+
+    @property
     def sentence(self) -> str:
         """Where the number comes from."""
         screen = f", with {format_gib(self.screen_bytes)} for a screen, if the card drives one" * bool(
