@@ -154,8 +154,8 @@ def find_gpu(name: str) -> KnownGpu:
         return meant[0]
     if _APPLE.match(wanted):
         raise HardwareError(
-            f"hardware names {quoted(name.strip())}, and nothing is planned for or trained on Apple's GPUs; name NVIDIA's, "
-            "such as '1x RTX-4090', or what there is to rent (any), or processors (cpu:1)"
+            f"hardware names {quoted(name.strip())}, and nothing is planned for or trained on Apple's GPUs; name "
+            "NVIDIA's, such as '1x RTX-4090', or what there is to rent (any), or processors (cpu:1)"
         )
     raise HardwareError(
         f"hardware names the GPU {quoted(name.strip())}, which is not in the catalogue{_nearest(wanted)}"

@@ -128,7 +128,14 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
 #: How a reason begins that stands elsewhere on the screen too, or is rarely asked for.
 _ELSEWHERE = ("needs ", "micro-batch ", "costs are at ", "output_dir holds ", "at the same tp and pp,", "the whole run")
 #: And one that is said whatever else is.
-_ALWAYS = ("times of CPU processes are nominal", "WARNING", "PLANNED, NOT TRAINED", "rehearsed", "not rehearsed", "layout takes ")
+_ALWAYS = (
+    "times of CPU processes are nominal",
+    "WARNING",
+    "PLANNED, NOT TRAINED",
+    "rehearsed",
+    "not rehearsed",
+    "layout takes ",
+)
 
 
 def _first_reasons(reasons: Sequence[str]) -> list[str]:

@@ -121,7 +121,9 @@ def why_compiled(search: Search, work: Work) -> str | None:
         return "blocks are compiled, because nothing fits otherwise"
     cost, saved = _cost_and_saved(search, work)
     earned = (
-        f"which pays off after {(after := max(1, round(cost / saved))):,} step{'s' * (after > 1)}" if saved > 0 else "which wait for messages alone"
+        f"which pays off after {(after := max(1, round(cost / saved))):,} step{'s' * (after > 1)}"
+        if saved > 0
+        else "which wait for messages alone"
     )
     return (
         f"blocks are compiled: about {format_seconds(cost)} in the first steps, {format_seconds(max(0.0, saved))} less "

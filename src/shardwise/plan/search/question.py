@@ -36,8 +36,8 @@ class Memo:
 class Question:
     """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and the mean sequence, for
     memory and time; `filled` is the share of the latter that is no padding. `tries_offload`: the job leaves offload
-    open. `at_a_desk`: cards may drive a screen. `too_short`: why the run does not earn what compiling costs. `memo` is shared with the question about other
-    hardware."""
+    open. `at_a_desk`: cards may drive a screen. `too_short`: why the run does not earn what compiling costs. `memo` is
+    shared with the question about other hardware."""
 
     job: Job
     model: ModelShape

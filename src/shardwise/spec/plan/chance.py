@@ -42,9 +42,10 @@ class Chance:
         return next(word for least, word in _WORDS if self.in_100 >= least)
 
     @property
-    def for_screen(self) -> bool:
-        """Whether a screen has much to do with it."""
-        return bool(self.screen_bytes) and self.in_100 < _WORDS[0][0]
+    def words(self) -> str:
+        """It in a word and as a number; with the screen, where that has much to do with it."""
+        at_a_desk = " with a screen at the card" * (bool(self.screen_bytes) and self.in_100 < _WORDS[0][0])
+        return f"{self.word} ({self.in_100} in 100{at_a_desk})"
 
     @property
     def sentence(self) -> str:

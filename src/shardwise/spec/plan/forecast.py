@@ -266,7 +266,7 @@ def verdict(plan: Plan) -> str:
         took, cost = (offer.duration, offer.cost) if offer else (format_seconds(time.total_seconds), cost)
         run = f", {took}{f' and {cost}' if cost else ''} for the run{', its start included' if offer else ''}"
     used = f"{format_gib(memory.peak_bytes)} (at most {format_gib(memory.peak_high_bytes)}) of "
-    chance = "" if plan.chance is None else f"; it fits {plan.chance.word} ({plan.chance.in_100} in 100{' with a screen at the card' * plan.chance.for_screen})"
+    chance = "" if plan.chance is None else f"; it fits {plan.chance.words}"
     speed = f"{format_seconds(time.step_seconds)} a step, {format_count(time.tokens_per_second)} tokens/s"
     return (
         f"{'forecast only' if plan.best.not_trained else 'fits'}: {named(execution.layout.strategy, execution.layout)}"
