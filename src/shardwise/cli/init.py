@@ -42,13 +42,7 @@ def init(
         return
     if job.exists():
         raise InputError(f"{job} is there already; name another file: shardwise init other.yaml")
-    answers: dict[str, str | None] = {
-        "model": model,
-        "path": data,
-        "hardware": hardware,
-        "goal": goal,
-        "output_dir": output_dir,
-    }
+    answers = dict(zip(_QUESTIONS, (model, data, hardware, goal, output_dir), strict=True))
     if recipe is None:
         answers |= {key: _ask(key, answers[key], yes=yes) for key in answers}
     if answers["hardware"] == "this":

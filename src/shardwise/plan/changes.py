@@ -214,11 +214,7 @@ def _asked_about(question: Question) -> Iterator[_Tried]:
     yield _longer(question)
     if cluster.num_gpus > 1 and cluster.num_nodes == 1 and cluster.gpu.kind != "cpu":
         fewer = cluster.part(cluster.num_gpus - 1)
-        yield _Tried(
-            name="one GPU fewer",
-            sets={"hardware": fewer.name},
-            question=on_hardware(question, fewer),
-        )
+        yield _Tried(name="one GPU fewer", sets={"hardware": fewer.name}, question=on_hardware(question, fewer))
     if job.train.optimizer in ("auto", "adamw"):
         yield replace(_with(question, optimizer="adamw_8bit"), name="8-bit Adam")
     if not job.data.packing and job.objective == "sft":

@@ -15,7 +15,6 @@ from shardwise.catalog.gpus import parse_hardware
 from shardwise.spec.job.file import read_job
 from tests.unit.cli.conftest import Shardwise
 
-
 #: Recipes whose models the catalogue has not; blocks of these are measured, which takes half a minute.
 HYBRID = {"hybrid-24gb": ("transformers.models.qwen3_5.configuration_qwen3_5", "Qwen3_5Config")}
 
