@@ -213,7 +213,7 @@ class _Comparison:
         job = changed(job, "train", offload="none") if job.train.offload == "auto" else job
         job = job.model_copy(update={"goal": "fastest"})
         question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
-        self._question = replace(question, at_a_desk=not rented)
+        self._question = replace(question, at_a_desk=False)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.

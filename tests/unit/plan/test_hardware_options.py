@@ -132,7 +132,7 @@ def test_lowest_offers_decide_nothing():
     found = offers(of_list("1x RTX-4070-Ti, 1x RTX-4090", method="lora", goal="cheapest"))
     assert found.sentence.startswith("cheapest: 1x RTX-4090 (")
     row = next(option for option in found.options if option.hardware == "1x RTX-4070-Ti")
-    assert (*row.cells()[5:7], row.cost) == ("not known", "$0.090", None)
+    assert (*row.cells()[5:7], row.cost) == ("not known", "$0.090", "from $0.002 per 1M tokens")
 
 
 def test_a_price_of_one_provider_is_marked():
