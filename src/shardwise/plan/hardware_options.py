@@ -169,7 +169,8 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     if not fits:
         return []
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
-    groups = [*(_of_size(owned, n) for n in (1, MOST_OWNED)), *(_of_gpu(owned, name) for name in OWNED)]
+    groups = [_of_size(owned, n) for n in (1, MOST_OWNED)]
+    groups += [[fit for fit in owned if fit.cluster.gpu.name == name] for name in OWNED]
     owned = list({id(fit): fit for some in groups if some for fit in [min(some, key=lambda fit: fit.usd)]}.values())
     alone = [fit for fit in _of_size(fits, 1) if fit.start_up and fit.may_win]
     owned += sorted(alone, key=lambda fit: fit.usd)[:1]
@@ -183,10 +184,6 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     if len(between) > room:
         between = [between[n * len(between) // room] for n in range(room)]
     return [fit for fit in fits if any(fit is one for one in (*best.values(), *between, *owned))]
-
-
-def _of_gpu(fits: Sequence[_Fit], name: str) -> list[_Fit]:
-    return [fit for fit in fits if fit.cluster.gpu.name == name]
 
 
 def _of_size(fits: Sequence[_Fit], num_gpus: int) -> list[_Fit]:
