@@ -1,4 +1,6 @@
 """The program's verbs as functions, which the command line calls. Nothing here imports torch."""
+# What other packages import from here:
+# pyright: reportUnusedImport=false
 
 from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
 from shardwise.api.after.merging import chat, merge, publishing, usage
@@ -22,7 +24,15 @@ from shardwise.api.learn.pages import (
 )
 from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
 from shardwise.api.plans.counting import CountedData, data
-from shardwise.api.plans.planning import generation, plan, problems, timeline, write_plan, write_plan_page
+from shardwise.api.plans.planning import (
+    generation,
+    plan,
+    problems,
+    timeline,
+    usual_hardware,
+    write_plan,
+    write_plan_page,
+)
 from shardwise.api.plans.probing import Rates, probe
 from shardwise.api.plans.rehearsed_plan import rehearsed_plan
 from shardwise.api.plans.rehearsing import rehearse
@@ -42,79 +52,3 @@ from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
 from shardwise.spec.rehearsal import Rehearsal, Rehearsing
 from shardwise.spec.request import Override
-
-__all__ = [
-    "GENERAL",
-    "GOES_ON",
-    "SIZES",
-    "STRATEGIES",
-    "Agreement",
-    "Comparison",
-    "Contender",
-    "CountedData",
-    "Doctor",
-    "Nodes",
-    "Notice",
-    "Override",
-    "Parity",
-    "Phase",
-    "Planned",
-    "Programs",
-    "Rates",
-    "Rehearsal",
-    "Rehearsing",
-    "Report",
-    "ReportedError",
-    "StepMetrics",
-    "TrainResult",
-    "Trying",
-    "Update",
-    "Versus",
-    "chat",
-    "compare",
-    "data",
-    "doctor",
-    "export",
-    "export_plan",
-    "export_targets",
-    "frames",
-    "frames_of",
-    "generation",
-    "is_hub_id",
-    "is_run",
-    "is_running",
-    "job_of",
-    "job_yaml",
-    "known_gpus",
-    "known_models",
-    "main_reason",
-    "merge",
-    "model_lines",
-    "page_file",
-    "plan",
-    "plan_as_file",
-    "plan_as_part",
-    "plan_of_run",
-    "probe",
-    "problems",
-    "publishing",
-    "read_config",
-    "read_report",
-    "recipes",
-    "rehearse",
-    "rehearsed_plan",
-    "report",
-    "report_as_part",
-    "runs_as_part",
-    "step_chart",
-    "timeline",
-    "timeline_of",
-    "train",
-    "train_on_nodes",
-    "usage",
-    "usual_machines",
-    "verify",
-    "write_export",
-    "write_plan",
-    "write_plan_page",
-]

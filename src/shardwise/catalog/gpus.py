@@ -39,6 +39,9 @@ _SERIES = ("rtx", "quadrortx")
 #: GPUs that switches join on boards come by so many; more are another machine's, but for Google's a2-megagpu-16g.
 _MOST_ON_BOARDS, _SOLD_BY_16 = 8, "A100-40GB"
 _NOT_TRIED = "AMD GPUs are planned for, and nothing was tried on ROCm"
+_APPLE = re.compile(r"(apple|mac|mps|m[1-5](?!\d))", re.IGNORECASE)
+#: `24 GB`, `2x 24GB`: memory in place of a name.
+_MEMORY = re.compile(r"(?:.*[x×*])?\s*(\d{1,3})\s*gi?b?(?:\s*(?:gpu|card|vram)s?)?", re.IGNORECASE)
 _CPU = re.compile(r"cpu(?:\s*:\s*(\d+))?", re.IGNORECASE)
 _USUAL_NODE = 8
 _DEFAULT_NETWORK = "ethernet100"
@@ -149,6 +152,11 @@ def find_gpu(name: str) -> KnownGpu:
     meant = [known for known in known_gpus().values() if any(series + wanted in known.names for series in _SERIES)]
     if len(meant) == 1 and wanted[:1].isdigit():
         return meant[0]
+    if _APPLE.match(wanted):
+        raise HardwareError(
+            f"hardware names {quoted(name.strip())}, and nothing is planned for or trained on Apple's GPUs; name "
+            "NVIDIA's, such as '1x RTX-4090', or what there is to rent (any), or processors (cpu:1)"
+        )
     raise HardwareError(
         f"hardware names the GPU {quoted(name.strip())}, which is not in the catalogue{_nearest(wanted)}"
     )
@@ -173,6 +181,12 @@ def _nearest(wanted: str) -> str:
     return "; none there has a name like it, see `shardwise plan --list gpus`"
 
 
+def _with_memory(gigabytes: int) -> str:
+    """The names of GPUs that are sold with so much."""
+    names = [name for name, known in known_gpus().items() if round(known.gpu.memory_bytes / GIB) == gigabytes]
+    return f"; {gigabytes} GB have {', '.join(names)}" if names else ""
+
+
 def parse_hardware(text: str) -> Cluster:
     """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine;
     `@ 100 Gb/s` behind several machines states the port of each. Raises HardwareError: the text has
@@ -193,6 +207,11 @@ def parse_hardware(text: str) -> Cluster:
         )
     stated = _STATED_LINK.fullmatch(text)
     match = _HARDWARE.fullmatch((stated.group(1) if stated else text).strip())
+    if match is None and (memory := _MEMORY.fullmatch(text.strip())):
+        raise HardwareError(
+            f"hardware is {quoted(text)}, which is memory and not the name of a GPU"
+            f"{_with_memory(int(memory.group(1)))}; name one, such as '1x RTX-4090', or let all be compared: any"
+        )
     if match is None:
         raise HardwareError(
             f"hardware is {quoted(text)}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada', "

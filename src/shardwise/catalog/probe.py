@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -16,12 +17,15 @@ from shardwise.catalog.processors import available_memory, cpu_cluster, cpu_mode
 from shardwise.catalog.rates import with_rates
 from shardwise.errors import HardwareError
 from shardwise.spec.cluster import Cluster, Gpu
-from shardwise.units import MIB, format_gib
+from shardwise.units import GIB, MIB, format_gib
 
 #: As a job's `hardware`: this machine, with rates that were measured on it.
 PROBED = "probed"
 #: Less than this, held by others, is not worth a word: what a display or a driver's daemon takes.
 _LITTLE_BYTES = 128 * MIB
+
+#: GeForce cards, which may drive a screen, and what a desktop and a browser on one take; nominal.
+_DESK, _SCREEN_BYTES = re.compile(r"RTX-[2-5]0[5-9]0(-Ti|-Super|-Ti-Super)?(-\d+GB)?"), round(0.7 * GIB)
 
 #: What PyTorch and Triton look for, beside the path in CC.
 _COMPILERS = ("gcc", "cc", "clang", "g++")
@@ -40,6 +44,12 @@ LIBRARIES = (
     "tensorboard",
     "bitsandbytes",
 )
+
+
+def screen_bytes(hardware: str | None, gpu: str) -> int:
+    """What a screen may take of a card's memory, by a job's `hardware` and the card's name. Of this machine what is
+    free was read, and decides whether a job fits."""
+    return 0 if hardware in (None, PROBED) or not _DESK.fullmatch(gpu) else _SCREEN_BYTES
 
 
 def this_machine(*, used: int | None = None) -> Cluster:

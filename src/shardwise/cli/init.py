@@ -14,7 +14,7 @@ from shardwise.spec.job.file import parse_job
 _QUESTIONS = {
     "model": ("Which model? (hub id, folder or catalogue name)", "Qwen/Qwen3-8B"),
     "path": ("Which data? (JSONL, JSON, CSV, Parquet, .txt, a folder or a hub id)", "chats.jsonl"),
-    "hardware": ("Which GPUs? ('1x RTX-4090', '2 x 8x H100-SXM'; any; this: those of this machine)", "this"),
+    "hardware": ("Which GPUs? ('1x RTX-4090', '2 x 8x H100-SXM'; any: compare; this machine)", None),
     "goal": ("What matters? (fastest, cheapest or fewest-gpus)", "fastest"),
     "output_dir": ("Where do results go?", "runs/first"),
 }
@@ -42,13 +42,7 @@ def init(
         return
     if job.exists():
         raise InputError(f"{job} is there already; name another file: shardwise init other.yaml")
-    answers: dict[str, str | None] = {
-        "model": model,
-        "path": data,
-        "hardware": hardware,
-        "goal": goal,
-        "output_dir": output_dir,
-    }
+    answers = dict(zip(_QUESTIONS, (model, data, hardware, goal, output_dir), strict=True))
     if recipe is None:
         answers |= {key: _ask(key, answers[key], yes=yes) for key in answers}
     if answers["hardware"] == "this":
@@ -72,9 +66,14 @@ def init(
 
 def _ask(key: str, given: str | None, *, yes: bool) -> str:
     """What is stated, or answered; the usual value where nothing is asked."""
+    from shardwise import api
+
     question, usual = _QUESTIONS[key]
-    if given is not None or yes:
-        return given or usual
+    if given:
+        return given
+    usual = usual or api.usual_hardware()
+    if yes:
+        return usual
     if not sys.stdin.isatty():
         raise InputError(
             "init asks on a terminal, and there is none; state --model, --data, --hardware, --goal and --output-dir, "

@@ -81,17 +81,8 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
     stated = {flag: pair for flag, pair in flags.items() if pair[1] is not None}
     given = [api.Override.of_flag(flag, key=key, value=value) for flag, (key, value) in stated.items()]
     overrides = [*given, *(sets or [])]
-    draws = bool(timeline or html or output)
-    _refuse_together(
-        task=task,
-        dtype=dtype,
-        rehearse=rehearse,
-        solve=solve,
-        calibrated=calibrated,
-        draws=draws,
-        what_if=what_if,
-        target=target,
-    )
+    one_of = {"solve": solve, "rehearse": rehearse, "calibrated": calibrated, "what_if": what_if, "for": target}
+    _refuse_together(task=task, dtype=dtype, draws=bool(timeline or html or output), **one_of)
     if task == "generate":
         _generate(overrides, job=job, dtype=dtype, as_json=as_json)
         return
@@ -122,51 +113,20 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
         raise typer.Exit(1)
 
 
-def _refuse_together(
-    *,
-    task: str,
-    dtype: str | None,
-    rehearse: bool,
-    solve: str | None,
-    calibrated: bool,
-    draws: bool,
-    what_if: bool,
-    target: str | None,
-) -> None:
-    """Raises InputError: two of these are asked for. `draws`: --timeline, --html or --output."""
-    generates = task == "generate"
-    refused = [
-        (task not in TASKS, f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}"),
-        (
-            generates and (solve or rehearse or calibrated or draws),
-            "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output; leave them out",
-        ),
-        (
-            not generates and dtype is not None,
-            "--dtype is of --task generate; in training types are train.precision and train.save_dtype",
-        ),
-        (
-            rehearse and solve,
-            "--rehearse checks the plan of a job as it is; solve first, then rehearse with what was found",
-        ),
-        (
-            calibrated and (rehearse or solve),
-            "--calibrated multiplies the forecasts of a plan; --rehearse counts in place of them, and --solve looks "
-            "for a value by them as they are; ask for one of these",
-        ),
-        (
-            what_if and (solve or rehearse or generates),
-            "--what-if plans a job as it is; it has no --solve, --rehearse or --task generate",
-        ),
-        (
-            target is not None and (what_if or generates or rehearse or solve or calibrated),
-            "--for plans training in another trainer, without --task generate, --solve, --rehearse, --what-if and "
-            "--calibrated, which are of this one; leave them out",
-        ),
-    ]
-    for is_asked, message in refused:
-        if is_asked:
-            raise InputError(message)
+def _refuse_together(*, task: str, dtype: str | None, draws: bool, **asked: object) -> None:
+    """Raises InputError: two are asked for of which each is a question of its own. `draws`: --timeline, --html or
+    --output; `asked`: other options, each with what is stated of it."""
+    several = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]
+    if task not in TASKS:
+        raise InputError(f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}")
+    if task == "generate" and (several or draws):
+        kept = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
+        raise InputError(f"--task generate has no {kept}, --timeline, --html or --output; leave them out")
+    if task == "train" and dtype is not None:
+        message = "--dtype is of --task generate; in training types are train.precision and train.save_dtype"
+        raise InputError(message)
+    if len(several) > 1:
+        raise InputError(f"{' and '.join(several)} exclude each other; keep one, then ask for the other")
 
 
 def _print_catalogue(kind: str, console: Console) -> None:

@@ -72,10 +72,9 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
             console.print(fill(price, width=console.width), style="dim")
         if plan.chance is not None:
             console.print(fill(plan.chance.sentence, width=console.width), style="dim")
-    if plan.rejected:
+    if rejected := (_all_rejected if verbose else _groups_rejected)(plan, width=console.width):
         console.print("\nnot chosen:" if verbose else "\nnot chosen (--verbose lists every reason):")
-        listed = _all_rejected if verbose else _groups_rejected
-        console.print("\n".join(listed(plan, width=console.width)))
+        console.print("\n".join(rejected))
     console.print()
     console.print(fill(what_next(plan), width=console.width))
 
@@ -129,7 +128,14 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
 #: How a reason begins that stands elsewhere on the screen too, or is rarely asked for.
 _ELSEWHERE = ("needs ", "micro-batch ", "costs are at ", "output_dir holds ", "at the same tp and pp,", "the whole run")
 #: And one that is said whatever else is.
-_ALWAYS = ("WARNING", "PLANNED, NOT TRAINED", "rehearsed", "not rehearsed", "layout takes ")
+_ALWAYS = (
+    "times of CPU processes are nominal",
+    "WARNING",
+    "PLANNED, NOT TRAINED",
+    "rehearsed",
+    "not rehearsed",
+    "layout takes ",
+)
 
 
 def _first_reasons(reasons: Sequence[str]) -> list[str]:
@@ -182,7 +188,8 @@ def why(plan: Plan) -> list[str]:
 def what_next(plan: Plan) -> str:
     """The next command."""
     if plan.best is None:
-        return "next: change what is listed above, or let the hardware be chosen: --hardware any"
+        change = "change what is listed above" if plan.advice else "take a smaller model"
+        return f"next: {change}, or let the hardware be chosen: --hardware any"
     if plan.best.not_trained:
         return "next: --html plan.html draws it, --timeline shows one step"
     if not plan.job["data"].get("path"):
@@ -268,6 +275,8 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
     fits = {(one.execution.layout.strategy, one.execution.layout): one.fits for one in plan.candidates}
     groups: dict[str, dict[str, str]] = {"fits too": {}, "too large": {}, "not possible": {}}
     for one in plan.rejected:
+        if one.reason.startswith("the work is spread over at least"):  # of one GPU
+            continue
         known = fits.get((one.strategy, one.layout))
         kind = "not possible" if known is None else "fits too" if known else "too large"
         # The beginning of a reason, up to its details.

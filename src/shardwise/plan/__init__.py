@@ -1,5 +1,7 @@
 """The planner: pure functions from a job, a model and a cluster to forecasts and a choice. No I/O,
 no torch."""
+# What other packages import from here:
+# pyright: reportUnusedImport=false
 
 from shardwise.plan.answer import make_plan
 from shardwise.plan.explain import main_reason, timeline_of_plan
@@ -11,7 +13,3 @@ from shardwise.plan.run_length import run_of
 from shardwise.plan.search import open_executions
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
-
-__all__ = ["MOST_GPUS_OFFERED", "best_of_catalogue", "best_of_list", "find_unknown", "make_plan", "solve"]
-__all__ += ["forecast_seen", "main_reason", "memory_of", "on_stack", "open_executions", "plan_generation", "run_of"]
-__all__ += ["timeline_of_plan"]

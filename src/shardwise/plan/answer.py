@@ -118,11 +118,12 @@ def _by_simplicity(search: Search) -> list[tuple[str, StrategySearch]]:
 
 def _lacking(search: Search) -> Iterator[Candidate]:
     """Of each strategy that does not fit the execution that needs least memory."""
+    known: dict[str, bool] = {}
     for _, strategy in _by_simplicity(search):
         least = None if strategy.best else search.least_hungry(strategy.bases)
         if least is not None:
             forecast, lack = search.forecasts.of(least), search.lack_on_host(least)
-            reason = lack[1] if lack else why_not(forecast.work, forecast.memory)
+            reason = lack[1] if lack else why_not(forecast.work, forecast.memory, known=known)
             yield replace(search.candidate(least), fits=False, reasons=(reason,))
 
 

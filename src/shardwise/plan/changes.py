@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search import Memo, Question, ask, best_alone, changed, weights_on_host
+from shardwise.plan.search import Memo, Question, ask, best_alone, changed, on_hardware, weights_on_host
 from shardwise.plan.work import take_inventory
 from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
@@ -83,7 +83,7 @@ def on_less(question: Question, first: Candidate, among: Sequence[Cluster]) -> t
     most = first.execution.layout.world_size * first.memory.capacity_bytes / 2
     for cluster in among:
         if cluster.num_gpus * cluster.gpu.usable_bytes <= most and "bfloat16" in cluster.gpu.dense_flops:
-            asked = tried.question and _on(tried.question, cluster)
+            asked = tried.question and on_hardware(tried.question, cluster)
             one = replace(tried, name=f"{tried.name} on {cluster.name}", question=asked)
             one = replace(one, sets={**one.sets, "hardware": cluster.name})
             best = _planned(one)
@@ -133,7 +133,11 @@ def _other_counts(question: Question) -> Iterator[_Tried]:
         half = cluster.part(cluster.num_gpus // 2)
         name, drawback = f"half the GPUs ({half.name})", "the run takes longer"
         yield _Tried(
-            name=name, saves="GPU hours", sets={"hardware": half.name}, question=_on(question, half), drawback=drawback
+            name=name,
+            saves="GPU hours",
+            sets={"hardware": half.name},
+            question=on_hardware(question, half),
+            drawback=drawback,
         )
     if cluster.num_nodes == 1 and 2 * cluster.num_gpus in machine_sizes(cluster.gpu.name):
         twice = replace(cluster, node=replace(cluster.node, num_gpus=2 * cluster.num_gpus))
@@ -141,7 +145,7 @@ def _other_counts(question: Question) -> Iterator[_Tried]:
             name=f"twice as many GPUs ({twice.name})",
             saves="GPU hours",
             sets={"hardware": twice.name},
-            question=_on(question, twice),
+            question=on_hardware(question, twice),
             drawback="an hour costs twice as much",
         )
 
@@ -210,20 +214,11 @@ def _asked_about(question: Question) -> Iterator[_Tried]:
     yield _longer(question)
     if cluster.num_gpus > 1 and cluster.num_nodes == 1 and cluster.gpu.kind != "cpu":
         fewer = cluster.part(cluster.num_gpus - 1)
-        yield _Tried(
-            name="one GPU fewer",
-            sets={"hardware": fewer.name},
-            question=_on(question, fewer),
-        )
+        yield _Tried(name="one GPU fewer", sets={"hardware": fewer.name}, question=on_hardware(question, fewer))
     if job.train.optimizer in ("auto", "adamw"):
         yield replace(_with(question, optimizer="adamw_8bit"), name="8-bit Adam")
     if not job.data.packing and job.objective == "sft":
         yield _packed(question)
-
-
-def _on(question: Question, cluster: Cluster) -> Question:
-    job = question.job.model_copy(update={"hardware": cluster.name})
-    return replace(question, job=job, cluster=cluster, memo=Memo())
 
 
 def _longer(question: Question) -> _Tried:

@@ -127,7 +127,8 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
         figures = [_figure(goal, fit) for fit in fits]
         most = min(figures)[0] * alike.get(goal, 1.0)
         among = [n for n, one in enumerate(figures) if one[0] <= most and (goal != "cheapest" or not beaten[n])]
-        found[goal] = fits[min((fits[n].cluster.num_gpus, figures[n], n) for n in among)[-1]]
+        ranks = [_figure("cheapest", fit) for fit in fits] if goal == "fastest" and alike else figures
+        found[goal] = fits[min((fits[n].cluster.num_gpus, ranks[n], n) for n in among)[-1]]
     return found
 
 
@@ -168,7 +169,9 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     if not fits:
         return []
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
-    owned = [min(some, key=lambda fit: fit.usd) for n in (1, MOST_OWNED) if (some := _of_size(owned, n))]
+    groups = [_of_size(owned, n) for n in (1, MOST_OWNED)]
+    groups += [[fit for fit in owned if fit.cluster.gpu.name == name] for name in OWNED]
+    owned = list({id(fit): fit for some in groups if some for fit in [min(some, key=lambda fit: fit.usd)]}.values())
     alone = [fit for fit in _of_size(fits, 1) if fit.start_up and fit.may_win]
     owned += sorted(alone, key=lambda fit: fit.usd)[:1]
     cheapest, fastest = best["cheapest"], best["fastest"]
@@ -206,7 +209,8 @@ class _Comparison:
         # Offload only where it is stated, for there is other hardware; what one kind of GPU took is remembered.
         job = changed(job, "train", offload="none") if job.train.offload == "auto" else job
         job = job.model_copy(update={"goal": "fastest"})
-        self._question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
+        question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
+        self._question = replace(question, at_a_desk=False)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
@@ -307,7 +311,7 @@ class _Comparison:
         if ranked:
             asked = on_hardware(self._question, ranked[0].cluster)
             made = answer(asked)
-            if self.rented and made.best is not None:
+            if self.rented and made.best is not None and goal != "fastest":
                 among = [size for size in self._among if size.num_gpus <= USUAL_GPUS and num_offers(size) > 1]
                 less = on_less(asked, made.best, sorted(among, key=lambda size: (size.num_gpus, _memory(size))))
                 made = replace(made, changes=(*made.changes, *less))

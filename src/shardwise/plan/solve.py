@@ -128,7 +128,7 @@ def _lack(unknown: Unknown, value: int, *, offload: Offload) -> str:
     if isinstance(least, str):
         return least
     lack, forecast = search.lack_on_host(least), search.forecasts.of(least)
-    reason = lack[1] if lack else why_not(forecast.work, forecast.memory)
+    reason = lack[1] if lack else why_not(forecast.work, forecast.memory, known={})
     one_of_many = question.job.stated_layout is None and question.cluster.num_gpus > 1
     hungry = ", the least hungry strategy," if one_of_many else ""
     return f"{least.layout.strategy}{hungry} {reason}"

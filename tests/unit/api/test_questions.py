@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from shardwise.api import plan
-from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.forecast import Plan, verdict
 
 LONG = "data.max_length=2048 train.global_batch_size=16 data.num_rows=20000"
 DATA_PARALLEL = {"ddp", "zero1", "zero2", "fsdp", "hsdp"}
@@ -46,6 +46,42 @@ def _smallest_is_said(made: Plan) -> bool:
 
 def _is_floor(made: Plan) -> bool:
     return made.best is not None and made.best.cost.at_least and (made.best.cost.usd or 0) > 0
+
+
+def _surely(made: Plan) -> bool:
+    """A card at a desk keeps room for its screen."""
+    return made.chance is not None and made.chance.in_100 >= 95
+
+
+def _host_is_said_first(made: Plan) -> bool:
+    reasons = made.best.reasons if made.best else ()
+    found = [n for n, one in enumerate(reasons) if one.startswith(("offload is", "gradient_checkpointing is"))]
+    return reasons[found[0]].startswith("offload is")
+
+
+def _costs_less_than(usd: float) -> Callable[[Plan], bool]:
+    def holds(made: Plan) -> bool:
+        return made.offers is not None and (made.offers.options[0].typical_usd or usd) < usd
+
+    return holds
+
+
+def _shows(*gpus: str) -> Callable[[Plan], bool]:
+    def holds(made: Plan) -> bool:
+        rows = [one.hardware for one in made.offers.shown] if made.offers else []
+        return all(any(row in (f"1x {gpu}", f"2x {gpu}") for row in rows) for gpu in gpus)
+
+    return holds
+
+
+def _says_the_whole_run(made: Plan) -> bool:
+    """The verdict has the time and the cost of the table's row."""
+    row = made.offers.options[0] if made.offers else None
+    return row is not None and f"{row.duration} and {row.cost} for the run, its start included" in verdict(made)
+
+
+def _advises_no_other_gpu(made: Plan) -> bool:
+    return not any(" on 1x " in one.name for one in made.changes)
 
 
 def _fits(made: Plan) -> bool:
@@ -97,6 +133,26 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
     ("llama-3.1-8b", "lora", "8x H100-SXM", "data.max_length=131072", (_fits,)),
     ("smollm2-135m", "lora", "cpu:1", "data.max_length=256", (_is("single"),)),
     ("llama-3.1-8b", "lora", "1x MI300X", LONG, (_is("single"), _says("ROCm"))),
+    # And more, of cards at desks, of mixtures and of what there is to rent.
+    ("llama-3.1-8b", "lora", "1x 4090", "", (_is("single"), _surely)),
+    ("qwen2.5-7b", "qlora", "1x RTX-3090", "data.max_length=4096 train.global_batch_size=16", (_surely,)),
+    ("qwen3-14b", "qlora", "1x RTX-4090", LONG, (_is("single"), _surely)),
+    ("llama-3.1-70b", "qlora", "1x RTX-4090", "data.max_length=1024", (_host_is_said_first,)),
+    ("gpt-oss-20b", "lora", "1x RTX-5090", LONG, (_host_is_said_first,)),
+    ("gpt-oss-120b", "lora", "8x H100-SXM", LONG, (_is("fsdp"),)),
+    ("deepseek-v3", "lora", "8x H200", "data.max_length=2048", (_host_is_said_first, _says("method: qlora"))),
+    ("qwen3-30b-a3b", "lora", "8x H100-SXM", LONG, (_is("zero1 fsdp hsdp"), _says("experts stay as they are"))),
+    ("qwen2.5-32b", "qlora", "2x RTX-3090", LONG, (_is("fsdp"), _surely)),
+    ("llama-3.1-8b", "qlora", "1x T4", "data.max_length=1024", (_precision("fp16"), _surely)),
+    ("qwen3-8b", "lora", "any", "goal=fastest data.num_rows=3", (_costs_less_than(0.1), _says_the_whole_run)),
+    (
+        "llama-3.1-8b",
+        "lora",
+        "any",
+        "goal=cheapest data.num_rows=20000",
+        (_shows("RTX-3090", "RTX-4090", "RTX-5090"), _says_the_whole_run),
+    ),
+    ("qwen3-0.6b", "full", "any", "goal=fastest data.num_rows=100000", (_advises_no_other_gpu,)),
 ]
 
 

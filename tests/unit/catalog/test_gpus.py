@@ -86,6 +86,11 @@ def test_no_more_is_usable_than_pytorch_was_seen_to_print():
         ("cpu:5000", "1024"),
         ("9999999 x 8x H100", "can be planned"),
         ("cpu:0", "at least 1"),
+        ("M3-Max", "nothing is planned for or trained on Apple's GPUs; name NVIDIA's, such as '1x RTX-4090'"),
+        ("MacBook Pro", "nothing is planned for or trained on Apple's GPUs"),
+        ("M40", "is not in the catalogue; nearest: "),
+        ("2x 24 GB", "is memory and not the name of a GPU; 24 GB have Titan-RTX, RTX-3090, "),
+        ("7GB", "is memory and not the name of a GPU; name one, such as '1x RTX-4090'"),
         ("2x3x4x H100", "expected"),
     ],
 )

@@ -196,8 +196,8 @@ def test_a_finished_run_is_noted_by_what_its_report_measured(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--rehearse",), "--calibrated multiplies the forecasts of a plan; --rehearse counts in place of them"),
-        (("--solve", "max_length"), "--calibrated multiplies the forecasts of a plan; --rehearse counts in place"),
+        (("--rehearse",), "--rehearse and --calibrated exclude each other; keep one, then ask for the other"),
+        (("--solve", "max_length"), "--solve and --calibrated exclude each other; keep one"),
         (("--hardware", "1x L4, 2x L4"), "--calibrated is for one hardware; name it, or leave it out for this machine"),
     ],
 )

@@ -71,7 +71,9 @@ def test_open_hardware_is_answered_with_the_cheapest_that_holds_it(asked) -> Non
 
 
 def test_what_generating_has_not_is_refused(asked, shardwise) -> None:
-    has_not = "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or --output"
+    has_not = (
+        "--task generate has no --solve, --rehearse, --calibrated, --what-if, --for, --timeline, --html or --output"
+    )
     assert asked("--model", "llama-3.1-8b", "--timeline") == (2, f"error: {has_not}; leave them out\n")
     refused = shardwise("plan", "--model", "llama-3.1-8b", "--task", "serve").err
     assert "--task serve: there is no such task; write --task train or --task generate" in refused

@@ -120,7 +120,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_rows() -> None:
 def test_when_nothing_fits_that_is_the_verdict() -> None:
     text = drawn(nothing_fits(), width=120)
     assert "\nnothing fits on 4x RTX-6000-Ada\n" in text
-    assert text.endswith("next: change what is listed above, or let the hardware be chosen: --hardware any\n")
+    assert text.endswith("next: take a smaller model, or let the hardware be chosen: --hardware any\n")
 
 
 def test_the_next_command_is_one_that_would_run() -> None:

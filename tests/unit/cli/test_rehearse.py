@@ -220,9 +220,9 @@ def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwis
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--solve", "max_length"), "--rehearse checks the plan of a job as it is; solve first, then rehearse with"),
+        (("--solve", "max_length"), "--solve and --rehearse exclude each other; keep one, then ask for the other"),
         (("--hardware", "1x L4, 2x L4"), "--rehearse checks a plan for one hardware; name it, such as --hardware '4x"),
-        (("--task", "generate"), "--task generate has no --solve, --rehearse, --calibrated, --timeline, --html or"),
+        (("--task", "generate"), "--task generate has no --solve, --rehearse, --calibrated, --what-if, --for, "),
     ],
 )
 def test_a_plan_that_is_not_rehearsed_is_refused(

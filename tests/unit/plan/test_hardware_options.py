@@ -107,6 +107,9 @@ def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
         assert not any(
             dollars(other) <= dollars(one) and other.step_seconds < one.step_seconds for other in found.shown
         )
+    fits = {one.hardware for one in found.options if one.fits}
+    for name in OWNED:  # of each card that people own one or two have a row, where the job fits
+        assert not fits & {f"1x {name}", f"2x {name}"} or any(one.hardware.endswith(name) for one in found.shown)
     assert {goal for one in found.shown for goal in one.best_for} == set(GOALS)
     assert found.options[: len(found.shown)] == found.shown
 
@@ -129,7 +132,7 @@ def test_lowest_offers_decide_nothing():
     found = offers(of_list("1x RTX-4070-Ti, 1x RTX-4090", method="lora", goal="cheapest"))
     assert found.sentence.startswith("cheapest: 1x RTX-4090 (")
     row = next(option for option in found.options if option.hardware == "1x RTX-4070-Ti")
-    assert (*row.cells()[5:7], row.cost) == ("not known", "$0.090", None)
+    assert (*row.cells()[5:7], row.cost) == ("not known", "$0.090", "from $0.002 per 1M tokens")
 
 
 def test_a_price_of_one_provider_is_marked():

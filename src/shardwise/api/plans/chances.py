@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from math import floor
 
 from shardwise.catalog.measured_errors import OTHERS, OWN, errors_of
-from shardwise.catalog.probe import PROBED
+from shardwise.catalog.probe import screen_bytes
 from shardwise.spec.plan.chance import Chance
 from shardwise.spec.plan.forecast import Plan
-from shardwise.units import GIB
-
-#: GeForce cards, which have screens at them.
-_DESK = re.compile(r"RTX-[2-5]0[5-9]0(-Ti|-Super|-Ti-Super)?(-\d+GB)?")
-#: Of a desktop and a browser on one screen; nominal.
-_SCREEN_BYTES = round(0.7 * GIB)
 
 
 def with_chance(made: Plan) -> Plan:
@@ -28,7 +21,8 @@ def with_chance(made: Plan) -> Plan:
     # What the allocator holds is what has to fit, and grows with what it has given out.
     held = memory.peak_reserved_bytes if theirs is None else theirs.peak_bytes * _reserved_share(made)
     errors = errors_of(OWN if theirs is None else OTHERS, best.execution.layout)
-    screen = _screen_bytes(made)
+    # Cards that are rented drive no screen.
+    screen = 0 if made.offers else screen_bytes(made.job["hardware"], made.hardware["node"]["gpu"]["name"])
     share = errors.chance_below((memory.capacity_bytes - screen) / held)
     return replace(
         made,
@@ -41,13 +35,6 @@ def with_chance(made: Plan) -> Plan:
             screen_bytes=screen,
         ),
     )
-
-
-def _screen_bytes(made: Plan) -> int:
-    """What a screen may take of a card that people have in their desk's machine. Of this machine
-    what is free was read, and decides whether a job fits."""
-    is_here = made.job["hardware"] in (None, PROBED)
-    return 0 if is_here or not _DESK.fullmatch(made.hardware["node"]["gpu"]["name"]) else _SCREEN_BYTES
 
 
 def _reserved_share(made: Plan) -> float:

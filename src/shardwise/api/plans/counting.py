@@ -95,6 +95,8 @@ class KnownData:
         counted = "counted" if self.facts is None or self.facts.sampled is None else "sampled"
         source = "stated" if self.job.data.num_rows else counted
         run = run_of(self.job, made.best, num_rows=self.num_rows, rows_from=source)
+        if made.offers and made.offers.start_up:
+            run = replace(run, sentence=f"{run.sentence}, beside its start")
         return replace(made, data=self.facts, data_notes=self.notes, run=run)
 
 

@@ -165,6 +165,11 @@ def _hardware(job: Job) -> Cluster | None:
     return None if here.gpu.kind == "cpu" and not job.data.path else here
 
 
+def usual_hardware() -> str:
+    """`this` machine where it has a GPU; else `any`, for which `plan` compares what there is to rent."""
+    return ANY if this_machine().gpu.kind == "cpu" else "this"
+
+
 def _solved(request: Request, name: str) -> Plan:
     job = request.job
     with request.blaming("hardware"):

@@ -140,7 +140,8 @@ def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Clus
     check_present(request, cluster)
     chosen = plan_for(request, cluster=cluster, known=known)
     if chosen.best is None:
-        reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in chosen.rejected]
+        lacking = [one.rejection for one in chosen.candidates]
+        reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in lacking or chosen.rejected]
         where = chosen.hardware.get("name", "this machine")
         alone = _would_fit_alone(request, cluster)
         said = [f"nothing fits on {where}", *chosen.notes, *alone, *dict.fromkeys(reasons), *chosen.advice]

@@ -10,7 +10,7 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, doubted, named, percent, with_offload
 from shardwise.plan.explain.long_rows import keys_and_values
 from shardwise.plan.explain.worth import why_compiled, worth_parts
-from shardwise.plan.search import BETTER, Search, bytes_beyond_host, ratio, tie_of, work_on
+from shardwise.plan.search import BETTER, Search, ratio, tie_of, work_on
 from shardwise.plan.time import masked_share
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
@@ -20,14 +20,11 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.plan.offers import format_dollars
 from shardwise.spec.support.attention import documents_refusal
-from shardwise.spec.support.trained import not_trained_under
 from shardwise.units import format_gib
 
 #: Of a block's forward, what is worth a sentence.
 _MUCH_OF_A_BLOCK = 0.2
-#: What an option must gain to be named.
-_MUCH_FASTER = 0.03
-#: And what another layout must.
+#: What another layout must gain to be named.
 _WORTH_NAMING = 0.05
 
 
@@ -42,9 +39,9 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
         _tie(chosen, best, goal=goal, cluster=question.cluster),
         _idle(work, question.cluster),
         _batch(work),
+        _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
         _recompute(search, work),
         why_compiled(search, work),
-        _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
         _mask(work),
         _precision(work),
         _length(work),
@@ -62,6 +59,9 @@ def _tie(chosen: Candidate, best: Candidate, *, goal: Goal, cluster: Cluster) ->
     share = ratio(best, chosen, goal=goal)
     if share >= 1 - _WORTH_NAMING:
         return None
+    if best.execution.layout == chosen.execution.layout and best.execution.offload == chosen.execution.offload:
+        more = f"micro-batch {best.execution.micro_batch_size} would be {percent(1 - share)} {BETTER[goal][0]}"
+        return f"{more}, and leave no room for a screen that the card may drive"
     why = f"forecasts within {percent(tie_of(cluster.gpu))} of each other are taken as equal"
     why = doubted(best, cluster) or why
     return (
@@ -154,28 +154,7 @@ def _recompute(search: Search, work: Work) -> str | None:
         return f"{asked}: {where}" + (f", {format_gib(ranks * held)} on one machine" if ranks > 1 else "")
     high = search.forecasts.memory.high_bytes(replace(execution, gradient_checkpointing="none"))
     kept = f"; without it this micro-batch needs {format_gib(high)}"
-    said = f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
-    return said + _faster_from_host(search, work)
-
-
-def _faster_from_host(search: Search, work: Work) -> str:
-    """What selective recompute would gain that keeps what it saves in the host's memory, which
-    `auto` leaves alone."""
-    execution = work.execution
-    other = replace(execution, gradient_checkpointing="selective_offloaded")
-    if execution.recompute != "full" or not work.setting.cuda or not_trained_under(other):
-        return ""
-    without = replace(other, offload="none")
-    other = without if search.question.tries_offload and search.forecasts.fits(without) else other
-    faster = search.forecasts.of(execution).time.step_seconds / search.forecasts.of(other).time.step_seconds - 1
-    held = search.forecasts.memory.bytes_on_host(other)
-    has_room = bytes_beyond_host(search.question.cluster, other, of_rank=held) is None
-    if faster < _MUCH_FASTER or not has_room or not search.forecasts.fits(other):
-        return ""
-    needs = f"with {format_gib(held)} for each GPU in the host's memory"
-    if other.offload != execution.offload:
-        needs = f"without offload, {needs}"
-    return f"; selective_offloaded at this micro-batch would be {percent(faster)} faster, {needs}"
+    return f"gradient_checkpointing is {execution.gradient_checkpointing}, the fastest that fits here{kept}"
 
 
 def _on_one_machine(work: Work) -> int:

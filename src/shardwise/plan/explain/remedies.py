@@ -289,13 +289,14 @@ _NAMES = {
 _STATES = ("weights", "gradients", "optimizer")
 
 
-def why_not(work: Work, memory: MemoryForecast) -> str:
-    """Why an execution does not fit, what takes most of the memory, and what would help."""
+def why_not(work: Work, memory: MemoryForecast, *, known: dict[str, bool]) -> str:
+    """Why an execution does not fit, what takes most of the memory, and what would help. `known`: kept between
+    executions of one search, of which all or none fit in shards."""
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
     part = max(worst.parts, key=lambda name: worst.parts[name])
     need, names = f"needs {format_gib(memory.peak_bytes)}, at most ", _NAMES[part]
     need += f"{_too_much(memory.peak_high_bytes, memory.capacity_bytes)} at {memory.peak_instant}"
-    return f"{need}: {names} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory)}"
+    return f"{need}: {names} {format_gib(worst.parts[part])} of it; {_remedy(part, work, memory, known)}"
 
 
 def _too_much(need: int, capacity: int) -> str:
@@ -305,12 +306,13 @@ def _too_much(need: int, capacity: int) -> str:
     return f"{format_gib(need)} of {format_gib(capacity)}"
 
 
-def _remedy(part: str, work: Work, memory: MemoryForecast) -> str:
+def _remedy(part: str, work: Work, memory: MemoryForecast, known: dict[str, bool]) -> str:
     if part in _STATES:
         if not work.sharded:
             lora = ", or use lora" if work.job.method == "full" else ""
-            enough = _fits_in_shards(work, memory.capacity_bytes)
-            return "shard them (fsdp)" if enough else f"shard them over more GPUs (fsdp){lora}"
+            if "shards" not in known:
+                known["shards"] = _fits_in_shards(work, memory.capacity_bytes)
+            return "shard them (fsdp)" if known["shards"] else f"shard them over more GPUs (fsdp){lora}"
         return "use more GPUs" if work.job.method != "full" else "use more GPUs, or method: lora"
     if part == "logits":
         chunked = replace(work, execution=replace(work.execution, loss="chunked"))

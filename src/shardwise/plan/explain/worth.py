@@ -104,7 +104,7 @@ def too_short(search: Search, work: Work) -> str | None:
     if steps * saved >= cost:
         return None
     all_saved = format_seconds(max(0.0, steps * saved))
-    return f"that takes about {format_seconds(cost)}, and would save {all_saved} in {steps} steps"
+    return f"that takes about {format_seconds(cost)}, and would save {all_saved} in {steps} step{'s' * (steps > 1)}"
 
 
 def why_compiled(search: Search, work: Work) -> str | None:
@@ -121,7 +121,9 @@ def why_compiled(search: Search, work: Work) -> str | None:
         return "blocks are compiled, because nothing fits otherwise"
     cost, saved = _cost_and_saved(search, work)
     earned = (
-        f"which pays off after {max(1, round(cost / saved)):,} steps" if saved > 0 else "which wait for messages alone"
+        f"which pays off after {(after := max(1, round(cost / saved))):,} step{'s' * (after > 1)}"
+        if saved > 0
+        else "which wait for messages alone"
     )
     return (
         f"blocks are compiled: about {format_seconds(cost)} in the first steps, {format_seconds(max(0.0, saved))} less "

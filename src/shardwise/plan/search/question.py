@@ -36,8 +36,8 @@ class Memo:
 class Question:
     """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and the mean sequence, for
     memory and time; `filled` is the share of the latter that is no padding. `tries_offload`: the job leaves offload
-    open. `too_short`: why the run does not earn what compiling costs. `memo` is shared with the question about other
-    hardware."""
+    open. `at_a_desk`: cards may drive a screen. `too_short`: why the run does not earn what compiling costs. `memo` is
+    shared with the question about other hardware."""
 
     job: Job
     model: ModelShape
@@ -49,6 +49,7 @@ class Question:
     document: float | None = None
     filled: float = 1.0
     tries_offload: bool = False
+    at_a_desk: bool = True
     too_short: str | None = None
     memo: Memo = field(default_factory=Memo, compare=False, repr=False)
 

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
+from shardwise.catalog.probe import screen_bytes
 from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on, why_left_out
 from shardwise.plan.search.forecasts import (
     Forecasts,
@@ -253,6 +254,20 @@ class Search:
         """The best of each strategy that fits."""
         return [one.best for one in self.strategies.values() if one.best is not None]
 
+    def roomy(self, found: Found) -> Found:
+        """Where a card may drive a screen, an execution of the same layout that leaves room for it, unless it takes
+        more seconds than are taken as equal; else what was found."""
+        asked, gpu, layout = self.question, self.question.cluster.gpu, found.execution.layout
+        most = gpu.usable_bytes - asked.at_a_desk * screen_bytes(asked.job.hardware, gpu.name)
+        if most == gpu.usable_bytes or self.forecasts.memory.fits(found.execution, most):
+            return found
+        others = (base for base in self.strategies[layout.strategy].bases if base.layout == layout)
+        every = (sized(base, asked.job, n) for base in others for n in sizes_on(asked.job, layout.data_world_size))
+        left = [Found(execution=one, seconds=self.forecasts.seconds(one)) for one in every if self._fits(one)]
+        near = [one for one in left if one.seconds <= found.seconds * (1 + tie_of(gpu))]
+        fitting = (one for one in near if self.forecasts.memory.fits(one.execution, most))
+        return min(fitting, key=lambda one: one.seconds, default=found)
+
     def candidate(self, execution: Execution) -> Candidate:
         """What is known of an execution, as a plan has it."""
         return candidate_of(self.question, self.forecasts.of(execution))
@@ -283,7 +298,8 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     if not found:
         return None
     job, cluster = searches[0].question.job, searches[0].question.cluster
-    return found[id(chosen_of((one for _, one in found.values()), goal=job.goal, cluster=cluster))]
+    search, best = found[id(chosen_of((one for _, one in found.values()), goal=job.goal, cluster=cluster))]
+    return search, search.roomy(best)
 
 
 def best_alone(question: Question) -> Candidate | None:

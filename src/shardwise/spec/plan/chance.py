@@ -42,6 +42,12 @@ class Chance:
         return next(word for least, word in _WORDS if self.in_100 >= least)
 
     @property
+    def words(self) -> str:
+        """It in a word and as a number; with the screen, where that has much to do with it."""
+        at_a_desk = " with a screen at the card" * (bool(self.screen_bytes) and self.in_100 < _WORDS[0][0])
+        return f"{self.word} ({self.in_100} in 100{at_a_desk})"
+
+    @property
     def sentence(self) -> str:
         """Where the number comes from."""
         screen = f", with {format_gib(self.screen_bytes)} for a screen, if the card drives one" * bool(

@@ -260,11 +260,13 @@ def verdict(plan: Plan) -> str:
     execution, time = plan.best.execution, plan.best.time
     offload = "" if execution.offload == "none" else f" with offload {execution.offload}"
     memory, run = plan.best.memory, ""
+    offer = plan.offers.options[0] if plan.offers and plan.offers.start_up else None
     if time.total_seconds is not None:
-        cost = "" if plan.best.cost.usd is None else f" and {cost_text(plan.best.cost)}"
-        run = f", {format_seconds(time.total_seconds)}{cost} for the run"
+        cost = None if plan.best.cost.usd is None else cost_text(plan.best.cost)
+        took, cost = (offer.duration, offer.cost) if offer else (format_seconds(time.total_seconds), cost)
+        run = f", {took}{f' and {cost}' if cost else ''} for the run{', its start included' if offer else ''}"
     used = f"{format_gib(memory.peak_bytes)} (at most {format_gib(memory.peak_high_bytes)}) of "
-    chance = "" if plan.chance is None else f"; it fits {plan.chance.word} ({plan.chance.in_100} in 100)"
+    chance = "" if plan.chance is None else f"; it fits {plan.chance.words}"
     speed = f"{format_seconds(time.step_seconds)} a step, {format_count(time.tokens_per_second)} tokens/s"
     return (
         f"{'forecast only' if plan.best.not_trained else 'fits'}: {named(execution.layout.strategy, execution.layout)}"

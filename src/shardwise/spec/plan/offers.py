@@ -24,6 +24,12 @@ def format_dollars(price: Range | float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def _or_more(typical: float | None, known: Range | None) -> str | None:
+    """A typical cost; else the least of what is known."""
+    least = None if known is None else f"from {format_dollars(known[0])}"
+    return least if typical is None else format_dollars(typical)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Offer:
     """One cluster, and what the job's best execution takes on it.
@@ -66,11 +72,12 @@ class Offer:
 
     @property
     def cost(self) -> str | None:
-        """What the run costs at the typical price, or a million tokens where its length is not known."""
-        if self.typical_usd is not None:
-            return format_dollars(self.typical_usd)
-        per_tokens = self.typical_usd_per_million_tokens
-        return None if per_tokens is None else f"{format_dollars(per_tokens)} per 1M tokens"
+        """What the run costs at the typical price, or from the lowest offer; a million tokens where its length is not
+        known."""
+        if self.total_seconds is not None:
+            return _or_more(self.typical_usd, self.usd)
+        per_tokens = _or_more(self.typical_usd_per_million_tokens, self.usd_per_million_tokens)
+        return per_tokens and f"{per_tokens} per 1M tokens"
 
     @property
     def duration(self) -> str | None:
