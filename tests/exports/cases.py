@@ -41,6 +41,14 @@ CASES = (
     _case("zero1", ("llama-factory", "ms-swift"), hardware="8x H100-SXM", layout="zero1"),
     _case("cosine", TRAINERS, hardware="2x L4", train={"lr_scheduler_type": "cosine", "warmup_ratio": 0.1}),
     _case("epochs", (*TRAINERS, *TITAN), hardware="2x L4", train={"max_steps": None, "num_train_epochs": 2}),
+    _case(
+        "offload",
+        ("slurm", "kubernetes"),
+        hardware="2x A100-80GB",
+        layout="fsdp",
+        model="llama-3.1-8b",
+        train={"offload": "optimizer"},
+    ),
     _case("product", TITAN, hardware="8x H100-SXM", layout="fsdp x tp"),
     _case("stages", TITAN, hardware="8x H100-SXM", layout={"dp_shard": 4, "pp": 2}),
     _case(

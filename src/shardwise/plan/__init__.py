@@ -6,12 +6,12 @@ from shardwise.plan.explain import main_reason, timeline_of_plan
 from shardwise.plan.generation import plan_generation
 from shardwise.plan.hardware_options import MOST_GPUS_OFFERED, best_of_catalogue, best_of_list
 from shardwise.plan.on_stack import on_stack
-from shardwise.plan.run_forecast import forecast_seen, memory_of
+from shardwise.plan.run_forecast import bytes_on_host, forecast_seen, memory_of
 from shardwise.plan.run_length import run_of
 from shardwise.plan.search import open_executions
 from shardwise.plan.solve import solve
 from shardwise.plan.unknowns import find_unknown
 
-__all__ = ["MOST_GPUS_OFFERED", "best_of_catalogue", "best_of_list", "find_unknown", "make_plan", "solve"]
+__all__ = ["MOST_GPUS_OFFERED", "best_of_catalogue", "best_of_list", "bytes_on_host", "find_unknown", "make_plan"]
 __all__ += ["forecast_seen", "main_reason", "memory_of", "on_stack", "open_executions", "plan_generation", "run_of"]
-__all__ += ["timeline_of_plan"]
+__all__ += ["solve", "timeline_of_plan"]
