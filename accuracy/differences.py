@@ -28,6 +28,8 @@ def difference_of(row: Published, stack: Stack, *, method: str, sharded: bool) -
 
 
 def _logit_bytes(row: Published, stack: Stack) -> int:
+    if stack.own_loss and "DeepSpeed" in row.text("framework"):
+        return 8  # logits, their log-probabilities and the gradients of both, in 16 bits
     kernels = row.text("fused_kernels")
     if kernels.startswith("foak") and "liger" not in kernels:
         return 8

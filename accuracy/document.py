@@ -191,14 +191,19 @@ def _by_target(comparisons: Sequence[Comparison]) -> str:
         "## As `plan --for` says it",
         "The same figures by the trainer that ran, or that the source stands on, with its loss and its AdamW as the",
         "row states them; goal: within 10 %. Axolotl and LLaMA-Factory have no published row. AutoModel is not",
-        "offered: of its two rows (nemo-automodel-ac) the unit of one and the sharding of the other are not certain.",
+        "offered: its recipes (0.7.0) ask torch.cuda for a device as they begin, and of its two rows",
+        "(nemo-automodel-ac) the unit of one and the sharding of the other are not certain.",
         "",
         *_table(("target", "source", *_HEAD), rows),
         "",
-        "Steps on a CPU process (`python -m accuracy.grid.stacks TARGET`), forecast over measured; LLaMA-Factory",
+        "Steps on CPU processes (`python -m accuracy.grid.stacks TARGET`), forecast over measured; LLaMA-Factory",
         "stands on the trainer that Axolotl does. TRL's loss runs other code on a CPU, so that its step has no row.",
+        "DeepSpeed's engine runs on one process and on two, with what `export --to deepspeed` writes, but for",
+        "buckets of a toy's size.",
         "",
-        *_table(("target", "version", "words", "width", "layers", "tokens", "forecast / measured"), _on_a_cpu()),
+        *_table(
+            ("target", "version", "layout", "words", "width", "layers", "tokens", "forecast / measured"), _on_a_cpu()
+        ),
         "",
     ]
     return "\n".join(lines)
@@ -208,7 +213,7 @@ def _on_a_cpu() -> list[tuple[str, ...]]:
     with (Path(__file__).parent / "grid" / "stacks.csv").open(encoding="utf-8", newline="") as file:
         return [
             (
-                *(row[key] for key in ("target", "version", "vocab", "width", "layers")),
+                *(row[key] for key in ("target", "version", "layout", "vocab", "width", "layers")),
                 f"{row['rows']} x {row['length']}",
                 f"{int(row['forecast']) / int(row['measured']):.2f}",
             )

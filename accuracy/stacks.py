@@ -37,6 +37,8 @@ class Stack:
         first_flash: attention is FlashAttention's first generation.
         fused: norms, rotary embeddings and activations are kernels of their own, as if blocks were compiled.
         hides_slices: slices of activations travel behind matrix products.
+        own_loss: of the model's own code, which leaves logits in 16 bits where nothing is autocast:
+            under DeepSpeed.
         length: of rows, where the table does not say: its configurations'.
         refused: why no row of this source is compared.
     """
@@ -62,6 +64,7 @@ class Stack:
     first_flash: bool = False
     fused: bool = False
     hides_slices: bool = False
+    own_loss: bool = False
     length: int | None = None
     refused: str = ""
 
@@ -86,7 +89,8 @@ _PEFT_UNDER_FSDP1 = Stack(full="bf16", fsdp1=True, attention="flash_attention_2"
 STACKS: dict[str, Stack] = {
     "fms-acceleration": Stack(full="bf16", attention="flash_attention_2", fsdp1=True),
     # DeepSpeed keeps float32 masters beside 16-bit weights: 16 bytes a parameter, as `mixed` has.
-    "qwen-readme": Stack(full="mixed", lora_dropout=0.05, attention="flash_attention_2", widens=True),
+    # QWenLMHeadModel.forward of modeling_qwen.py hands logits to CrossEntropyLoss without a cast.
+    "qwen-readme": Stack(full="mixed", lora_dropout=0.05, attention="flash_attention_2", widens=True, own_loss=True),
     "fsdp_qlora": Stack(adapters="bf16", lora_dropout=0.1, fsdp1=True),
     "torchtitan-202412": _TORCHTITAN,
     "torchtitan-7a04053a": _TORCHTITAN,

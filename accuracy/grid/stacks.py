@@ -14,6 +14,8 @@ import argparse
 import csv
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from shardwise.catalog.stacks import Stack
+from shardwise.spec.plan.forecast import Plan
+
 #: Vocabulary, width, layers, rows of a forward, tokens of a row.
 TOYS = ((4096, 64, 2, 4, 128), (512, 128, 4, 2, 256), (16384, 64, 2, 2, 128), (256, 256, 4, 1, 64))
-FIELDS = ("target", "version", "vocab", "width", "layers", "rows", "length", "measured", "forecast", "ours")
+FIELDS = ("target", "version", "layout", "vocab", "width", "layers", "rows", "length", "measured", "forecast", "ours")
 Toy = tuple[int, int, int, int, int]
 
 
@@ -145,64 +150,38 @@ def of_trainer(toy: Toy, *, trl: bool = False) -> int:
         return peak_of(step, lambda: held_by(model, optimizer.optimizer))
 
 
-def of_deepspeed(toy: Toy) -> int:
-    """DeepSpeed's engine in stage 1, as `export --to deepspeed` writes its configuration."""
-    import os
-
-    import deepspeed
-
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29617",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-    }
-    params = {"lr": 1e-4, "torch_adam": True}
-    config = {
-        "train_micro_batch_size_per_gpu": toy[3],
-        "optimizer": {"type": "AdamW", "params": params},
-        "zero_optimization": {"stage": 1},
-        "torch_autocast": {"enabled": True, "dtype": "bfloat16"},
-    }
-    model, batch = model_of(toy), batch_of(toy)
-    engine, optimizer, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
-
-    def step() -> None:
-        engine.backward(engine(**batch).loss)
-        engine.step()
-
-    def held() -> int:
-        inner = optimizer.optimizer
-        masters = [p for group in inner.param_groups for p in group["params"]]
-        return held_by(model, inner) + bytes_of(iter(masters))
-
-    return peak_of(step, held)
-
-
 STEPS: dict[str, Callable[[Toy], int]] = {
     "accelerate": plain,
     "axolotl": of_trainer,
     "llama-factory": of_trainer,
     "trl": lambda toy: of_trainer(toy, trl=True),
-    "deepspeed": of_deepspeed,
 }
+#: Of two processes: what is measured of a toy and a layout.
+LAYOUTS = ("single", "ddp", "zero1", "zero2", "fsdp")
 
 
-def forecast_of(toy: Toy, target: str) -> tuple[int, int]:
-    """Bytes of the target and of this trainer, without what lies outside the allocator."""
+def planned(toy: Toy, target: str, layout: str) -> Plan:
+    """The plan of the toy that the target's step is of."""
     from shardwise.catalog.config import shape_from_data
     from shardwise.catalog.gpus import parse_hardware
     from shardwise.catalog.stacks import known_stacks
-    from shardwise.plan import make_plan, on_stack
+    from shardwise.plan import make_plan
     from shardwise.spec.job.file import job_from_data
 
-    stack = known_stacks()[target]
-    train = {"global_batch_size": toy[3], "micro_batch_size": toy[3], "gradient_checkpointing": "none", "max_steps": 2}
-    train |= {"precision": "mixed", "loss": "full" if stack.logit_bytes else "auto", "optimizer": "adamw"}
-    job = job_from_data({"model": "toy", "data": {"max_length": toy[4]}, "train": train})
+    ranks = 1 if layout == "single" else 2
+    batch = {"global_batch_size": toy[3] * ranks, "micro_batch_size": toy[3]}
+    train = {**batch, "gradient_checkpointing": "none", "max_steps": 2, "precision": "mixed", "optimizer": "adamw"}
+    train["loss"] = "full" if known_stacks()[target].logit_bytes else "auto"
+    data = {"model": "toy", "data": {"path": "rows.jsonl", "max_length": toy[4]}, "train": train, "layout": layout}
     shape = shape_from_data(model_of(toy).config.to_dict(), file="toy")
-    made = make_plan(job, model=shape, cluster=parse_hardware("cpu:1"))
+    return make_plan(job_from_data(data), model=shape, cluster=parse_hardware(f"cpu:{ranks}"))
+
+
+def forecast_of(toy: Toy, stack: Stack, layout: str) -> tuple[int, int]:
+    """Bytes of the stack and of this trainer, without what lies outside the allocator."""
+    from shardwise.plan import on_stack
+
+    made = planned(toy, stack.name, layout)
     assert made.best is not None  # noqa: S101
     theirs = on_stack(made, stack)
     assert theirs is not None  # noqa: S101
@@ -215,17 +194,25 @@ def main() -> None:
     from shardwise.catalog.stacks import known_stacks
 
     parser = argparse.ArgumentParser(prog="python -m accuracy.grid.stacks")
-    parser.add_argument("target", choices=STEPS)
+    parser.add_argument("target", choices=[*STEPS, "deepspeed"])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "stacks.csv")
     asked = parser.parse_args()
     made = list(csv.DictReader(asked.out.open())) if asked.out.is_file() else []
     made = [row for row in made if row["target"] != asked.target]
-    for toy in TOYS:
-        measured = STEPS[asked.target](toy)
-        forecast, ours = forecast_of(toy, asked.target)
-        print(f"{asked.target} {toy}: measured {measured:,}, forecast {forecast:,} , ours {ours:,}")
-        version = known_stacks()[asked.target].version
-        made.append(dict(zip(FIELDS, (asked.target, version, *toy, measured, forecast, ours), strict=True)))
+    stack, layouts = known_stacks()[asked.target], ("single",)
+    if asked.target == "deepspeed":
+        from accuracy.grid.zero import BUCKET, of_deepspeed
+
+        stack, layouts = replace(stack, bucket=BUCKET), LAYOUTS
+        peaks = of_deepspeed(TOYS, LAYOUTS)
+    else:
+        peaks = {("single", toy): STEPS[asked.target](toy) for toy in TOYS}
+    for toy, layout in product(TOYS, layouts):
+        measured, (forecast, ours) = peaks[layout, toy], forecast_of(toy, stack, layout)
+        print(
+            f"{asked.target} {layout} {toy}: measured {measured:,}, forecast {forecast:,} , ours {ours:,}", flush=True
+        )
+        made.append(dict(zip(FIELDS, (stack.name, stack.version, layout, *toy, measured, forecast, ours), strict=True)))
     with asked.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()

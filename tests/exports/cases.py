@@ -8,6 +8,7 @@ from typing import Any
 LAUNCHERS = ("slurm", "kubernetes", "skypilot")
 TRAINERS = ("axolotl", "llama-factory", "ms-swift")
 TITAN = ("torchtitan",)
+SCRIPTS = ("accelerate", "trl")
 
 _LORA = {"method": "lora", "lora": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]}}
 
@@ -31,16 +32,29 @@ _GPUS = ("H100-SXM", "H100-PCIe", "A100-80GB", "H200", "B200", "MI300X", "GH200"
 _GPUS += ("RTX-6000-Ada", "RTX-PRO-6000-Blackwell", "L4", "T4", "V100-32GB")
 
 CASES = (
-    _case("one", (*LAUNCHERS, *TRAINERS, *TITAN), hardware="H100-SXM"),
-    _case("fsdp", (*LAUNCHERS, *TRAINERS, *TITAN), hardware="2 x 8x H100-SXM", layout="fsdp"),
-    _case("ddp", (*LAUNCHERS, "llama-factory", "ms-swift", *TITAN), hardware="8x H100-SXM", layout="ddp"),
-    _case("lora", (*LAUNCHERS, *TRAINERS), hardware="2x H100-SXM", layout="ddp", **_LORA),
+    _case("one", (*LAUNCHERS, *TRAINERS, *TITAN, *SCRIPTS, "deepspeed"), hardware="H100-SXM"),
+    _case("fsdp", (*LAUNCHERS, *TRAINERS, *TITAN, *SCRIPTS, "deepspeed"), hardware="2 x 8x H100-SXM", layout="fsdp"),
+    _case(
+        "ddp",
+        (*LAUNCHERS, "llama-factory", "ms-swift", *TITAN, *SCRIPTS, "deepspeed"),
+        hardware="8x H100-SXM",
+        layout="ddp",
+    ),
+    _case("lora", (*LAUNCHERS, *TRAINERS, *SCRIPTS), hardware="2x H100-SXM", layout="ddp", **_LORA),
     _case(
         "again", (*TRAINERS, *TITAN), hardware="8x H100-SXM", layout="fsdp", train={"gradient_checkpointing": "full"}
     ),
-    _case("zero1", ("llama-factory", "ms-swift"), hardware="8x H100-SXM", layout="zero1"),
+    _case("zero1", ("llama-factory", "ms-swift", "deepspeed"), hardware="8x H100-SXM", layout="zero1"),
     _case("cosine", TRAINERS, hardware="2x L4", train={"lr_scheduler_type": "cosine", "warmup_ratio": 0.1}),
     _case("epochs", (*TRAINERS, *TITAN), hardware="2x L4", train={"max_steps": None, "num_train_epochs": 2}),
+    _case(
+        "offload",
+        ("slurm", "kubernetes", "deepspeed"),
+        hardware="2x A100-80GB",
+        layout="fsdp",
+        model="llama-3.1-8b",
+        train={"offload": "optimizer"},
+    ),
     _case("product", TITAN, hardware="8x H100-SXM", layout="fsdp x tp"),
     _case("stages", TITAN, hardware="8x H100-SXM", layout={"dp_shard": 4, "pp": 2}),
     _case(

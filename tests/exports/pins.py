@@ -13,6 +13,9 @@ PINS: dict[str, tuple[str, ...]] = {
         *("torchtitan==0.3.0", "torchdata==0.11.0", "torch_checkpointing==0.1.1", "spmd_types==0.2.3"),
         *("tyro==1.0.17", "typeguard", "docstring-parser", "einops==0.8.2", "triton==3.9.0", "tensorboard", "pillow"),
     ),
+    "accelerate": ("accelerate==1.15.0",),
+    "trl": ("trl==1.16.0",),
+    "deepspeed": ("deepspeed==0.19.8", "hjson", "py-cpuinfo", "msgpack", "einops"),
     "axolotl": (
         *("axolotl==0.19.0", "transformers==5.16.1", "peft==0.20.0", "accelerate==1.13.0", "datasets==4.8.4"),
         *("trl==1.9.0", "huggingface_hub==1.17.0", "tokenizers==0.23.1", "addict", "colorama", "python-dotenv", "fire"),

@@ -24,6 +24,7 @@ class Stack:
     every_second_product: bool = False
     slices_loss: bool = False
     tile: tuple[int, int] = (0, 0)
+    bucket: int = 0
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog.models import hub_id
+from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
@@ -16,6 +18,11 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Plan, TimeForecast
+from shardwise.units import GIB
+
+#: What each rank asks of its machine: cores for its own thread, that of backward, NCCL's and the one
+#: that writes checkpoints; and memory to begin with, on top of which comes what lies there.
+CORES, GIB_OF_HOST = 4, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,7 @@ class Chosen:
     what the layout spreads over: one node or part of it, or whole nodes; `leaves_some`: whether the job's hardware has
     more GPUs than the layout takes; `seconds`: how long the run takes, where that is forecast;
     `steps`: optimizer steps of it, from the job or worked out from rows and epochs; None where the
-    rows are not counted."""
+    rows are not counted; `host_bytes`: what a rank puts into the host's memory, offloaded or saved."""
 
     path: str
     job: Job
@@ -49,6 +56,7 @@ class Chosen:
     leaves_some: bool = False
     seconds: float | None = None
     steps: int | None = None
+    host_bytes: int = 0
 
     @classmethod
     def of(cls, plan: Plan, *, path: str) -> Chosen:
@@ -97,6 +105,16 @@ class Chosen:
     def processes(self) -> int:
         """Of each machine, one for each GPU."""
         return self.cluster.node.num_gpus
+
+    @property
+    def takes_machine(self) -> bool:
+        """Whether the layout takes whole machines: of several, or the largest that is rented out."""
+        return self.nodes > 1 or self.processes in machine_sizes(self.cluster.gpu.name)[-1:]
+
+    @property
+    def gib_of_host(self) -> int:
+        """What one machine's ranks ask of the host's memory."""
+        return self.processes * (GIB_OF_HOST + math.ceil(self.host_bytes / GIB))
 
     @property
     def model(self) -> str:

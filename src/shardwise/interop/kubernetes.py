@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.chosen import CORES, GIB_OF_HOST, Chosen, Exported, as_yaml
 from shardwise.interop.launchers import launcher_notes
+from shardwise.units import format_gib
 
 #: Where pods see the volume that they share, and what lies on it: rows that are prepared, and
 #: models of the hub.
@@ -14,10 +15,6 @@ ON_VOLUME = {"SHARDWISE_CACHE": f"{VOLUME}/.shardwise-cache", "HF_HOME": f"{VOLU
 
 #: How long a pod has between SIGTERM and SIGKILL, to save.
 GRACE_SECONDS = 120
-
-#: What each rank asks of its machine, to begin with; a pod without requests may be put beside
-#: others that need it all.
-CORES, GIB_OF_HOST = 4, 16
 
 
 def to_kubernetes(chosen: Chosen) -> Exported:
@@ -64,8 +61,9 @@ def _pod(chosen: Chosen) -> dict[str, Any]:
 
 
 def _resources(chosen: Chosen) -> dict[str, Any]:
-    """GPUs by the name of their vendor's device plugin, and cores and memory of the host."""
-    asked = {"cpu": str(CORES * chosen.processes), "memory": f"{GIB_OF_HOST * chosen.processes}Gi"}
+    """GPUs by the name of their vendor's device plugin, and cores and memory of the host: a pod
+    without requests may be put beside others that need it all."""
+    asked = {"cpu": str(CORES * chosen.processes), "memory": f"{chosen.gib_of_host}Gi"}
     if chosen.on_cpu:
         return {"requests": asked}
     device = "amd.com/gpu" if chosen.on_amd else "nvidia.com/gpu"
@@ -78,8 +76,8 @@ def _said(chosen: Chosen) -> list[str]:
         f"the claim `shared` is a volume that all pods write (ReadWriteMany), with {chosen.path} and what the job "
         "names in it; models of the hub are kept there too",
         "models that ask who you are: kubectl create secret generic huggingface --from-literal token=...",
-        f"requests are {CORES} cores and {GIB_OF_HOST} GiB of the host for each rank, to begin with; what "
-        "`train.offload` keeps there comes on top",
+        f"requests are {CORES} cores and {GIB_OF_HOST} GiB of the host for each rank, to begin with"
+        + (f", and the {format_gib(chosen.host_bytes)} that it keeps there" if chosen.host_bytes else ""),
         f"a pod that is stopped has {GRACE_SECONDS} s, of which torchrun gives its ranks 30 s to save; restarts go on "
         "from the last checkpoint",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.chosen import CORES, Chosen, Exported
 
 #: What a group of nodes shares, beside the commands.
 SHARED = (
@@ -35,25 +35,41 @@ def to_slurm(chosen: Chosen) -> Exported:
     """A batch script with one task for each rank. What asks it to stop is passed on, and a run that has saved is put
     back in the queue."""
     gpus, place = chosen.processes, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID"
-    # Where the duration is forecast half as long again, in whole hours; otherwise a line to make
-    # use of.
-    limit = "##SBATCH --time=HH:MM:SS"
-    if chosen.seconds is not None:
-        limit = f"#SBATCH --time={math.ceil(chosen.seconds * 1.5 / 3600)}:00:00"
-    # Of machines that are taken whole, all memory.
-    memory = "#SBATCH --mem=0\n" if chosen.nodes > 1 else ""
+    cores = "--cpus-per-task=1" if chosen.on_cpu else f"--gpus-per-node={gpus}\n#SBATCH --cpus-per-task={CORES}"
+    asked, left = _asked(chosen)
     text = _SLURM.format(
         written=chosen.written,
         name=chosen.name,
         nodes=chosen.nodes,
         tasks=gpus,
-        resources="--cpus-per-task=1" if chosen.on_cpu else f"--gpus-per-node={gpus}",
-        limit=limit,
-        memory=memory,
+        resources=cores,
+        asked="\n".join(asked),
         ranks=f"{place} WORLD_SIZE={chosen.layout.world_size} LOCAL_WORLD_SIZE={gpus}",
         train=chosen.train.replace("'", "'\\''"),
     )
-    return Exported(files={"train.sbatch": text}, said=launcher_notes(chosen), run=["sbatch train.sbatch"])
+    said = [*left, *launcher_notes(chosen)]
+    return Exported(files={"train.sbatch": text}, said=said, run=["sbatch train.sbatch"])
+
+
+def _asked(chosen: Chosen) -> tuple[list[str], list[str]]:
+    """The time limit and the host's memory: a line each, which counts where the plan knows them; and
+    why one does not, as sentences."""
+    lines, said = ["##SBATCH --time=HH:MM:SS", "##SBATCH --mem=0"], list[str]()
+    if chosen.seconds is not None:
+        # Half as long again as forecast, in whole hours.
+        lines[0] = f"#SBATCH --time={math.ceil(chosen.seconds * 1.5 / 3600)}:00:00"
+    else:
+        said.append("--time is not in force: how long the run takes is not known; state train.max_steps")
+    if chosen.takes_machine:
+        lines[1] = "#SBATCH --mem=0"  # all that the machines have
+    elif chosen.host_bytes:
+        lines[1] = f"#SBATCH --mem={chosen.gib_of_host}G"
+    else:
+        said.append(
+            "--mem is not in force: the job takes part of a machine, whose memory the plan does not know; what the "
+            "cluster gives with the cores holds"
+        )
+    return lines, said
 
 
 _SLURM = """\
@@ -67,10 +83,9 @@ _SLURM = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
-{limit}
-{memory}##SBATCH --partition=NAME --account=NAME
-##SBATCH --cpus-per-task=8
-# With one # less the lines with two count; clusters that do not give whole nodes need the last.
+{asked}
+##SBATCH --partition=NAME --account=NAME
+# With one # less the lines with two count.
 # Slurm starts this where sbatch was called, on a file system that all nodes see.
 
 export SHARDWISE_CACHE="${{SHARDWISE_CACHE:-$PWD/.shardwise-cache}}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.catalog.stacks import known_stacks
 from shardwise.errors import Problem, UnsupportedError
 from shardwise.interop.chosen import Chosen
 
@@ -189,7 +190,12 @@ def zero_optimization(chosen: Chosen) -> dict[str, Any]:
         zero["offload_optimizer"] = host
     if execution.parameters_on_host:
         zero["offload_param"] = host
+    if zero["stage"]:
+        # By default 5e8 elements: of two types, one or both in float32, 3 to 4 GB of each GPU.
+        zero["reduce_bucket_size"] = known_stacks()["deepspeed"].bucket
     if stage == 3:
+        # By default weights stay whole that are used again within 1e9 elements.
+        zero["stage3_max_reuse_distance"] = 0
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     return zero
 

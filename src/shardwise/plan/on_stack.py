@@ -9,6 +9,7 @@ from shardwise.plan.memory import (
     SLICED_LOGIT_BYTES,
     WHOLE_LOGIT_BYTES,
     Difference,
+    Zero,
     forecast_memory,
     peak_of_stack,
 )
@@ -25,6 +26,7 @@ _NAMES = {
     "logit_bytes": "logits made all at once",
     "optimizer_copies": "AdamW's copy of the second moments",
     "master_bytes": "float32 copies of the weights",
+    "zero": "buffers of gradients",
     "tile": "float32 gradients of the head",
     "every_second_product": "every second product that recompute keeps",
 }
@@ -45,12 +47,14 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     # What the job states of the loss, holds there too.
     whole = bool(stack.logit_bytes) if job.train.loss == "auto" else job.train.loss == "full"
     theirs = replace(execution, loss="full" if whole else "chunked")
+    if stack.bucket and execution.layout.dp_shard > 1 and not execution.parameters_on_host:
+        theirs = replace(theirs, layout=replace(theirs.layout, zero_stage=1, reshard_after_forward=False))
     # No other stack joins the products of adapters.
     inventory = replace(take_inventory(job, model), joined=frozenset())
     work = work_of(job, model=model, cluster=cluster, execution=theirs, inventory=inventory)
     memory = forecast_memory(work)
     context = max(memory.ranks, key=lambda rank: rank.peak_bytes).parts["context"]
-    full = _difference(stack, theirs)
+    full = _difference(stack, replace(theirs, layout=execution.layout))
     instant, allocated = peak_of_stack(work, full)
     terms = {
         name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(_NONE, field)}))[1])
@@ -75,10 +79,29 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
 def _difference(stack: Stack, execution: Execution) -> Difference:
     whole = execution.loss == "full"
     sliced = stack.slices_loss and execution.layout.tp > 1
+    zero = _zero(stack, execution)
     return Difference(
         optimizer_copies=stack.optimizer_copies,
         logit_bytes=(SLICED_LOGIT_BYTES if sliced else stack.logit_bytes or WHOLE_LOGIT_BYTES) if whole else 0,
-        master_bytes=stack.master_bytes,
+        master_bytes=stack.master_bytes if zero is None or zero.stage else 0,
+        zero=zero,
         every_second_product=stack.every_second_product and execution.gradient_checkpointing == "selective",
         tile=(0, 0) if whole else stack.tile,
+    )
+
+
+def _zero(stack: Stack, execution: Execution) -> Zero | None:
+    """DeepSpeed's stage as it is exported, with a bucket for each type that gradients are reduced
+    in: two under autocast, both in float32 in stages 1 and 2."""
+    if not stack.bucket:
+        return None
+    layout = execution.layout
+    stage = layout.zero_stage if layout.dp_shard > 1 else int(execution.optimizer_on_host)
+    stage = 3 if execution.parameters_on_host else stage
+    types = (4,) if execution.precision == "fp32" else (2, 4) if stage == 3 else (4, 4)
+    return Zero(
+        ranks=1 if execution.parameters_on_host else layout.dp_shard,
+        stage=stage,
+        bucket_bytes=stack.bucket * sum(types),
+        accumulates=execution.gradient_accumulation_steps > 1,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory import forecast_memory, holdings_of, moments
 from shardwise.plan.search import ask, work_on
 from shardwise.plan.work import Alive, Holding, Work
@@ -34,6 +35,17 @@ def memory_of(plan: Plan, execution: Execution) -> MemoryForecast:
     job, model = job_from_data(plan.job), ModelShape.from_json(plan.model)
     cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
     return forecast_memory(work_on(ask(job, model=model, cluster=cluster), cluster, execution))
+
+
+def bytes_on_host(plan: Plan) -> int:
+    """Bytes of the choice that lie in the host's memory, offloaded or saved by blocks, for the rank
+    with most of them."""
+    if plan.best is None:
+        return 0
+    execution, job = plan.best.execution, job_from_data(plan.job)
+    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
+    work = work_on(ask(job, model=ModelShape.from_json(plan.model), cluster=cluster), cluster, execution)
+    return max(one.on_host + saved_on_host(work, one) for one in holdings_of(work))
 
 
 def forecast_seen(

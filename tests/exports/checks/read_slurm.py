@@ -59,8 +59,13 @@ def read(sbatch: str, case: Path, environment: dict[str, str]) -> None:
     hours = int(stated["time"].partition(":")[0])
     assert options["time"] in {f"{hours:02}:00:00", f"{hours // 24}-{hours % 24:02}:00:00"}, options
     assert options["ntasks-per-node"] == stated["ntasks-per-node"]
+    assert options["cpus-per-task"] == stated["cpus-per-task"] == "4", options
+    # As sbatch prints it: of a node, `0?` for all that it has; there is no line where nothing is asked.
+    assert options.get("mem", "").rstrip("?") == stated.get("mem", ""), options
+    assert ("mem" in stated) == (int(stated["gpus-per-node"]) == 8 or case.name == "offload")
     assert options["signal"] == "B:TERM@120"
-    print(f"{case.name}: {options['nodes']} nodes, {options['ntasks-per-node']} tasks each, at most {options['time']}")
+    asked = f"at most {options['time']}, memory {options.get('mem', 'not stated')}"
+    print(f"{case.name}: {options['nodes']} nodes, {options['ntasks-per-node']} tasks each, {asked}")
     subprocess.run(["bash", "-n", "train.sbatch"], cwd=case, check=True)
 
 

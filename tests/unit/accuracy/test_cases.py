@@ -108,6 +108,11 @@ def test_a_stack_holds_what_its_code_holds():
     assert prime.execution.loss == "chunked" and prime.difference.widens
     titan = [case_of(row(source_id="torchtitan-202412", tp=tp, n_gpus="4")) for tp in ("1", "2")]
     assert [case.difference.logit_bytes for case in titan] == [12, 16]
+    qwen = [
+        case_of(row(source_id="qwen-readme", framework=trainer, **LORA))
+        for trainer in ("HF Trainer", "DeepSpeed ZeRO-2")
+    ]
+    assert [case.difference.logit_bytes for case in qwen] == [12, 8]  # without autocast its own loss is in 16 bits
     tiled = case_of(row(source_id="trl-1m-2026", notes="with MLP tiling; they must lie in host memory (inferred)"))
     assert (tiled.execution.mlp, tiled.execution.gradient_checkpointing) == ("chunked", "offloaded")
     assert tiled.difference.tile == (4096, 32768)

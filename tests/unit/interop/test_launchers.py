@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from shardwise.catalog.gpus import known_gpus
+from shardwise.interop.chosen import Chosen
 from shardwise.interop.skypilot import ACCELERATORS
+from shardwise.units import GIB
 from tests.unit.interop.conftest import export
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -53,12 +56,32 @@ def test_the_batch_script_has_a_task_for_each_rank_and_passes_signals_on(make, t
     asked = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
     for option in ("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--signal=B:TERM@120", "--requeue"):
         assert option in asked
-    assert {"--time=3:00:00", "--mem=0"} <= set(asked)  # half as long again as 5000 s; machines that are taken whole
-    assert "##SBATCH --cpus-per-task=8" in text
+    assert {"--time=3:00:00", "--cpus-per-task=4", "--mem=0"} <= set(asked)  # half as long again as 5000 s
     assert 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"' in text
-    assert "--mem" not in export(make(), "slurm").files["train.sbatch"]
     assert "WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 python -m shardwise train plan.json" in text
     assert "gpus" not in export(make(hardware="cpu:2"), "slurm").files["train.sbatch"].replace("2x", "")
+
+
+def test_the_batch_script_has_in_force_what_the_plan_knows_and_says_why_the_rest_is_not(make) -> None:
+    """Whole machines: all their memory; a part of one: what offload keeps there, where it does."""
+
+    def asked(chosen: Chosen) -> tuple[dict[str, str], str]:
+        written = export(chosen, "slurm")
+        lines = (line for line in written.files["train.sbatch"].splitlines() if line.startswith("#SBATCH --"))
+        return dict(line.removeprefix("#SBATCH --").split("=") for line in lines if "=" in line), " ".join(written.said)
+
+    whole, said = asked(make(hardware="8x H100-SXM", layout={"dp_shard": 8}))
+    assert (whole["cpus-per-task"], whole["mem"], whole["time"]) == ("4", "0", "3:00:00") and "in force" not in said
+    part, said = asked(make(hardware="4x H100-SXM", layout={"dp_shard": 4}))
+    assert "mem" not in part and "--mem is not in force: the job takes part of a machine, whose memory" in said
+    offloaded = replace(make(hardware="4x H100-SXM", layout={"dp_shard": 4}), host_bytes=20 * GIB - 1)
+    assert asked(offloaded)[0]["mem"] == "144G"  # 16 GiB of a rank to begin with, and 20
+    pods = yaml_of(export(offloaded, "kubernetes").files["jobset.yaml"])["spec"]["replicatedJobs"][0]["template"]
+    requests = pods["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+    assert requests == {"cpu": "16", "memory": "144Gi"}
+    endless, said = asked(replace(make(), seconds=None))
+    assert "time" not in endless and "--time is not in force: how long the run takes is not known" in said
+    assert asked(make(hardware="cpu:2"))[0]["cpus-per-task"] == "1"
 
 
 @pytest.mark.parametrize(

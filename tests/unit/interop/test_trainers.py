@@ -76,17 +76,18 @@ def test_what_other_trainers_do_otherwise_is_said(make) -> None:
 
 
 HOST = {"device": "cpu", "pin_memory": True}
-STAGE_3 = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
+BUCKET = {"reduce_bucket_size": 25_000_000}
+STAGE_3 = {"stage": 3, **BUCKET, "stage3_max_reuse_distance": 0, "stage3_gather_16bit_weights_on_model_save": True}
 
 
 @pytest.mark.parametrize(
     ("layout", "how", "zero"),
     [
         ({"dp_replicate": 2}, {}, {"stage": 0}),
-        (zero(1), {}, {"stage": 1}),
-        (zero(2), {}, {"stage": 2}),
+        (zero(1), {}, {"stage": 1, **BUCKET}),
+        (zero(2), {}, {"stage": 2, **BUCKET}),
         ({"dp_shard": 2}, {}, STAGE_3),
-        (zero(2), {"offload": "optimizer"}, {"stage": 2, "offload_optimizer": HOST}),
+        (zero(2), {"offload": "optimizer"}, {"stage": 2, **BUCKET, "offload_optimizer": HOST}),
         ({"dp_shard": 2}, {"offload": "all"}, {**STAGE_3, "offload_optimizer": HOST, "offload_param": HOST}),
     ],
 )

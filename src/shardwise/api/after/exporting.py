@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from shardwise.api.plans.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.targets import TARGETS
+from shardwise.plan import bytes_on_host
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Override, is_plan
@@ -45,7 +47,7 @@ def export_plan(chosen: Plan, *, to: str, path: str) -> Exported:
     """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as."""
     if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
         raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
-    return TARGETS[to].write(Chosen.of(chosen, path=path))
+    return TARGETS[to].write(replace(Chosen.of(chosen, path=path), host_bytes=bytes_on_host(chosen)))
 
 
 def export_targets() -> tuple[str, ...]:

@@ -26,8 +26,9 @@ _ROUNDS = 8
 
 #: Trainers that people ask for, and why none of their plans would hold.
 _NOT_KNOWN = {
-    "automodel": "what its steps hold is not known: of its two published rows the unit of one and the sharding of the "
-    "other are not certain, and none was measured",
+    "automodel": "what its steps hold is not known: its recipes ask torch.cuda for a device as they begin (0.7.0), so "
+    "that none is measured on a CPU, and of its two published rows the unit of one and the sharding of the other are "
+    "not certain",
     "ms-swift": "what its steps hold is not known, and a plan is exported to it all the same",
 }
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from shardwise.plan.costs.loss import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
+from shardwise.plan.memory.zero import Zero
 from shardwise.plan.work import FLOAT32_BYTES, DtypeBytes, Flight, Holding, Scene, Work, made_again
 
 Alive = dict[str, float]
@@ -52,6 +53,7 @@ class Difference:
             product of a block, whatever its size.
         master_bytes: of each weight that a rank trains, in float32 beside the weights.
         tile: tokens and words of the buffer of a loss in tiles, whose gradients are in float32.
+        zero: DeepSpeed's stage.
     """
 
     optimizer_copies: int = 0
@@ -62,6 +64,7 @@ class Difference:
     every_second_product: bool = False
     master_bytes: int = 0
     tile: tuple[int, int] = (0, 0)
+    zero: Zero | None = None
 
 
 def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
@@ -86,7 +89,7 @@ def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
 
 def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: Difference) -> Alive:
     """What is alive at an instant, with the stack's differences."""
-    changed = dict(alive)
+    changed = dict(alive) if difference.zero is None else difference.zero.changed(name, alive, holding)
     if difference.master_bytes:
         # AdamW's two moments have 8 bytes of each weight that the rank steps.
         _add(changed, "optimizer", holding.optimizer * difference.master_bytes / 8)
