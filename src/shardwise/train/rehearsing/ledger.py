@@ -37,7 +37,6 @@ _ASKS = "shapes"
 
 #: Part of a file's path -> part of a rank's memory, the first that fits; None looks further out.
 _PARTS: tuple[tuple[str, str | None], ...] = (
-    ("/shardwise/train/rehearsing/profile.py", "activations"),  # of a backward
     ("/shardwise/train/rehearsing/", None),
     ("/shardwise/train/cross_entropy.py", "logits"),
     ("/shardwise/train/optim.py", "temporary"),

@@ -309,8 +309,11 @@ class _Run:
         changes, ledger = self._ledger.changes[start:], self._ledger
         own = {id(change.allocation) for change in changes if change.allocation.part == "gradients"}
         own |= {id(ledger.cast_from[key]) for key in own if key in ledger.cast_from}
-        fixed = ("weights", "temporary")
-        deltas = [0 if c.allocation.part in fixed or id(c.allocation) in own else c.delta for c in changes]
+        # Weights, and copies of them in another type; what a backward makes may have no maker on the stack.
+        own |= {
+            id(a) for a in (c.allocation for c in changes) if a.part == "weights" or (a.part == "temporary" and a.maker)
+        }
+        deltas = [0 if id(change.allocation) in own else change.delta for change in changes]
         alive = np.array([0, *accumulate(deltas)])
         grown = [(at, c) for at, c in enumerate(changes, start=1) if c.allocation.part == "gradients" and c.delta > 0]
         first = min(self._spans, key=lambda span: span.begin).begin - start
