@@ -75,7 +75,7 @@ def watch(tabs: list[Tab], run: RunDirectory) -> list[list[dict[str, Any]]]:
         tab.page.wait_for_selector("html.scripted")
         tab.page.evaluate("window.watched = true")
     for tab in tabs:
-        tab.until("document.querySelector('#report .card .value').textContent !== 'not measured'", seconds=90)
+        tab.until("document.querySelector('#report .card .value') !== null", seconds=90)
         tab.page.click("#report details summary")
     seen: list[list[dict[str, Any]]] = [[] for _ in tabs]
     until = time.monotonic() + 120

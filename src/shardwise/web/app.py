@@ -19,7 +19,7 @@ from shardwise.errors import InputError
 from shardwise.web.guard import Guard
 from shardwise.web.models import Models
 from shardwise.web.pages import Pages, Shown, render, static_file
-from shardwise.web.runs import Runs, events, heard, stamp
+from shardwise.web.runs import Runs, events, stamp
 
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 MOST_COMPARED = 4
@@ -105,7 +105,6 @@ class RunPages:
                 "curves": curves,
                 "events": events(path),
                 "live": live,
-                "heard": heard(path),
             }
 
         return _if_changed(request, [path], "run.html", page, shows="report")
