@@ -85,7 +85,7 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     tab = Tab(browser, served.url, width=width)
     tab.open(QUESTION)
     tab.verdict(has="tokens/s")
-    tab.page.click("details:has(> summary h2:text('One step of')) details summary")
+    tab.page.click("section:has(h2:text('Memory of one')) summary:text('Values')")
     slider = tab.page.locator("input[data-slides=length]")
     slider.scroll_into_view_if_needed()
     box = slider.bounding_box()
@@ -308,7 +308,7 @@ def test_what_is_folded_on_a_phone_stays_as_it_was_put(browser: Any, served: Ser
         tab.until("document.querySelector('#answer .facts').textContent.includes('16 sequences')")
         assert tab.page.locator(f"{fold}[open]").count() == 1
         assert tab.page.locator("#answer details.fold:not([open])").count() == 1
+        tab.assert_calm()
         tab.page.click("#what-if")
         tab.page.wait_for_selector("h2:text('What if')")
         assert tab.page.is_visible("th:text('One GPU fewer')")
-        tab.assert_calm()
