@@ -58,9 +58,6 @@ SOLVES = {
     "lora.r": "the largest LoRA rank",
     "gpus": "the fewest GPUs",
 }
-#: Names of fields where text is generated.
-GENERATING = {"length": "Tokens of prompt and answer", "batch": "Sequences at once"}
-MOST_COMPARED = 4
 #: Stands for the plan of a question, where a strategy of the toy may stand.
 OWN_PLAN = "own"
 #: Strategies in the order in which one meets them, and the toy's layers, rows and tensors.
@@ -153,7 +150,6 @@ class Pages:
             hardware=HARDWARE,
             answer=answer,
             tasks=("train", GENERATE),
-            generating=GENERATING if question.generates else {},
             copies=("command",) if question.generates else ("job.yaml", "command", *api.export_targets()),
             shown=shown,
             **found,
