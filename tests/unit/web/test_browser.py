@@ -51,6 +51,8 @@ def test_a_question_is_asked_changed_and_taken_back(browser: Any, served: Served
     tab.until("document.querySelector('#answer .facts').textContent.includes('2048')")
     page.click("#which")
     page.wait_for_selector("#answer h2:text('Hardware')")
+    if width == 390:
+        page.click("#copies summary")
     page.click("#copy-command")
     tab.until("document.getElementById('copied-1').textContent.startsWith('shardwise plan --model')")
     assert page.input_value("#hardware") == "any"
@@ -277,7 +279,7 @@ def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(browser: Any, se
         tab.page.select_option("#task", "train")
         tab.verdict(has="tokens/s")
         assert tab.page.is_visible("#goal")
-        tab.page.click("#steps a")
+        tab.page.click("#steps a[data-page]")
         tab.page.wait_for_selector("h1:text('One step of')")
         tab.assert_calm()
 
