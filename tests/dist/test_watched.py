@@ -109,7 +109,7 @@ def assert_followed(looks: list[dict[str, Any]], run: RunDirectory) -> None:
     phases = [line["phase"] for line in read_lines(run.events)]
     assert [event.partition(",")[0] for event in trained["events"]][:2] == phases[:2], "events come as they are written"
     last = looks[-1]
-    assert last["outcome"].strip().endswith(f"Finished at step {STEPS} of {STEPS}.")
+    assert f"Finished at step {STEPS} of {STEPS}. Last written " in last["outcome"]
     assert last["live"].startswith("Ended; at ")
     assert last["cards"]["loss"] == losses[-1]
     assert [event.partition(",")[0] for event in last["events"]] == phases
