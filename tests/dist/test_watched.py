@@ -75,7 +75,7 @@ def watch(tabs: list[Tab], run: RunDirectory) -> list[list[dict[str, Any]]]:
         tab.page.wait_for_selector("html.scripted")
         tab.page.evaluate("window.watched = true")
     for tab in tabs:
-        tab.until("document.querySelector('#report .card .value').textContent !== 'not measured'", seconds=90)
+        tab.until("document.querySelector('#report .card .value') !== null", seconds=90)
         tab.page.click("#report details summary")
     seen: list[list[dict[str, Any]]] = [[] for _ in tabs]
     until = time.monotonic() + 120
@@ -109,7 +109,7 @@ def assert_followed(looks: list[dict[str, Any]], run: RunDirectory) -> None:
     phases = [line["phase"] for line in read_lines(run.events)]
     assert [event.partition(",")[0] for event in trained["events"]][:2] == phases[:2], "events come as they are written"
     last = looks[-1]
-    assert last["outcome"].strip().endswith(f"Finished at step {STEPS} of {STEPS}.")
+    assert f"Finished at step {STEPS} of {STEPS}. Last written " in last["outcome"]
     assert last["live"].startswith("Ended; at ")
     assert last["cards"]["loss"] == losses[-1]
     assert [event.partition(",")[0] for event in last["events"]] == phases

@@ -92,6 +92,7 @@ def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
         rows=DataFacts.read(sources.data),
         usd_per_hour=candidate.cost.usd_per_hour if candidate else None,
         seconds_in_steps=sum(numbers(records, "step_seconds")),
+        last_written=run.last_written,
     )
 
 

@@ -225,7 +225,8 @@ class Report:
     `comparisons`: memory of the worst rank, part by part, then time; `notes`: what to know when
     both are compared, and of the run; `skipped_steps`, `loss_scale`: of float16: recorded steps
     that were left out, and the scale of the last; `rows`: what was counted of the data;
-    `usd_per_hour`: as planned, of all GPUs; `seconds_in_steps`: of all recorded steps."""
+    `usd_per_hour`: as planned, of all GPUs; `seconds_in_steps`: of all recorded steps; `last_written`:
+    as a run directory has it."""
 
     name: str
     outcome: RunOutcome
@@ -256,6 +257,7 @@ class Report:
     rows: DataFacts | None = None
     usd_per_hour: float | None = None
     seconds_in_steps: float = 0.0
+    last_written: float = 0.0
 
     def comparison(self, what: str) -> Comparison | None:
         """The comparison of that name."""

@@ -108,6 +108,12 @@ class RunDirectory:
     notices = _File("logs/notices.jsonl")
     outcome = _File("logs/outcome.json")
 
+    @property
+    def last_written(self) -> float:
+        """When something of its progress was last written, in seconds since 1970; 0: never."""
+        files = (self.metrics, self.events, self.plan)
+        return max((file.stat().st_mtime for file in files if file.is_file()), default=0)
+
     def rank_log(self, rank: int) -> Path:
         """Output of one rank."""
         return self.logs / f"rank_{rank}.log"

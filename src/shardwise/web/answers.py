@@ -63,13 +63,13 @@ class Answers:
             return _refused([*error.problems, *others], place=model)
 
     def _plan(self, question: WebQuestion, model: str) -> Plan:
-        overrides = question.overrides(model)
-        key = (question.solve or "", *(one.text for one in overrides))
+        overrides, what_if = question.overrides(model), question.what_if and question.is_of_one_hardware
+        key = (question.solve or "", str(what_if), *(one.text for one in overrides))
         # A folder's configuration may change; the catalogue and what was dropped do not.
         lasting = model.lower() in catalogue() or question["model"].startswith(DROPPED)
         with self._turn:
             made = self._made.pop(key, None) or api.plan(
-                overrides=overrides, solve=question.solve, asks_what_if=question.is_of_one_hardware
+                overrides=overrides, solve=question.solve, asks_what_if=what_if
             )
             if lasting:
                 self._made[key] = made

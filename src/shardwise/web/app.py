@@ -19,7 +19,7 @@ from shardwise.errors import InputError
 from shardwise.web.guard import Guard
 from shardwise.web.models import Models
 from shardwise.web.pages import Pages, Shown, render, static_file
-from shardwise.web.runs import Runs, events, heard, stamp
+from shardwise.web.runs import Runs, events, stamp
 
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 MOST_COMPARED = 4
@@ -92,21 +92,13 @@ class RunPages:
         path = self._runs.find(name)
         if request.query_params.get("show") == "plan":
             part = Markup(api.plan_as_part(api.plan_of_run(path), titled=True))  # noqa: S704 - rendered with every value escaped
-            empty: dict[str, Any] = {"curves": None, "events": [], "live": False}
-            return _response(render("run.html", name=name, shows="plan", part=part, **empty))
+            return _response(render("run.html", name=name, shows="plan", part=part))
 
         def page() -> dict[str, Any]:
             found = api.read_report(path)
             part, curves = map(Markup, api.report_as_part(found))
             live = found.outcome.state in api.GOES_ON
-            return {
-                "name": name,
-                "part": part,
-                "curves": curves,
-                "events": events(path),
-                "live": live,
-                "heard": heard(path),
-            }
+            return {"name": name, "part": part, "curves": curves, "events": events(path), "live": live}
 
         return _if_changed(request, [path], "run.html", page, shows="report")
 

@@ -58,7 +58,6 @@ SOLVES = {
     "lora.r": "the largest LoRA rank",
     "gpus": "the fewest GPUs",
 }
-MOST_COMPARED = 4
 #: Stands for the plan of a question, where a strategy of the toy may stand.
 OWN_PLAN = "own"
 #: Strategies in the order in which one meets them, and the toy's layers, rows and tensors.
@@ -263,11 +262,14 @@ def unsaid(plan: Plan) -> dict[str, str]:
 
 def remedies(question: WebQuestion) -> list[tuple[str, dict[str, str]]]:
     """What is tried first where nothing fits: words, and the question that they ask."""
-    return [
-        *([] if question["method"] == "qlora" else [("Try QLoRA", question.query(method="qlora", solve=""))]),
+    first = ("Try QLoRA", question.query(method="qlora", solve=""))
+    if question["method"] == "qlora":
+        first = ("How long may rows be?", question.query(solve="max_length"))
+    rest = (
         ("More of these GPUs", question.query(solve="gpus")),
         ("Which GPUs?", question.query(hardware="any", solve="")),
-    ]
+    )
+    return [first, *([] if question["hardware"].lower() in ("", "any") else rest)]
 
 
 def _sentence(text: str) -> str:

@@ -96,7 +96,7 @@ FOLDED: dict[str, tuple[str, ...]] = {
     "optimizer": get_args(OptimizerName),
     "recompute": get_args(Checkpointing),
     "offload": get_args(Offload),
-    "packing": ("true",),
+    "packing": ("true", "auto"),
 }
 NAMES = tuple(field.name for field in FIELDS)
 #: Keys that only training has.
@@ -107,11 +107,12 @@ _NOT_GENERATED = {field.key for field in FIELDS} - {
 
 @dataclass(frozen=True, kw_only=True)
 class WebQuestion:
-    """What is asked: the text of every field, and whether the hub may be asked for the model's
-    configuration."""
+    """What is asked: the text of every field, whether the hub may be asked for the model's
+    configuration, and whether the plan's changes are planned too, which takes as long again."""
 
     texts: dict[str, str]
     hub: bool = False
+    what_if: bool = False
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> WebQuestion:
@@ -124,7 +125,7 @@ class WebQuestion:
             if len(text) > MOST_LETTERS:
                 message = f"{field.key} has {len(text)} letters; expected {MOST_LETTERS} at most"
                 raise InputError(Problem(where=field.name, message=message))
-        return cls(texts=texts, hub=query.get("hub") == "1")
+        return cls(texts=texts, hub=query.get("hub") == "1", what_if=query.get("what_if") == "1")
 
     def __getitem__(self, name: str) -> str:
         return self.texts[name]
@@ -140,8 +141,8 @@ class WebQuestion:
             if not text or field.key in unread or (field.name == "rank" and self["method"] in ("full", "")):
                 continue
             is_number = field.number is not None and _NUMBER.fullmatch(text)
-            if field.name == "packing" and text == "true":
-                yield field, True
+            if field.name == "packing" and text in ("true", "false"):
+                yield field, text == "true"
             else:
                 yield field, (float(text) if "." in text else int(text)) if is_number else text
 
@@ -164,7 +165,7 @@ class WebQuestion:
     @property
     def folded(self) -> bool:
         """Whether none of the fields that the page folds says anything."""
-        return not any(self.texts[name] for name in (*FOLDED, "micro", "network"))
+        return not any(self.texts[name] for name in (*FOLDED, "micro", "network", "solve"))
 
     def on(self, gpu: str) -> dict[str, str]:
         """The question for as many GPUs of another name."""

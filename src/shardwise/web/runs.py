@@ -74,12 +74,6 @@ def stamp(path: Path) -> str:
     return f"{hash((*sizes, api.is_running(path))) & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
-def heard(path: Path) -> float:
-    """When a run last wrote something that a page shows, in seconds since 1970; 0: never."""
-    run = RunDirectory(path)
-    return max((file.stat().st_mtime for file in (run.metrics, run.events, run.plan) if file.is_file()), default=0)
-
-
 def _line(name: str, path: Path) -> RunLine:
     run = RunDirectory(path)
     plan, last = read_json(run.plan) or {}, _last_record(run)
@@ -92,7 +86,7 @@ def _line(name: str, path: Path) -> RunLine:
         step=step if isinstance(step, int) else None,
         loss=_number(last.get("loss")),
         tokens_per_second=_number(last.get("tokens_per_second")),
-        changed=heard(path),
+        changed=run.last_written,
     )
 
 

@@ -51,6 +51,8 @@ def test_a_question_is_asked_changed_and_taken_back(browser: Any, served: Served
     tab.until("document.querySelector('#answer .facts').textContent.includes('2048')")
     page.click("#which")
     page.wait_for_selector("#answer h2:text('Hardware')")
+    if width == 390:
+        page.click("#copies summary")
     page.click("#copy-command")
     tab.until("document.getElementById('copied-1').textContent.startsWith('shardwise plan --model')")
     assert page.input_value("#hardware") == "any"
@@ -85,7 +87,7 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     tab = Tab(browser, served.url, width=width)
     tab.open(QUESTION)
     tab.verdict(has="tokens/s")
-    tab.page.click("section:has(h2:text('One step of')) summary")
+    tab.page.click("section:has(h2:text('Memory of one')) summary:text('Values')")
     slider = tab.page.locator("input[data-slides=length]")
     slider.scroll_into_view_if_needed()
     box = slider.bounding_box()
@@ -102,7 +104,8 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     assert seen["y"] + seen["height"] <= 900, "the answer is on the same screen"
     tab.page.mouse.up()
     assert int(value) > 1024
-    assert tab.page.locator("#answer details[open]").count() == 1, "what was opened stays open, and nothing else"
+    opened = tab.page.locator("#answer details:not(.fold)[open]").count()
+    assert opened == 1, "what was opened stays open, and nothing else"
     assert f"length={value}" in tab.page.url
     tab.assert_calm()
     tab.page.close()
@@ -276,14 +279,38 @@ def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(browser: Any, se
         tab.page.select_option("#task", "train")
         tab.verdict(has="tokens/s")
         assert tab.page.is_visible("#goal")
-        tab.page.click("#steps a")
+        tab.page.click("#steps a[data-page]")
         tab.page.wait_for_selector("h1:text('One step of')")
         tab.assert_calm()
 
 
-def test_a_report_is_short(browser: Any, served: Served) -> None:  # noqa: F811
-    for width, most in ((390, 3300), (1280, 2200)):
-        with Tab(browser, served.url, width=width) as tab:
-            tab.open("/run?name=runs/first")
-            tab.page.wait_for_timeout(200)
-            assert tab.page.evaluate("document.documentElement.scrollHeight") < most
+@pytest.mark.parametrize(
+    ("path", "width", "most"),
+    [("/run?name=runs/first", 390, 3300), ("/run?name=runs/first", 1280, 2200), ("/", 390, 3000), ("/", 1280, 2700)],
+)
+def test_a_page_is_short_and_no_table_is_cut(browser: Any, served: Served, path: str, width: int, most: int) -> None:  # noqa: F811
+    cut = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    with Tab(browser, served.url, width=width) as tab:
+        tab.open(path)
+        tab.page.wait_for_timeout(200)
+        assert tab.page.evaluate("document.documentElement.scrollHeight") < most
+        tab.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true;")
+        assert width < 1280 or tab.page.evaluate(cut) == 0
+        words = tab.page.inner_text("#answer, #report")
+        assert ("Last written " in words) == path.startswith("/run"), "how old it is"
+
+
+def test_what_is_folded_on_a_phone_stays_as_it_was_put(browser: Any, served: Served) -> None:  # noqa: F811
+    fold = "#answer details.fold:has(h2:text('One step of'))"
+    with Tab(browser, served.url, width=390) as tab:
+        tab.open(QUESTION)
+        tab.page.wait_for_selector(f"{fold}:not([open])")
+        tab.page.click(f"{fold} > summary")
+        tab.type("#batch", "16")
+        tab.until("document.querySelector('#answer .facts').textContent.includes('16 sequences')")
+        assert tab.page.locator(f"{fold}[open]").count() == 1
+        assert tab.page.locator("#answer details.fold:not([open])").count() == 1
+        tab.assert_calm()
+        tab.page.click("#what-if")
+        tab.page.wait_for_selector("h2:text('What if')")
+        assert tab.page.is_visible("th:text('One GPU fewer')")

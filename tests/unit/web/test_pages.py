@@ -83,7 +83,7 @@ def test_a_page_has_what_is_chosen_why_memory_time_cost_and_remedies(served: Ser
     plan = json.loads(served.get("/plan.json", **question).text)
     text = served.get("/", **question).text
     assert re.search(r'id="verdict"[^>]*><strong>(Fits: |Nothing fits)[^<]*\.</strong>', text)
-    assert "<span>Rows up to 1,024 tokens.</span>" in text, "always beside the verdict"
+    assert re.search(r"<span>(On [^<]*, r|R)ows up to 1,024 tokens.</span>", text), "always beside the verdict"
     assert "<h1>" not in text, "the verdict is said once"
     chosen, remedies = plan["chosen"], re.findall(r'id="remedy-\d"[^>]*>([^<]*)<', text)
     assert remedies == (["Try QLoRA", "More of these GPUs", "Which GPUs?"] if chosen is None else [])
@@ -242,7 +242,9 @@ def test_a_live_run_is_told_anew_where_something_has_changed(served: Served) -> 
 def test_a_run_that_a_process_holds_is_running(served: Served) -> None:
     def told() -> tuple[str, str]:
         line = re.search(r'href="/run\?name=runs%2Fheld">.*?<span class="badge (\w+)">', served.get("/runs").text)
-        page = re.search(r'<span class="badge (\w+)">\w+</span> (.*)</p>', served.get("/run", name="runs/held").text)
+        page = re.search(
+            r'<span class="badge (\w+)">\w+</span> (.*) <span data-age', served.get("/run", name="runs/held").text
+        )
         assert line
         assert page
         assert line[1] == page[1]
@@ -299,8 +301,8 @@ def test_every_wrong_field_is_named_with_what_is_near(served: Served) -> None:
 def test_folded_fields_are_those_of_the_command_line(served: Served, shardwise: Shardwise) -> None:  # noqa: F811
     folded = {"precision": "bf16", "optimizer": "adamw_8bit", "recompute": "full", "packing": "true", "micro": "2"}
     page, said = served.get("/", copy="command", **USUAL, **folded), served.get("/plan.json", **USUAL, **folded)
-    assert '<details class="more" open>' in page.text
-    assert '<details class="more" open>' not in served.get("/", **USUAL).text
+    assert '<details class="more trains" open>' in page.text
+    assert '<details class="more trains" open>' not in served.get("/", **USUAL).text
     command = shlex.split(copied(page))
     assert "data.packing=true" in command
     assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)

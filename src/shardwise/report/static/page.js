@@ -11,9 +11,27 @@
       title.remove();
     }
   };
-  label();
-  // Sent by a page that has put new charts in the place of others.
-  document.addEventListener("shardwise:changed", label);
+  // On a phone what is not the first answer is folded, until it is opened.
+  const narrow = matchMedia("(max-width: 760px)");
+  const fold = () => {
+    for (const one of document.querySelectorAll(".fold:not([data-kept])")) {
+      one.dataset.kept = "";
+      if (narrow.matches) one.open = false;
+    }
+  };
+  // How long a run has written nothing.
+  const age = () => {
+    for (const one of document.querySelectorAll("[data-age]")) {
+      const seconds = Math.max(0, Math.round(Date.now() / 1000 - one.dataset.age));
+      const [size, unit] = seconds < 120 ? [1, "s"] : seconds < 7200 ? [60, "min"] : seconds < 172800 ? [3600, "h"] : [86400, "days"];
+      one.textContent = `Last written ${Math.round(seconds / size)} ${unit} ago.`;
+    }
+  };
+  const changed = () => { label(); fold(); age(); };
+  changed();
+  setInterval(age, 1000);
+  // Sent by a page that has put new parts in the place of others.
+  document.addEventListener("shardwise:changed", changed);
   const show = (event) => {
     const words = event.target.dataset && event.target.dataset.tip;
     tip.hidden = !words;

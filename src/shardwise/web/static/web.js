@@ -9,7 +9,7 @@
   // What has the focus, is ticked, opened or scrolled stays so where a part is exchanged.
   const reachable = (part) => [...part.querySelectorAll("a, button, input, summary, [tabindex]")];
   const movable = (part) => [...part.querySelectorAll(".scroll, .events")];
-  const titled = (one) => [one.closest("section").querySelector("h2"), one.firstElementChild].map((words) => words.textContent).join();
+  const titled = (one) => [one.closest("section, .fold").querySelector("h2"), one.firstElementChild].map((words) => words.textContent).join();
   const exchange = (next) => {
     document.title = next.title;
     for (const part of document.querySelectorAll("[data-part]")) {
@@ -25,9 +25,12 @@
         continue;
       }
       const ticked = [...part.querySelectorAll("input:checked")].map((one) => one.id);
-      const open = [...part.querySelectorAll("details[open]")].map(titled);
+      const open = new Map([...part.querySelectorAll("details")].map((one) => [titled(one), one.open]));
       part.replaceChildren(...document.importNode(fresh, true).childNodes);
-      for (const one of part.querySelectorAll("details")) one.open = open.includes(titled(one));
+      for (const one of part.querySelectorAll("details")) if (open.has(titled(one))) {
+        one.open = open.get(titled(one));
+        one.dataset.kept = "";
+      }
       for (const id of ticked) if (document.getElementById(id)) document.getElementById(id).checked = true;
       movable(part).forEach((one, index) => { [one.scrollLeft, one.scrollTop] = moved[index] || [0, 0]; });
       if (reached >= 0) (document.getElementById(active) || reachable(part)[reached] || part).focus({ preventScroll: true });
@@ -129,7 +132,7 @@
     changed();
     document.querySelector("main").focus();
   };
-  const isAsked = (event) => event.target.name && event.target.form && event.target.form === form() && event.target.type !== "file";
+  const isAsked = (event) => (event.target.name || event.target.dataset.slides) && event.target.form && event.target.form === form() && event.target.type !== "file";
   document.addEventListener("input", (event) => { slid(event.target); if (isAsked(event)) later(event.target.type === "text"); });
   document.addEventListener("change", (event) => {
     if (isAsked(event)) pushed = true;
@@ -201,12 +204,7 @@
     }
     const method = document.getElementById("method"), rank = document.getElementById("rank");
     const task = document.getElementById("task");
-    if (task) {
-      const idle = task.value === "generate";
-      for (const name of ["rows", "goal", "layout", "solve", "precision"]) document.getElementById(name).closest(".ask form > *").classList.add("trains");
-      task.form.classList.toggle("generates", idle);
-      for (const [name, words] of [["length", ["Tokens per sequence", "Tokens of prompt and answer"]], ["batch", ["Sequences per step", "Sequences at once"]]]) document.querySelector(`label[for="${name}"]`).textContent = words[+idle];
-    }
+    if (task) task.form.classList.toggle("generates", task.value === "generate");
     if (method && rank) for (const one of rank.closest(".field").querySelectorAll("input")) one.disabled = method.value === "full";
   };
   const begin = () => {
@@ -228,16 +226,6 @@
     return Math.max(1, Math.round(near));
   };
   begin();
-  // How long a run has said nothing.
-  const age = () => {
-    for (const one of document.querySelectorAll("[data-age]")) {
-      const seconds = Math.max(0, Math.round(Date.now() / 1000 - one.dataset.age)), [many, unit] = seconds < 120 ? [seconds, "s"] : seconds < 7200 ? [Math.round(seconds / 60), "min"] : seconds < 172800 ? [Math.round(seconds / 3600), "h"] : [Math.round(seconds / 86400), "days"];
-      one.textContent = `last word ${many} ${unit} ago`;
-    }
-  };
-  age();
-  setInterval(age, 1000);
-  document.addEventListener("shardwise:changed", age);
 
   // A config.json is sent as it is, and named in the address by its content.
   const send = async (file, config) => {
