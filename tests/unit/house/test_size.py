@@ -15,26 +15,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 300,
-    "api": 3350,
+    "api": 3300,
     "catalog": 3550,
-    "cli": 2000,
+    "cli": 1950,
     "data": 5150,
     "interop": 1750,
     "launch": 3100,
     "methods": 400,
     "models": 4400,
     "parallel": 3200,
-    "plan": 9200,
+    "plan": 9300,
     "programs": 300,
-    "report": 2400,
+    "report": 2380,
     "spec": 5750,
     "train": 9750,
-    "web": 1400,
+    "web": 1350,
 }
-ALL, ALL_TESTS = 55400, 37300
+ALL, ALL_TESTS = 55460, 37300
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1920, 350
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1923, 350
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

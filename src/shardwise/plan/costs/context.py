@@ -12,9 +12,9 @@ OPERATORS_PER_GATHER = 16
 
 
 def all_gathered_keys(scene: Scene) -> float:
-    """In attention's backward, with a sequence over several ranks: keys and values of all of it, of as many heads as
-    are gathered at once, the sums of their gradients, and those that a kernel makes, for each head of queries where
-    these are more."""
+    """In attention's backward, with a sequence over several ranks: keys and values of all of it, of as
+    many heads as are gathered at once, the sums of their gradients, and those that a kernel makes,
+    for each head of queries where these are more."""
     work, cp = scene.work, scene.work.execution.layout.cp
     if cp == 1:
         return 0
