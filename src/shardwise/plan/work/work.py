@@ -78,7 +78,7 @@ class Work:
         types = (execution.precision, execution.optimizer, execution.offload)
         return (*axes, *units, *types, execution.reduce_once)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
         return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)

@@ -108,11 +108,11 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     """Why a model is not sliced, and why it is not cut in stages, whatever the degrees."""
     built, family, nearest = model.built, model.family, _nearest(model)
     # A recognised build that no degree slices evenly was not tried sliced: then that is the reason, not the family.
-    tried = built is None or model.counted or most_slices(model) > 1
-    sliced = layout.tp > 1 and not splits(model, "slices") and tried
+    sliced = layout.tp > 1 and not splits(model, "slices")
+    sliced = sliced and (built is None or model.counted or most_slices(model) > 1)
     staged = layout.pp > 1 and not splits(model, "stages")
-    whole = model.has_experts or any(m.reads == "other" for kind in model.kinds for m in kind.matrices)
-    differs = layout.tp > 1 and model.drops_out and whole
+    others = (m.reads == "other" for kind in model.kinds for m in kind.matrices)
+    differs = layout.tp > 1 and model.drops_out and (model.has_experts or any(others))
     both = layout.tp > 1 and layout.pp > 1 and (built is not None or family not in PLANNED_STAGES)
     if not (sliced or staged or differs or both):
         return [], []

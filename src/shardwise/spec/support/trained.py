@@ -37,7 +37,7 @@ def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, 
 
 def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated: bool) -> str | None:
     """Why a model is not trained under a layout that has no more stages than the model has blocks."""
-    parts = {**heads(model), **widths(model)}
+    parts = {**heads(model), **widths(model)} if layout.tp > 1 else {}
     sliced, staged = rows.of_family(model, layout)
     sliced += rows.of_slices(model, layout, parts)
     cuts = rows.quantised_cuts(model, layout) if method == "qlora" else ()
@@ -56,7 +56,10 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
 def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
     """Why a model cannot be spread by a layout at all; None where it can. `model`: as the job trains it. `stated`:
     whether a job states the layout; then the reason ends with what to write instead."""
-    uneven, stages = first(rows.of_slices(model, layout, heads(model))), first(rows.of_blocks(model, layout))
+    uneven, stages = (
+        first(rows.of_slices(model, layout, heads(model) if layout.tp > 1 else {})),
+        first(rows.of_blocks(model, layout)),
+    )
     if uneven is None and stages is None:
         return None
     sliced, staged = rows.of_family(model, layout)
