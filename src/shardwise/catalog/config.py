@@ -242,7 +242,7 @@ def _shape(config: _Config) -> ModelShape:
         outer_matrices=family.outer_matrices(d),
         outer_norms=family.outer_norms(d),
         names=family.names if family.final_norm(d) else replace(family.names, final_norm=None),
-        eager_attention=family.eager_attention,
+        eager_attention=family.eager_attention or (family.broadcasts_keys and d.kv_heads == 1 < d.heads),
         layerdrop=config.share("layerdrop"),
         steady_positions=steady_positions(config.data, positions=d.positions),
         drops_out=drops_out(stated),

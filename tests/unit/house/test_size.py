@@ -31,7 +31,7 @@ CEILINGS = {
     "train": 9750,
     "web": 1350,
 }
-ALL, ALL_TESTS = 55465, 37440
+ALL, ALL_TESTS = 55470, 37445
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1923, 350

@@ -251,6 +251,7 @@ LAYER_NORM: dict[str, Family] = {
             where=_falcon_shares_norm,
         ),
         norms=_falcon_norms,
+        broadcasts_keys=True,
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
         parallel=_falcon_parallel,
     ),
