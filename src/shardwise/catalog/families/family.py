@@ -60,8 +60,8 @@ class Family:
         floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers refuses a remainder
             in other families.
         even_heads: transformers runs the model only where `head_dim` is hidden_size / num_attention_heads.
-        broadcasts_keys: its code hands PyTorch one head of keys for all of queries as it is, and PyTorch then takes the
-            kernel that writes all scores out.
+        broadcasts_keys: its code hands PyTorch one head of keys for all of queries as it is, and
+            PyTorch then takes the kernel that writes all scores out.
         bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, scales_stream, eager_attention: see
             ModelShape.
     """
