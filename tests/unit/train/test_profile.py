@@ -16,7 +16,7 @@ from tests.unit.catalog.small import small_config, their_config
 from tests.unit.plan.asking import execution, job, work
 
 LENGTH = 32
-#: Keys of small configurations; a Falcon of one head of keys writes scores out, of which less is kept than by others.
+#: Keys of small configurations. A Falcon of one head of keys writes scores out, and keeps less of them.
 OWN_KEYS = {"gptj": {"rotary_dim": 8}, "falcon": {"multi_query": False}}
 
 
