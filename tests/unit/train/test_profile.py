@@ -16,7 +16,7 @@ from tests.unit.catalog.small import small_config, their_config
 from tests.unit.plan.asking import execution, job, work
 
 LENGTH = 32
-#: Keys of small configurations. A Falcon of one head of keys writes scores out, and keeps less of them.
+#: Keys of small configurations. A Falcon of one head of keys writes scores out, and keeps fewer.
 OWN_KEYS = {"gptj": {"rotary_dim": 8}, "falcon": {"multi_query": False}}
 
 
@@ -51,7 +51,7 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
         pytest.skip(f"the installed transformers has no {kind}")
     rules, measured = rules_and_profile(kind, precision="fp32")
     # What grows with rows alone: a few tables of a block are made for all rows. Some rotations keep
-    # tables of each block beside, which no rule counts: 0.2 % of a block of GLM-4-9B, much of one as small as these.
+    # tables of each block beside, which no rule counts: 0.2 % of a block of GLM-4-9B, much of these.
     tables = 3 * 16 * 4 if kind in ("ernie4_5", "falcon", "glm", "glm4", "gptj", "helium") else 0
     assert rules.saved * 0.99 <= measured.saved <= rules.saved * 1.01 + tables
     # Code that scales embeddings or adds positions holds one tensor more until its backbone returns.
