@@ -29,11 +29,11 @@ def all_gathered_keys(scene: Scene) -> float:
     beside = 0.0
     if setting.masked:  # in numbers, for one of the two parts
         beside = work.tokens / 2 * work.job.data.max_length * work.types.compute
-    elif not setting.cuda:
-        # There a rank's last part is compared with what lies before it, then with itself, and two gradients of its
-        # queries are summed.
+    if not setting.cuda:  # two gradients of a part's queries are summed
+        beside += work.tokens * at_once * copies * block.head_dim * work.types.compute
+    if not setting.cuda and not setting.masked:
+        # There a rank's last part is compared with what lies before it, then with itself.
         several -= (copies + 1 if copies > 1 else 1) / (2 * cp)
-        beside = work.tokens * at_once * copies * block.head_dim * work.types.compute
     return at_once * of_one * (2 + several) + beside
 
 
