@@ -31,10 +31,10 @@ CEILINGS = {
     "train": 9750,
     "web": 1350,
 }
-ALL, ALL_TESTS = 55470, 37445
+ALL, ALL_TESTS = 55475, 37445
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1923, 350
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1925, 350
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.
