@@ -22,18 +22,19 @@ def all_gathered_keys(scene: Scene) -> float:
     of_one = _bytes_of_head(work)
     heads, copies = block.num_key_value_heads, block.num_attention_heads // block.num_key_value_heads
     at_once = heads_at_once(heads, bytes_of_one=of_one)
-    if copies == 1 or (setting.cuda and not setting.masked):
-        several = 1 if copies == 1 else 2 if at_once == 1 else copies + 1
-    else:
-        several = 3 * copies if setting.cuda else 2 * copies + 1
     beside = 0.0
+    if setting.cuda:
+        of_groups = 3 * copies if setting.masked else 2 if at_once == 1 else copies + 1
+        several = 1 if copies == 1 else of_groups
+    else:
+        # Without a mask a rank's last part is compared with what lies before it, then with itself.
+        longest = 1 if setting.masked else 1 - 1 / (2 * cp)
+        several = longest if copies == 1 else copies + (copies + 1) * longest
+        beside = (
+            work.tokens * at_once * copies * block.head_dim * work.types.compute
+        )  # two gradients of a part's queries
     if setting.masked:  # in numbers, for one of the two parts
-        beside = work.tokens / 2 * work.job.data.max_length * work.types.compute
-    if not setting.cuda:  # two gradients of a part's queries are summed
-        beside += work.tokens * at_once * copies * block.head_dim * work.types.compute
-    if not setting.cuda and not setting.masked:
-        # There a rank's last part is compared with what lies before it, then with itself.
-        several -= (copies + 1 if copies > 1 else 1) / (2 * cp)
+        beside += work.tokens / 2 * work.job.data.max_length * work.types.compute
     return at_once * of_one * (2 + several) + beside
 
 
