@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shardwise.api.plans.planning import plan_for
-from shardwise.errors import DoesNotFitError, InputError, Problem, StoppedError
+from shardwise.errors import DoesNotFitError, InputError, Problem, RanOutOfMemoryError, StoppedError
 from shardwise.launch.follow import Phase, tell
 from shardwise.launch.processes.stop_requests import StopRequests
-from shardwise.launch.run_folder import known_data
-from shardwise.spec.cluster import Cluster
+from shardwise.launch.processes.workers import run_workers
+from shardwise.launch.run_folder import known_data, write_start
+from shardwise.spec.cluster import Cluster, DeviceKind
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.plan.found import BatchTrial, FoundBatch
 from shardwise.spec.request import Request, restricted_to
-from shardwise.spec.run import RunDirectory
-
-
-
-import shutil
-from dataclasses import replace
-
-from shardwise.errors import RanOutOfMemoryError
-from shardwise.launch.processes.workers import run_workers
-from shardwise.launch.run_folder import write_start
-from shardwise.spec.cluster import DeviceKind
-from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.forecast import Plan
-from shardwise.spec.request import Request
 from shardwise.spec.run import TRIAL_ROWS, RunDirectory, read_json, write_json
-
-
 
 
 def check_open(request: Request) -> None:

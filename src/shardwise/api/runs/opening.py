@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.planning import plan_for
 from shardwise.catalog.gpus import reserved_bytes
-from shardwise.errors import DoesNotFitError, Problem, UnsupportedError
+from shardwise.errors import DoesNotFitError, Problem, RunDirectoryError, UnsupportedError
 from shardwise.launch.disk_room import check_disk
-from shardwise.launch.run_folder import has_result
 from shardwise.launch.follow import Notice, Phase, StepMetrics, tell
 from shardwise.launch.lock import locked
 from shardwise.launch.processes.command import PREPARATION, WORKER, require_torch
@@ -19,20 +18,12 @@ from shardwise.launch.processes.data_preparation import prepare_data
 from shardwise.launch.processes.torchrun import Place
 from shardwise.launch.processes.workers import forget_last_launch
 from shardwise.launch.requirements import check_compiler, check_present, check_trainable, place_of, training_cluster
-from shardwise.launch.run_folder import check_same_job, found_before, known_data, run_of, write_start
+from shardwise.launch.run_folder import check_same_job, found_before, has_result, known_data, run_of, write_start
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.request import Request
-from shardwise.spec.run import RunDirectory
-
-
-
-from shardwise.errors import RunDirectoryError
-from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.run import RunDirectory, read_lines
-
-
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +73,7 @@ class Opening:
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
             check_same_job(run, request.job)
-        return cls(
-            request=request, run=run, cluster=cluster, plan=plan, known=known, lock=lock, on_update=on_update
-        )
+        return cls(request=request, run=run, cluster=cluster, plan=plan, known=known, lock=lock, on_update=on_update)
 
     @property
     def processes(self) -> int:

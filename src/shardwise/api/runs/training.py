@@ -10,6 +10,7 @@ from typing import Literal
 
 from shardwise.api.after.reporting import report_at_the_end
 from shardwise.api.plans.calibrated import note
+from shardwise.api.plans.shapes import read_request
 from shardwise.api.runs.batch import check_open, find_batch
 from shardwise.api.runs.opening import OnUpdate, Opening, Programs
 from shardwise.errors import InputError, ShardwiseError
@@ -34,7 +35,6 @@ from shardwise.launch.run_folder import Before, held_to, run_of, taken_back_on_e
 from shardwise.report.contents import Report
 from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.job.keys import Job
-from shardwise.api.plans.shapes import read_request
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory, read_json
 
