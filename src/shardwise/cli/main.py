@@ -29,8 +29,7 @@ VERBS = (init, plan, data, rehearse, train, compare, verify, report, merge, chat
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs one command; exits 0, 1 (no: it does not fit, it failed), 2 (bad input), 130 or 143
-    (stopped)."""
+    """Runs one command; exits 0, 1 (no, or failed), 2 (bad input), 130 or 143 (stopped)."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a letter shows a question mark.
         if isinstance(stream, io.TextIOWrapper):
@@ -65,8 +64,7 @@ def _program(
 
 
 def saying_errors(verb: Callable[..., None]) -> Callable[..., None]:
-    """Prints a user's errors on stderr and sets the exit code; SHARDWISE_DEBUG=1 shows the
-    traceback."""
+    """Prints a user's errors on stderr; with SHARDWISE_DEBUG=1 it shows the traceback."""
 
     @functools.wraps(verb)
     def run(*args: Any, **kwargs: Any) -> None:

@@ -1,5 +1,4 @@
-"""Which samples a rank saw: its rows compared with the store's, and digests that add up over
-ranks."""
+"""Which samples a rank saw, compared with the store's; digests that add up over ranks."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def checksum(batch: GlobalBatch) -> int:
 
 
 def samples_seen(batch: GlobalBatch, data: PreparedData) -> list[int]:
-    """The samples of this rank's rows without fillers; `STRANGER` for a row that differs from the
-    store's."""
+    """The samples of this rank's rows, no fillers; `STRANGER` for a row the store has not."""
     found = ((micro, at) for micro in batch.micro_batches for at in range(len(micro.sample_ids)))
     return [sample for sample in (_sample_of(micro, at, data) for micro, at in found) if sample != FILLER]
 
@@ -68,8 +66,7 @@ def _is_row(micro: MicroBatch, there: Tensor, stored: tuple[Ints, Ints, Ints] | 
 
 
 def digest(samples: Sequence[int]) -> int:
-    """A number below 2**52 for a multiset of samples: the sum of SplitMix64 of each. Different
-    multisets collide about once in 2**52."""
+    """The sum of SplitMix64 of samples, below 2**52: two multisets collide once in 2**52."""
     return int(mix(np.array(samples, np.int64).astype(np.uint64)).sum(dtype=np.uint64)) % 2**_BITS
 
 

@@ -142,8 +142,7 @@ class Batcher:
         return self.micro_batch_size * self.data_world_size
 
     def split(self, ids: Ids, *, num_micro_batches: int, step: int, epoch: float) -> GlobalBatch:
-        """This rank's share of a global batch of samples `ids`, in `num_micro_batches` on each
-        rank."""
+        """This rank's share of a global batch, in `num_micro_batches` on each rank."""
         lengths = self.data.lengths[ids]
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
         slots = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
@@ -159,8 +158,7 @@ class Batcher:
         )
 
     def _micro_batch(self, everyone: Ids) -> MicroBatch:
-        """This rank's part of a micro-step; `everyone` has shape [data_world_size,
-        micro_batch_size]."""
+        """This rank's part of a micro-step, [data_world_size, micro_batch_size]."""
         length = self._length(everyone[everyone != FILLER])
         mine, sides = everyone[self.data_rank], self.data.sides
         if self.data.joined:  # as many rows on every rank
@@ -194,9 +192,8 @@ class Batcher:
         )
 
     def _places(self, samples: Sequence[int], *, length: int) -> list[tuple[int, int, int]]:
-        """Of each row of a rank's samples its number, in which row of the micro-batch it lies, and
-        where that begins. What is joined fills rows as long as the longest, so that there are never
-        more tokens than with padding."""
+        """Of each row its number, its row of the micro-batch, and where it begins there. What is
+        joined fills rows as long as the longest, never more tokens than with padding."""
         sides = self.data.sides
         there = [(at, sample) for at, sample in enumerate(samples) if sample != FILLER]
         numbers = [at * sides + side for at, _ in there for side in range(sides)]

@@ -58,9 +58,8 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedData:
-    """Samples ready for training, mapped from disk. `files`: names for messages, by the numbers in
-    `doc_file`; `weights`: how often the samples of each source are seen per epoch; `sides`: rows of
-    a sample."""
+    """Samples mapped from disk. `files`: names for messages, by `doc_file`; `weights`: how often
+    each source is seen per epoch; `sides`: rows of a sample."""
 
     folder: Path
     arrays: Mapping[str, npt.NDArray[Any]]
@@ -129,8 +128,7 @@ class PreparedData:
 
     @property
     def joined(self) -> bool:
-        """Whether rows are packed as micro-batches are made: those of preferences, of which a step
-        has as many as without packing."""
+        """Whether rows are packed as micro-batches are made: those of preferences."""
         return self.packed and (self.sides > 1 or "doc_label" in self.arrays)
 
     def row_lengths(self, index: int) -> Ints:
@@ -150,8 +148,7 @@ class PreparedData:
         return self.arrays["doc_label"][documents]
 
     def chosen_tokens(self, samples: Ints, *, prompts: bool) -> int:
-        """Labels that count of the chosen sides of pairs, or with `prompts` all tokens that another
-        stands before."""
+        """Labels that count of chosen sides; with `prompts` all tokens behind another."""
         total, offsets = 0, self.arrays["offsets"]
         for document in self.arrays["sample_docs"][self.arrays["sample_offsets"][samples]].tolist():
             start, stop = int(offsets[document]) + 1, int(offsets[document + 1])
@@ -159,8 +156,7 @@ class PreparedData:
         return total
 
     def mismatched(self, samples: Ints) -> PreparedData:
-        """In memory, as many rows as there are samples: the prompt of each with the answer of the
-        one before it."""
+        """In memory: the prompt of each sample with the answer of the one before it."""
         rows = [self.sample(int(sample)) for sample in samples]
         begins = [int(np.argmax(labels != IGNORED)) + 1 for _, _, labels in rows]
         prompts = [ids[:begin] for (ids, _, _), begin in zip(rows, begins, strict=True)]

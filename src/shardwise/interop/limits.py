@@ -1,5 +1,4 @@
-"""What another trainer's files can say of a plan: one row for each, and the sentences that refuse
-the rest"""
+"""What another trainer's files can say of a plan, and the sentences that refuse the rest"""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ def lora_config(chosen: Chosen) -> str:
 
 
 def memory_notes(chosen: Chosen, *, chunks: bool = False) -> list[str]:
-    """What takes more memory elsewhere than the plan says. `chunks`: the trainer makes logits in
-    chunks too."""
+    """What takes more memory elsewhere. `chunks`: the trainer makes logits in chunks too."""
     said: list[str] = []
     if chosen.execution.loss == "chunked" and not chunks:
         said.append(
@@ -201,7 +199,6 @@ def zero_optimization(chosen: Chosen) -> dict[str, Any]:
 
 
 def zero_of(chosen: Chosen) -> dict[str, Any] | None:
-    """`zero_optimization`, for trainers that start DeepSpeed where states are sharded; None where
-    every rank holds everything."""
+    """Likewise for trainers that start DeepSpeed where states are sharded; None elsewhere."""
     whole = _STAGES.get(chosen.layout.strategy, 0) == 0 and not chosen.execution.parameters_on_host
     return None if whole else zero_optimization(chosen)

@@ -1,5 +1,4 @@
-"""LLaMA-Factory: its YAML file, the table of data that it wants, and DeepSpeed's configuration
-where it shards"""
+"""LLaMA-Factory: its YAML file, its table of data, DeepSpeed's file where it shards"""
 
 from __future__ import annotations
 

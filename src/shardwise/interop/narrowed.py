@@ -1,5 +1,4 @@
-"""A job that leaves open only what a target can say, so that the search chooses nothing that its
-export refuses"""
+"""A job that leaves open only what a target can say"""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ def _offloads(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> Sequence[str]
 
 
 def _recomputes(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> list[dict[str, Any]]:
-    """What is said of recompute and of compiling: without compiling, `auto` looks at all blocks or
-    none."""
+    """Without compiling, recompute `auto` looks at all blocks or none."""
     if job.train.gradient_checkpointing != "auto" or "selective" in limits.recomputes:
         return [{}]
     if job.train.compile is True or on_cpu:

@@ -1,5 +1,4 @@
-"""Targets: everything that a plan can be exported to, in one list; trainers among them can be
-planned for"""
+"""Everything that a plan can be exported to; trainers among them can be planned for"""
 
 from __future__ import annotations
 

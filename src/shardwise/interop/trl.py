@@ -1,5 +1,4 @@
-"""TRL: a script with the SFTConfig or DPOConfig of a plan, and the Accelerate configuration that
-shards it"""
+"""TRL: a script of a plan, and the Accelerate configuration that shards it"""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ NAME = "context_parallel"
 
 
 def own_parts(whole: torch.Tensor, *, degree: int, index: int) -> torch.Tensor:
-    """This rank's two parts, in order, of a tensor [batch, length] that is whole; the length is a multiple of twice
-    `degree`."""
+    """This rank's two parts of a whole tensor [batch, length], a multiple of 2 `degree` long."""
     if degree == 1:
         return whole
     parts = whole.chunk(2 * degree, 1)

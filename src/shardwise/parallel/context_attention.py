@@ -64,8 +64,7 @@ class RowParts:
 
 
 class _Keys(NamedTuple):
-    """Keys and values that one half of the queries is compared with, a mask of them, and where that
-    half begins."""
+    """What one half of the queries is compared with, a mask, and where that half begins."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -78,8 +77,7 @@ _Add = Callable[[int, torch.Tensor, torch.Tensor], None]
 
 
 class _Kernel(Protocol):
-    """Attention of queries [batch, heads, part, width] with as many heads of keys, or fewer, up to
-    the part's end."""
+    """Attention of queries [batch, heads, part, width], up to the part's end."""
 
     def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The result, and the logs of its sums, [batch, heads, part], where backward takes them."""
@@ -93,8 +91,7 @@ class _Kernel(Protocol):
 
 
 class _Flash:
-    """FlashAttention on GPUs, which takes fewer heads of keys, and compares each query with the
-    keys up to its own place from the end."""
+    """FlashAttention on GPUs: each query sees the keys up to its own place from the end."""
 
     def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
         out, logs, *_ = _aten._scaled_dot_product_flash_attention(query, of.keys, of.values, 0.0, True, scale=scale)
@@ -125,8 +122,7 @@ class _Flash:
 
 
 class _OnProcessor:
-    """PyTorch's kernel for processors, over repeated heads of keys; a masked part at once, others
-    in two pieces."""
+    """PyTorch's for processors, over repeated heads of keys; unmasked in two pieces."""
 
     def _pieces(self, query: torch.Tensor, of: _Keys) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
         """Where each begins, its keys and values, and what else the kernel is told."""
@@ -231,9 +227,8 @@ def attend(
     parts: RowParts,
     scale: float | None,
 ) -> torch.Tensor:
-    """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width].
-    `mask`: [batch or 1, 1, length, whole length], which keys each query sees; None: those up to its
-    own."""
+    """From this rank's [batch, heads, length, width] to [batch, length, heads, width]. `mask`:
+    [batch or 1, 1, length, whole length], keys that each query sees; None: those before it."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return _Attend.apply(parts, scale, mask, query, key, value)  # pyright: ignore[reportReturnType]
 

@@ -34,8 +34,7 @@ INSTEAD = {
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One layout's run. `layout`: the layout and its processes, such as `fsdp-2`; `turns`: set where only one stage
-    works at a time."""
+    """A layout's run, such as `fsdp-2`; `turns`: only one stage works at a time."""
 
     layout: str
     processes: int

@@ -1,5 +1,4 @@
-"""Composes job, execution, model, data, optimizer, checkpoints and metrics into what the loop
-runs."""
+"""Composes job, execution, model, data, optimizer, checkpoints and metrics."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ from shardwise.train.watching.journal import Journal
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """Everything the loop uses. `is_trial`: steps are taken to see whether they fit, and nothing is
-    saved."""
+    """Everything the loop uses. `is_trial`: whether steps fit is tried, and nothing saved."""
 
     job: Job
     execution: Execution
@@ -201,8 +199,7 @@ def _preferences(job: Job, world: World, trained: Batcher, evaluated: Batcher | 
 
 
 def _check_positions(data: PreparedData, shape: ModelShape) -> None:
-    """Raises UnsupportedError: a document is longer than the rotary positions that a model was made
-    for."""
+    """Raises UnsupportedError: a document is longer than the model's rotary positions."""
     most = shape.max_position_embeddings
     if shape.built is not None or shape.position_parameters or shape.family in MASKED_WITHOUT_POSITIONS:
         return
@@ -216,8 +213,7 @@ def _check_positions(data: PreparedData, shape: ModelShape) -> None:
 
 
 def _stepped(model: TrainedModel, execution: Execution, *, world: World) -> Stepped:
-    """What the optimizer steps: local parts, of these windows under ZeRO-1, copies on the host with
-    offload."""
+    """What the optimizer steps: local parts, windows of these, copies of these on the host."""
     detours: list[Detour] = [LocalParts(model.trained)]
     if world.layout.shards_states_only:
         detours.append(Windows(detours[-1], world=world))

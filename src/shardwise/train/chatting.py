@@ -129,8 +129,7 @@ class Chat:
         return text
 
     def load(self, messages: Messages) -> None:
-        """Loads the weights, with layers spread over all GPUs, where there is room for an
-        answer."""
+        """Loads the weights, over all GPUs, where there is room for an answer."""
         from peft import PeftModel
 
         prompt, new = self.room(messages)
@@ -150,14 +149,12 @@ class Chat:
             quantise_experts(self._model, dtype=self._quantisation.bnb_4bit_compute_dtype)
 
     def shares(self, tokens: int) -> dict[int, int]:
-        """Bytes of weights that each GPU may take, beside its layers' keys and values of so many
-        tokens."""
+        """Bytes of weights that each GPU may take, beside keys and values of so many tokens."""
         share = USABLE * self.weights / (self.weights + tokens * self.token)
         return {gpu: int(free * share) for gpu, free in self._gpus.items()}
 
     def interrupt(self, *_: Any) -> None:
-        """Handles SIGINT. Python drops an exception that is raised while it cleans up; the next
-        token raises it again."""
+        """Handles SIGINT; where Python drops what is raised, the next token raises it again."""
         self.asked_to_stop = True
         raise KeyboardInterrupt
 
@@ -168,8 +165,7 @@ class Chat:
 
     @torch.inference_mode()
     def answer(self, messages: Messages, *, aloud: bool = True) -> Reply:
-        """Makes an answer, which is printed word by word if `aloud`. With a seed the same question
-        has the same one."""
+        """Makes an answer, printed word by word if `aloud`; with a seed always the same."""
         from transformers import StoppingCriteriaList, TextStreamer
 
         self.asked_to_stop = False
@@ -247,8 +243,7 @@ def _converse(one: Chat, *, as_json: bool) -> int:
 
 
 def chat(run_dir: str, part: str, prompt: str | None, *, as_json: bool = False, **options: Any) -> None:
-    """Answers a prompt, or each line of stdin: on a terminal with what was said before, until an
-    empty line."""
+    """Answers a prompt, or each line of stdin, on a terminal as a conversation."""
     one = Chat(RunDirectory(Path(run_dir)), part, **options)
     one.load([*one.opening, {"role": "user", "content": prompt or ""}])
     for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "replace")):

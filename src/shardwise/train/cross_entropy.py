@@ -36,8 +36,7 @@ Vocabulary = Whole | Rows
 
 
 class RowLoss(Protocol):
-    """What makes a loss of sums of log-probabilities, float32 [num_sums]: the loss, and its slope
-    in each of them."""
+    """Of sums of log-probabilities, float32 [num_sums], the loss and its slopes."""
 
     @property
     def num_sums(self) -> int:

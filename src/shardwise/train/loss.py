@@ -29,10 +29,9 @@ from shardwise.train.precision import Dtypes, cast_activations
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened [batch *
-    length], None for all, in order; `tokens`: int64 [n], the token that each of them is to predict,
-    or -100 where it is not trained; `row_loss`: what makes a loss of log-probabilities, which are
-    added up by `rows`, int64 [n]."""
+    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened rows, None for
+    all; `tokens`: int64 [n], what each is to predict, or -100; `row_loss`: what makes a loss of
+    log-probabilities, added up by `rows`, int64 [n]."""
 
     positions: torch.Tensor | None
     tokens: torch.Tensor

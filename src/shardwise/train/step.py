@@ -43,15 +43,14 @@ class GradientAccumulator:
     preferences: Preferences | None = None
 
     def units(self, batch: GlobalBatch) -> int:
-        """What the summed loss of a batch is divided by: its trained tokens, or its pairs or rows
-        of preferences."""
+        """What the summed loss is divided by: trained tokens, or pairs or rows of preferences."""
         return batch.trained_tokens if self.preferences is None else len(batch.sample_ids)
 
     @property
     def enlarged(self) -> float:
-        """By which gradients are too large after a step. DDP and FSDP divide theirs, which is
-        undone before backward; where the loss is scaled it is not, so that float16 overflows no
-        sooner on many ranks."""
+        """By which gradients are too large after a step. What DDP and FSDP divide by is undone
+        before backward, but where the loss is scaled: float16 is not to overflow sooner on many
+        ranks."""
         return 1.0 if self.scale.is_fixed else self.scale.value / self.spread.gradient_divisor
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
@@ -69,8 +68,7 @@ class GradientAccumulator:
         return loss if uneven is None else loss + uneven
 
     def _count_routes(self, balance: Balance, inputs: list[Inputs]) -> torch.Tensor:
-        """The loss of routers over the global batch, by a forward of it that draws nothing from the
-        random stream."""
+        """The loss of routers over the global batch, by a forward that draws nothing."""
         device = self.world.device
         balance.seen.zero_()
         balance.counting = True
@@ -92,8 +90,7 @@ class GradientAccumulator:
             self.preferences.begin_evaluation(self.outputs)
 
     def figures(self, *, prefix: str = "") -> dict[str, float]:
-        """What is recorded beside the loss: of the last step, or of an evaluation. Every rank calls
-        it."""
+        """What is recorded beside the loss, of the last step or evaluation, by every rank."""
         if self.preferences is None:
             return {}
         return self.preferences.named(self.preferences.settled().tolist(), prefix=prefix)
@@ -101,8 +98,7 @@ class GradientAccumulator:
     def outputs(
         self, micros: Sequence[MicroBatch], row_losses: Sequence[RowLoss], *, adapters_off: bool = False
     ) -> list[torch.Tensor | None]:
-        """What the root module makes of micro-batches without gradients, None on ranks whose stage
-        makes none."""
+        """What the root module makes, without gradients; None where a stage makes none."""
         with as_reference(self.spread.modules, adapters_off=adapters_off):
             return [*self.spread.outputs(self._inputs(micros, row_losses))]
 
@@ -148,7 +144,6 @@ class GradientAccumulator:
 
 
 def _places(real: torch.Tensor, device: torch.device) -> torch.Tensor | None:
-    """Where in flattened rows [batch, length] on the CPU no padding is; None where hardly any is,
-    or nothing else."""
+    """Where flattened rows hold no padding; None where hardly any, or nothing else, is."""
     places = real.flatten().nonzero().squeeze(1)
     return to_device(places, device) if 0 < len(places) <= _MOST_LEFT * real.numel() else None

@@ -78,8 +78,7 @@ def chat(
     base_model: str | None = None,
     **draws: Unpack[Sampling],
 ) -> None:
-    """Answers on stdout: one prompt, or each line of stdin; `as_json`: an object a line. `base_model`, and what is
-    raised, as in `merge`."""
+    """Answers on stdout a prompt, or each line of stdin; errors as of `merge`."""
     drawn: Sampling = {"max_new_tokens": 256, "temperature": 0.0, **draws}
     run = RunDirectory(Path(run_dir))
     finished_job(run)

@@ -1,5 +1,4 @@
-"""`report`, with what the planner says of the rows that a run has seen; and lists of known models
-and GPUs."""
+"""`report`, with what is forecast of the rows that a run has seen; known models and GPUs."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from shardwise.spec.run import RunDirectory, read_json, revision_of
 
 
 def report(run_dir: str | Path) -> Report:
-    """Forecast beside measurement of a run directory; also written to report.json and
-    report.html."""
+    """Forecast beside measurement of a run; writes report.json and report.html."""
     run = RunDirectory(Path(run_dir))
     collected = collect(run, seen=memory_seen(run))
     write_report(collected, run)
@@ -31,8 +29,7 @@ def report(run_dir: str | Path) -> Report:
 
 
 def report_at_the_end(run: RunDirectory) -> Report:
-    """Likewise of a run that has just finished, which it stays where the report cannot be written:
-    then a gap says so."""
+    """Likewise of a run that has just finished; a gap says where it cannot be written."""
     collected = collect(run, seen=memory_seen(run))
     try:
         write_report(collected, run)
@@ -57,8 +54,7 @@ def usual_machines() -> dict[str, tuple[int, str]]:
 
 
 def memory_seen(run: RunDirectory) -> SeenMemory | None:
-    """What is forecast for the longest rows of the steps that a run has measured; None where they
-    are not known."""
+    """The forecast for the longest rows of the steps that were measured; None: not known."""
     measured, counted = read_json(run.measured) or {}, known_data(run)[1]
     try:
         first, later = map(int, measured.get("rows_seen") or ())

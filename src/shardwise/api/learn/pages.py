@@ -1,5 +1,4 @@
-"""Plans, runs and comparisons as parts of a page, and what such a page needs; nothing here writes
-into a run."""
+"""Plans, runs and comparisons as parts of a page; nothing here writes into a run."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ GOES_ON = ("running", "unfinished")
 
 
 def read_config(raw: bytes) -> ModelShape:
-    """The model that the bytes of a config.json describe. Raises ModelError: they are none of a
-    known family."""
+    """The model of a config.json. Raises ModelError: it is of no known family."""
     return shape_from_data(parse_config(raw, file="config.json"), file="config.json")
 
 

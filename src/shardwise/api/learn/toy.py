@@ -133,8 +133,7 @@ def pieces(layout: Layout, rank: int, *, what: Held) -> set[Piece]:
 
 @cache
 def timeline_of(name: str, gpus: int = GPUS) -> Timeline:
-    """The planner's timeline of one step of the toy on RTX 6000 Ada. Raises ValueError: it does not
-    fit."""
+    """The planner's timeline of a step of the toy. Raises ValueError: it does not fit."""
     each = 8 if gpus <= 4 else 4  # sequences of a GPU
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
@@ -180,8 +179,7 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A stretch of the step in which nobody begins or ends anything; in seconds of the step, and a
-    share of it."""
+    """A stretch of the step, in seconds, in which nobody begins or ends anything."""
 
     start: float
     end: float
@@ -211,8 +209,7 @@ def frames(name: str, gpus: int = GPUS) -> tuple[Frame, ...]:
 
 
 def frames_of(drawn: Timeline) -> tuple[Frame, ...]:
-    """The frames of a plan's step: a seat for GPUs that do the same, and nothing of what they
-    hold."""
+    """The frames of a plan's step: a seat for GPUs that do the same, which hold nothing."""
     lanes = drawn.lanes[:MOST_LANES]
     return tuple(_frames(drawn, lambda at: (_seat(drawn, lane, at=at)[0] for lane in lanes)))
 
@@ -270,8 +267,7 @@ def _whole(layer: int, rows: int) -> Iterator[Piece]:
 
 
 def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpan]) -> Iterator[Piece]:
-    """Layers that have been gathered and are still to be used: by a forward, or by the backward if
-    they are kept."""
+    """Layers that have been gathered and are still to be used."""
     for span in done:
         layer = _layer(span)
         if span.kind != "gather" or layer is None:
@@ -283,8 +279,7 @@ def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpa
 
 
 def _gradients(layout: Layout, rank: int, done: list[TimelineSpan]) -> Iterator[Piece]:
-    """Those of layers whose backward has run, whole until they are reduced; none once the optimizer
-    has used them."""
+    """Those of layers whose backward has run, whole until reduced; none once they were used."""
     if any(span.kind == "optimizer" for span in done):
         return
     own = pieces(layout, rank, what="gradients")

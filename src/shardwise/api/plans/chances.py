@@ -12,8 +12,7 @@ from shardwise.spec.plan.forecast import Plan
 
 
 def with_chance(made: Plan) -> Plan:
-    """The plan with its chance; as it is where nothing fits, and on CPU processes, which share the
-    machine's memory."""
+    """The plan with its chance; not where nothing fits, nor on CPU processes."""
     best = made.best
     if best is None or made.hardware["node"]["gpu"]["kind"] == "cpu":
         return made
@@ -43,8 +42,7 @@ def _reserved_share(made: Plan) -> float:
 
 
 def _narrowed_by(made: Plan) -> str:
-    """Another trainer's step can only be run; this one's can be counted, and on the GPU
-    measured."""
+    """Another trainer's step can only be run; this one's can be counted and measured."""
     if made.on_stack is not None:
         return f"one step of {made.on_stack.target} on such a GPU (torch.cuda.max_memory_reserved)"
     if made.data is None:

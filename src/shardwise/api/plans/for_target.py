@@ -1,5 +1,4 @@
-"""`plan --for`: the plan of a job for another trainer, with what that needs beside what this one
-does"""
+"""`plan --for`: the plan of a job for another trainer, with what that needs beside."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ def targets_to_plan_for() -> tuple[str, ...]:
 
 
 def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: Planner) -> Plan:
-    """The plan of what the target can say, with `on_stack`. Raises InputError: there is no such
-    target, or none of the job's layouts is one of its; UnsupportedError: what the job states is not
-    said there."""
+    """The plan of what the target can say, with `on_stack`. Raises InputError: no such target or
+    layout; UnsupportedError: the job states what is not said there."""
     if target not in targets_to_plan_for():
         why = _NOT_KNOWN.get(target, "there is no such trainer")
         raise InputError(f"--for {target}: {why}; write one of {', '.join(targets_to_plan_for())}")
@@ -58,8 +56,7 @@ def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: 
 
 
 def _that_fits(job: Job, target: str, *, cluster: Cluster | None, planned: Planner) -> Plan:
-    """The plan whose choice fits with the other trainer's bytes, and whose batch divides; the last
-    where none does."""
+    """The plan that fits with the other trainer's bytes, and whose batch divides, or the last."""
     stack, more = known_stacks()[target], 0
     made = planned(job, cluster)
     for _ in range(_ROUNDS):
@@ -78,8 +75,7 @@ def _that_fits(job: Job, target: str, *, cluster: Cluster | None, planned: Plann
 
 
 def _planned_beside(job: Job, cluster: Cluster | None, *, more: int, planned: Planner) -> Plan:
-    """The plan with so many bytes of each GPU taken, which are not taken from what it says that a
-    GPU has."""
+    """The plan with so many bytes of each GPU taken, but not from what it says a GPU has."""
     if cluster is None or not more:
         return planned(job, cluster)
     gpu = cluster.node.gpu
@@ -100,9 +96,8 @@ def _planned_beside(job: Job, cluster: Cluster | None, *, more: int, planned: Pl
 
 
 def _with_batch_that_divides(job: Job, made: Plan) -> Job | None:
-    """The job without what would be filled up with rows that do not count: with a micro-batch that
-    divides what a rank has of the batch, or without the strategy whose ranks do not divide it; None
-    where nothing is."""
+    """The job with a micro-batch that divides what a rank has of the batch, or without the strategy
+    whose ranks do not divide it; None where no row fills up."""
     assert made.best is not None  # noqa: S101
     execution, batch = made.best.execution, job.train.global_batch_size
     ranks, size = execution.layout.data_world_size, execution.micro_batch_size

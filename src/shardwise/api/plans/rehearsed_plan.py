@@ -37,8 +37,7 @@ def rehearsed_plan(
 
 
 def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | None = None) -> Plan:
-    """The plan with what rehearsals correct of it. Raises UnsupportedError: all of them fail, for whatever reason but
-    memory."""
+    """The plan as rehearsals correct it. Raises UnsupportedError: all fail, not for memory."""
     candidates, failures, tried = list(made.candidates), list[str](), 0
     for index, one in enumerate(candidates):
         if one.fits or one.memory.peak_low_bytes <= one.memory.capacity_bytes:

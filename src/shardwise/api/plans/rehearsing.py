@@ -1,5 +1,4 @@
-"""`rehearse`: runs the training code of a plan on tensors without numbers, on each distinct
-rank."""
+"""`rehearse`: runs a plan's training code on tensors without numbers, on each kind of rank."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def refusals(made: Plan, chosen: Candidate) -> list[str]:
 def rehearse_candidate(
     made: Plan, chosen: Candidate, *, on_update: Callable[[Rehearsing], None] | None = None
 ) -> Rehearsal:
-    """Rehearses a candidate of a plan. Raises UnsupportedError: it is not rehearsed, or a rank
-    would fail."""
+    """Rehearses a candidate. Raises UnsupportedError: it is not rehearsed, or a rank would fail."""
     refused = refusals(made, chosen)
     if refused:
         raise UnsupportedError("\n".join(refused))
@@ -100,8 +98,7 @@ def rehearse_candidate(
 
 
 def _chosen(made: Plan) -> Candidate:
-    """What is chosen, or else the first that is a candidate. Raises DoesNotFitError: there is
-    none."""
+    """What is chosen, or else the first candidate. Raises DoesNotFitError: there is none."""
     if made.best is not None:
         return made.best
     if made.candidates:
@@ -111,8 +108,7 @@ def _chosen(made: Plan) -> Candidate:
 
 
 def _model(name: str) -> dict[str, Any]:
-    """The configuration to build; None for a folder with weights, whose names and shapes are
-    read."""
+    """The configuration to build; None for a folder with weights, which are read."""
     folder = Path(name).expanduser()
     if folder.is_dir() and any(folder.glob("*.safetensors")):
         return {"config": None, "dtype": None}
@@ -120,8 +116,7 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _rank(group: RankMemory, answer: dict[str, Any], *, cluster: Cluster) -> RankRehearsal:
-    """Beside what the training code allocates there are libraries' workspaces and the driver's
-    context, as forecast."""
+    """With libraries' workspaces and the driver's context, as forecast."""
     context, is_cuda = group.parts["context"], cluster.gpu.kind == "cuda"
     workspace = workspace_bytes(cluster.gpu)
     parts = {part: answer["parts"].get(part, 0) for part in PARTS}

@@ -54,9 +54,8 @@ def find_model(
 
 
 def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:
-    """As `spec.request.read_request`. `auto` packs rows where the model's code keeps documents
-    apart; elsewhere they are padded, which is said. Raises also ModelError: there is no such
-    model."""
+    """As `spec.request.read_request`; `packing: auto` packs rows where the model's code keeps
+    documents apart. Raises also ModelError: there is no such model."""
     request = spec.read_request(job, overrides=overrides)
     if request.job.data.packing != "auto":
         return request

@@ -46,8 +46,7 @@ def gather(shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> Documen
 
 
 def evaluation_rows(documents: int, *, fraction: float, seed: int, sides: int = 1) -> npt.NDArray[np.bool_]:
-    """Which documents are set aside: round(fraction * rows) of the rows of so many sides, at least
-    one, chosen by the seed."""
+    """Which documents are set aside: a fraction of the rows, at least one, by the seed."""
     count = documents // sides
     chosen = np.zeros(count, bool)
     if fraction and count:
@@ -129,8 +128,7 @@ def write_store(
 def _samples(
     documents: Documents, *, num_sources: int, capacity: int | None, sides: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(offsets, documents): one document each, or its sides, or packs. A pack never mixes sources:
-    weights act on packs."""
+    """(offsets, documents). A pack never mixes sources: weights act on packs."""
     count = len(documents)
     if capacity is None:
         return np.arange(0, count + 1, sides), np.arange(count)

@@ -31,8 +31,7 @@ _COUNTED = ("jsonl", "txt", *COLUMNAR)
 
 
 def sample_rows(run: RunDirectory) -> None:
-    """Notes for `plan` how many rows a job has, and their lengths. Raises DataError: none are
-    here."""
+    """Notes how many rows a job has, and their lengths. Raises DataError: none are here."""
     job, places = read_job(run.resolved), read_places(run)
     sources = find_sources(job.data.path, fetch=_not_here, key="path", places=places)
     states = source_states(sources, places=places)

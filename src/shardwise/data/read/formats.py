@@ -1,5 +1,4 @@
-"""The row formats as one table: the columns they are recognised by, and how a row becomes an
-example."""
+"""The row formats as one table: columns, and how a row becomes an example."""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ def read_row(form: Format, row: Row, *, columnar: bool = False) -> AnyExample:
 
 
 def seen_columns(columns: Iterable[str]) -> list[str]:
-    """Those columns, of all that a row or a file has, that hold images, videos or sounds by their
-    names."""
+    """Those columns that hold images, videos or sounds by their names."""
     return [column for column in columns if column.removesuffix("s") in SEEN]
 
 
@@ -182,8 +180,7 @@ def conversation(messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] 
 
 
 def _conversation_of(messages: Sequence[ChatMessage], row: Row, *, of_prompt: int = 0) -> Conversation:
-    """A row's messages, of which the first `of_prompt` are not trained. Raises RowError: another is
-    marked as trained than may be."""
+    """Of messages the first `of_prompt` are not trained. Raises RowError: another mark says so."""
     learns = [message.said["role"] == "assistant" and at >= of_prompt for at, message in enumerate(messages)]
     excluded = 0
     for at, message in enumerate(messages):
@@ -302,8 +299,7 @@ def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 def _answered(before: list[ChatMessage], answer: list[ChatMessage], row: Row, column: str) -> Conversation:
-    """A prompt of messages and what answers it. Raises RowError: nothing does, or somebody else
-    than the assistant."""
+    """A prompt and its answer. Raises RowError: there is none, or not by the assistant."""
     if not answer:
         raise RowError(
             f"{column} has no message behind the prompt that both sides share; write one, or the prompt apart"

@@ -77,8 +77,7 @@ def _arguments(value: Any, *, of: str, notes: list[str]) -> Arguments:
 
 
 def tools_of(row: Row) -> list[dict[str, Any]] | None:
-    """The functions a row offers: a list of objects; it or each of them may be JSON text. Raises RowError: it holds
-    something else."""
+    """The functions a row offers, as objects or JSON text of them. Raises RowError: others."""
     value = row.get("tools")
     tools = parsed(value)
     if isinstance(tools, list):
@@ -115,8 +114,7 @@ def _bare(value: Any) -> Any:
 
 
 def text_of(row: Row, column: str, *, may_be_empty: bool = False, of: str = "") -> str:
-    """The text in a column; `of` is what messages write before the column's name. Raises RowError: it holds something
-    else, or nothing."""
+    """The text in a column; `of`: what messages write before its name. Raises RowError."""
     value = row.get(column)
     name = f"{of}{column}"
     if not isinstance(value, str):
@@ -158,8 +156,7 @@ class ChatMessage(NamedTuple):
 
 
 def messages_of(row: Row, column: str) -> list[ChatMessage]:
-    """The messages in a column; it or each of them may be JSON text. Raises RowError: they are none, or one has no
-    known role or no text."""
+    """The messages in a column, or JSON text of them. Raises RowError: they are none."""
     items = parsed(row.get(column))
     if not isinstance(items, list):
         raise RowError(f"{column} is {shown(items)}; expected a list of messages")
@@ -221,8 +218,7 @@ def _spoken_calls(item: dict[str, Any], says: str, *, of: str) -> list[Any]:
 
 
 def _take_mark(extras: dict[str, Any], *, of: str) -> bool | None:
-    """Whether a message's own keys, which are taken out, say that it is trained. Raises RowError: they say something
-    else."""
+    """Takes out the keys that say whether a message is trained. Raises RowError."""
     if parts := [key for key in _PARTS if key in extras]:
         raise RowError(f"{of}.{parts[0]} is not read: a turn is trained as a whole or not at all; remove it")
     marks = {key: extras.pop(key) for key in MARKS if key in extras}

@@ -28,8 +28,7 @@ from shardwise.units import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
-    """What one worker may take. `memory_bytes`: beyond what it holds once the tokenizer is loaded; `cpu_seconds`: for
-    one batch of rows."""
+    """What a worker may take: memory beyond the loaded tokenizer; time for a batch of rows."""
 
     memory_bytes: int = 2 * GIB
     cpu_seconds: int = 60

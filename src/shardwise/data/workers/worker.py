@@ -83,8 +83,7 @@ ALIKE = "chosen and rejected are the same, so that nothing is learnt from them"
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedRow:
-    """A row as text: one side, or chosen and rejected. `label`: whether it is a good answer, where
-    rows say so."""
+    """A row as text: one side, or chosen and rejected; `label`: whether it is a good answer."""
 
     line: int
     sides: tuple[Rendered, ...]
@@ -125,8 +124,7 @@ class Worker:
         return tally
 
     def sample(self, chunk: Chunk, *, form: Format, most: int, whole: bool) -> Tally:
-        """The lengths of a chunk's first rows, of a pair its longer side's, written nowhere; `whole`: all its rows are
-        counted."""
+        """The lengths of a chunk's first rows, written nowhere; `whole`: all rows are counted."""
         tally, rendered = Tally(), list[RenderedRow]()
         bound_next_batch(self.limits)
         for index, row in enumerate(read_chunk(chunk)):
@@ -182,8 +180,7 @@ class Worker:
         return RenderedRow(line=row.line, sides=sides, label=label)
 
     def _keep(self, batch: list[RenderedRow], tally: Tally) -> Iterator[tuple[int, Tokens]]:
-        """Tokens of all sides of the rows that are kept, one after the other: both of a pair, or
-        neither."""
+        """Tokens of the rows that are kept: both sides of a pair, or neither."""
         for row, sides in self._encoded(batch):
             longest = _longest(sides)
             tally.lengths[longest] = tally.lengths.get(longest, 0) + 1

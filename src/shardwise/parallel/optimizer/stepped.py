@@ -54,8 +54,7 @@ class LocalParts(Detour):
 
     @torch.no_grad()
     def before_step(self) -> None:
-        """Hands gradients on; a parameter without one leaves its part's alone, so that states can be created by a step
-        of zeros."""
+        """Hands gradients on; where there is none, the part's stays, as a step of zeros sets it."""
         self.reread()
         for sharded, part in self._sharded:
             if sharded.grad is not None:
@@ -81,8 +80,7 @@ def _with_place(state: torch.Tensor, key: str, placed: torch.Tensor) -> tuple[to
 def _placed(
     state: torch.Tensor, like: torch.Tensor, *, over: int | None = None, last: int | None = None
 ) -> torch.Tensor:
-    """A tensor placed as another one, with one element in the dim `over`, which no axis cuts then, or with another
-    `last` dim."""
+    """A tensor placed as another, with one element in the dim `over`, or another `last` dim."""
     if not isinstance(like, DTensor):
         return state
     shape, placements = [*like.shape[:-1], like.shape[-1] if last is None else last], list(like.placements)

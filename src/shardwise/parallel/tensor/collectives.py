@@ -23,8 +23,7 @@ Move = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Moves:
-    """The collectives of one tensor-parallel group (`mesh` is the axis `tp`); activations are [batch, length,
-    features]."""
+    """The collectives of one group of `tp`; activations are [batch, length, features]."""
 
     mesh: DeviceMesh
 

@@ -36,8 +36,7 @@ def render(template: str, *, curves: list[dict[str, Any]] | None = None, **conte
 
 
 def render_part(template: str, **context: Any) -> str:
-    """What stands inside such a page, for one that has other parts beside it: its style sheet and scripts are
-    `static_text`."""
+    """What stands inside such a page; its style sheet and scripts are `static_text`."""
     return _environment().get_template(template).render(**context)
 
 

@@ -134,8 +134,7 @@ def _products(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
 
 
 def _attention(device: torch.device, dtype: torch.dtype) -> dict[str, dict[str, float]]:
-    """Seconds of causal attention, forward and backward, by the FLOPs of its two products in forward: half of the
-    scores count."""
+    """Seconds of causal attention, by the FLOPs of its two products: half of the scores count."""
     forward, backward = dict[str, float](), dict[str, float]()
     heads, width = 8, 64
     for length in LENGTHS[device.type]:

@@ -1,2 +1,1 @@
-"""Learning from preferences: losses, the coefficients of log-probabilities, the reference, and what
-is recorded."""
+"""Learning from preferences: losses, the reference, and what is recorded."""

@@ -1,5 +1,4 @@
-"""Log-probabilities under the reference that are computed once, before the first step, of the rows
-that a run sees."""
+"""Log-probabilities under the reference, computed once, before the first step."""
 
 from __future__ import annotations
 

@@ -26,10 +26,9 @@ _TEMPERATURE = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """What is known of pairs, float32 [pairs]: summed log-probabilities of both sides, their
-    log-ratios to the reference, the tokens that each sums over; `prompts`: log-probabilities of the
-    chosen side's prompt, or 0. `text_weight`: what turns a sum of token losses into this batch's
-    part of their mean."""
+    """Of pairs, float32 [pairs]: log-probabilities of both sides, their ratios to the reference,
+    the tokens each sums over; `prompts`: of the chosen side's prompt, or 0. `text_weight`: what
+    turns a sum of token losses into this batch's part of their mean."""
 
     chosen: Tensor
     rejected: Tensor
@@ -128,8 +127,7 @@ def means(pairs: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def orpo(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
-    """The token loss of the chosen row, prompt included, less `beta` times the log of the odds
-    ratio's sigmoid."""
+    """The token loss of the whole chosen row, less `beta` log sigmoid of the log odds ratio."""
     chosen, rejected = means(pairs)
     odds = (chosen - rejected) - (_log_of_rest(chosen) - _log_of_rest(rejected))
     return -pairs.text_weight * (pairs.chosen + pairs.prompts) - spec.beta * F.logsigmoid(odds)
@@ -153,8 +151,7 @@ def simpo(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
 
 
 def kto(ratio: Tensor, good: Tensor, *, divergence: float | Tensor, spec: PreferenceSpec) -> Tensor:
-    """Of rows by their log-ratios [rows] and labels; `divergence`: the KL of the global batch, at
-    least 0."""
+    """Of rows by log-ratios [rows] and labels; `divergence`: of the global batch, >= 0."""
     base = divergence if spec.loss_type == ["kto"] else 0.0
     sign = torch.where(good, 1.0, -1.0)
     weight = torch.where(good, spec.desirable_weight, spec.undesirable_weight)

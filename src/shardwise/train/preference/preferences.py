@@ -1,5 +1,4 @@
-"""What a step of preferences has beside forwards and backwards: the reference's part, the KL of a
-batch, figures."""
+"""The reference's part of a step of preferences, the KL of a batch, figures."""
 
 from __future__ import annotations
 
@@ -26,10 +25,9 @@ Outputs = Callable[..., list[torch.Tensor | None]]
 
 @dataclass(kw_only=True, eq=False)
 class Part:
-    """The rows to train on, or to evaluate on. `known`: log-probabilities [samples, sides] under
-    the reference, where they were computed before; `known_mismatched`: sums of mismatched answers,
-    by the bytes of a batch's samples; `text_weight`, `divergence`: of all of them, where they are
-    one batch."""
+    """Rows to train or evaluate on. `known`: log-probabilities [samples, sides] under the
+    reference; `known_mismatched`: sums of mismatched answers, by the bytes of a batch's samples;
+    `text_weight`, `divergence`: of all of them, where they are one batch."""
 
     batcher: Batcher
     known: Logs | None = None
@@ -92,8 +90,7 @@ class Preferences:
         ]
 
     def settled(self) -> torch.Tensor:
-        """The figures of all ranks, of what was computed since the last `row_losses` of a step or
-        the evaluation's begin."""
+        """The figures of all ranks, since the last `row_losses` or the evaluation's begin."""
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
@@ -148,8 +145,7 @@ class Preferences:
         )
 
     def _references(self, part: Part, micros: Sequence[MicroBatch], outputs: Outputs) -> list[torch.Tensor]:
-        """Log-probabilities of each row under the reference, float32 [rows]; 0 where there is
-        none."""
+        """Log-probabilities under the reference, float32 [rows]; 0 without one."""
         device = self.world.device
         if part.known is not None:
             return [to_device(_taken(part.known, micro), device) for micro in micros]

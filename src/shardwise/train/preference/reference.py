@@ -1,5 +1,4 @@
-"""The reference of preferences: the same model with adapters off, or log-probabilities known before
-the first step."""
+"""The reference: the model with adapters off, or log-probabilities known before."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def log_probabilities(
 
 
 def counts_once(world: World) -> bool:
-    """Whether this rank, of those that hold the same rows' log-probabilities, is the one that is
-    counted."""
+    """Whether this rank is counted, of those that hold the same rows' log-probabilities."""
     at = world.layout.coordinates(world.rank)
     return at.tp == 0 and at.cp == 0
 

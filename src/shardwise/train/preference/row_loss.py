@@ -1,5 +1,4 @@
-"""What the loss of a micro-batch is by the log-probabilities of its rows, and its slope in each of
-them."""
+"""The loss of a micro-batch by log-probabilities of its rows, and its slope in each."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ class PreferenceLoss:
 
     @property
     def num_sums(self) -> int:
-        """Sums of log-probabilities that it reads: of rows, and of prompts behind them where those
-        are trained too."""
+        """How many sums it reads: of rows, and of prompts where those are trained too."""
         return len(self.tokens) * (2 if self.objective == "orpo" else 1)
 
     def __call__(self, sums: Tensor, *, learns: bool) -> tuple[Tensor, Tensor]:

@@ -25,9 +25,8 @@ _FILE_BYTES = 2**30
 
 
 def write_rows(run: RunDirectory, job: Job, *, count: int) -> None:
-    """data.json and its store: `count` samples, each of which is the same row of `max_length`
-    tokens, all trained, or twice the same row. Of an answer to be compared the first token is a
-    prompt."""
+    """data.json and its store: `count` samples, each the same row of `max_length` trained tokens,
+    or twice it; of an answer to be compared the first token is a prompt."""
     length, folder, sides = job.data.max_length, run.root / "rows", job.sides
     arrays: dict[str, Any] = {
         "tokens": np.zeros(length),

@@ -65,8 +65,7 @@ _FUNCTIONS = {
 
 @dataclass(slots=True)
 class Allocation:
-    """One storage: of which part of the planner's it is, and the first tensor that had it. `maker` is the function
-    that asked for it."""
+    """One storage: its part of the planner's, the first tensor in it, who asked for it."""
 
     part: str
     maker: str

@@ -62,8 +62,7 @@ class _Span:
 
 
 class _Counting(Ledger):
-    """A ledger that also counts what operators do, and knows when the first of them runs behind a
-    block."""
+    """Also counts what operators do, and knows which is the first behind a block."""
 
     def __init__(self, *, casts: bool) -> None:
         super().__init__(casts=casts, copies=False)

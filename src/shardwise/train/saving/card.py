@@ -1,5 +1,4 @@
-"""The model card of a result, README.md, and what its files call the base: what is uploaded is fit
-to publish."""
+"""The model card of a result, fit to publish, and what its files call the base."""
 
 from __future__ import annotations
 
@@ -74,10 +73,9 @@ def model_card(
     loader: str = LANGUAGE_MODEL,
     experts: bool = False,
 ) -> str:
-    """The card of a run's result, or of what was `merged` from it in some type. A base that is a
-    local folder appears by its name, with a note; `loader`: transformers' class that loads it;
-    `experts`: QLoRA had stacked ones in 4 bits too. No license: that is for whoever publishes to
-    choose."""
+    """The card of a run's result, or of what was `merged` from it in some type. A local base
+    appears by its name, with a note; `loader`: transformers' class that loads it; `experts`:
+    stacked ones were in 4 bits. No license: who publishes chooses."""
     job, data = read_job(run.resolved), (read_json(run.data) or {}).get("train") or {}
     adapter, name = job.adapters is not None and merged is None, Path(base).name if is_local else base
     sources, title = [_source(one) for one in data.get("sources", [])], run.root.resolve().name
@@ -150,16 +148,14 @@ def _stretched(base: str, rope: RopeScaling) -> list[str]:
 
 
 def _source(one: dict[str, Any]) -> tuple[str, bool]:
-    """(name, whether it is a hub id) of a source that was trained on; of a file or folder its own
-    name."""
+    """(name, whether it is a hub id) of a source that was trained on."""
     path, files = one["path"], [file["label"] for file in one["files"]]
     on_hub = is_hub_id(path) and all(Path(label).suffix.lower() not in KINDS for label in files)
     return (path, True) if on_hub else (Path(path).expanduser().resolve().name, False)
 
 
 def _facts(run: RunDirectory, job: Job, *, counts: dict[str, Any]) -> dict[str, Any]:
-    """Settings, losses and versions; what is not known is empty. `counts`: of the data that was
-    trained on."""
+    """Settings, losses and versions, empty if not known. `counts`: of the data."""
     train, lora, adapter, metrics = job.train, job.adapters, "", read_metrics(run)
     evaluated = [record["eval_loss"] for record in metrics if record.get("eval_loss") is not None]
     losses = [f"{record['loss']:.4f}" for record in metrics if record.get("loss") is not None]

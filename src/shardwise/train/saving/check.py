@@ -83,8 +83,7 @@ def _look(
 
 
 def folder_faults(folder: Path, result: Result) -> list[str]:
-    """What `from_pretrained` would miss in the folder, or not use, as sentences; of tied weights
-    one is enough."""
+    """What `from_pretrained` would miss or not use; of tied weights one is enough."""
     with _opened(folder) as handles:
         stored = {key: tuple(handle.get_slice(key).get_shape()) for key, handle in handles.items()}
     if result.adapters is not None:
@@ -121,8 +120,7 @@ def _is_copy(handles: dict[str, Any], key: str, *, of: torch.Tensor) -> bool:
 
 
 def warnings_of(ranks: Sequence[Compared], *, trained: bool) -> list[str]:
-    """Warnings about weights that were saved as they are; `trained`: some learning rate was above
-    zero."""
+    """Of weights that were saved as they are; `trained`: some rate was above zero."""
     found = [f"{name} holds NaN or infinity" for name in sorted({name for one in ranks for name in one.not_finite})]
     if trained and {one.adapters_moved for one in ranks} in ({False}, {False, None}):
         found.append("every lora_B is zero: the adapter changes nothing")

@@ -81,8 +81,7 @@ class Checkpoints:
         return self.begin(step) and self.commit()
 
     def begin(self, step: int) -> bool:
-        """Copies the state and begins to write it, after committing an earlier one; whether it began, alike on all
-        ranks."""
+        """Copies the state and begins to write it, after an earlier one; whether it began."""
         self.commit()
         try:
             folder = open_stage(self.world, self.run.checkpoint(step))

@@ -60,8 +60,7 @@ def live_pieces(
     *,
     counted: Callable[[str, torch.Tensor], bool] = lambda *_: True,
 ) -> list[TensorShard]:
-    """Pieces of trained weights, and of optimizer states, named `optimizer.STATE.PARAMETER`; of all that are counted,
-    by name and tensor."""
+    """Pieces of trained weights and optimizer states (`optimizer.STATE.PARAMETER`) that count."""
     weights = [piece(name, p) for name, p in parameters if p.requires_grad and counted(name, p)]
     states = [one for one in stepped.states(optimizer) if counted(one[0], one[3])]
     return weights + [piece(f"optimizer.{key}.{name}", at, local=state) for name, key, state, at in states]

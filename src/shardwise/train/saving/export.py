@@ -260,8 +260,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_tensors(result: Result, *, ownership: Ownership) -> list[Wanted]:
-    """Every tensor of the whole model once, in the order of the stages, the widest dtypes first, as in files; the same
-    on all ranks."""
+    """Every tensor of the whole model once, in the order of files; alike on all ranks."""
     world = ownership.world
     mine = {name: tuple(p.shape) for name, p in result.saved if name not in ownership.copies}
     found: list[Wanted] = []

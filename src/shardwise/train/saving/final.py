@@ -134,8 +134,7 @@ def _met_others(world: World, error: Exception) -> None:
 
 
 def check_folder(model: TrainedModel, folder: Path) -> Compared:
-    """Raises SaveError if the files of a folder differ from the live weights; every rank takes part. Returns what this
-    rank's check found."""
+    """What this rank's check found. Raises SaveError: files are not the live weights."""
     world, result = model.ownership.world, model.result
 
     def check() -> Compared:
