@@ -6,7 +6,6 @@ import gc
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import hub_revision
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.preference.preferences import Part, Preferences
-from shardwise.train.preference.reference import LogProbsOf, file_of, log_probabilities, read_logs, write_logs
+from shardwise.train.preference.reference import Logs, file_of, log_probabilities, read_logs, write_logs
 from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 
@@ -63,9 +62,12 @@ def know_reference(
     if job.objective not in WITH_REFERENCE or job.compares_with_itself or stated == "none":
         return
     if stated in ("auto", "precomputed"):
-        _know_parts(preferences, rows, step, content=model.content, journal=journal, keep=keep)
+        _Knowing(preferences, rows, step, model.content, journal, keep).parts()
         return
-    other = _reference_model(rows, stated, step=step)
+    folder = find_model_folder(stated, revision=None)
+    other_job = job.model_copy(update={"model": stated, "method": "full", "lora": None})
+    revision = hub_revision(stated, folder=folder)
+    other = build_model(other_job, rows.execution, world=step.world, revision=revision)
     if other.shape.vocab_size < model.shape.vocab_size:
         raise UnsupportedError(
             f"preference.reference: {stated} has {other.shape.vocab_size} tokens and the model "
@@ -78,81 +80,70 @@ def know_reference(
         scale=step.scale,
         preferences=preferences,
     )
-    _know_parts(preferences, rows, its, content=other.content, journal=journal, keep=keep)
+    _Knowing(preferences, rows, its, other.content, journal, keep).parts()
     del its, other
     gc.collect()
 
 
-def _reference_model(rows: SeenRows, stated: str, *, step: GradientAccumulator) -> TrainedModel:
-    folder = find_model_folder(stated, revision=None)
-    job = rows.job.model_copy(update={"model": stated, "method": "full", "lora": None})
-    return build_model(job, rows.execution, world=step.world, revision=hub_revision(stated, folder=folder))
+@dataclass(frozen=True)
+class _Knowing:
+    """Computes with `step`, whose model has files of that `content`."""
 
+    preferences: Preferences
+    rows: SeenRows
+    step: GradientAccumulator
+    content: dict[str, str]
+    journal: Journal
+    keep: bool
 
-def _know_parts(
-    preferences: Preferences,
-    rows: SeenRows,
-    step: GradientAccumulator,
-    *,
-    content: dict[str, str],
-    journal: Journal,
-    keep: bool,
-) -> None:
-    def log_probs_of(micros: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
-        return step.outputs(micros, [preferences.row_log_probs(micro) for micro in micros], adapters_off=True)
+    def parts(self) -> None:
+        """Of the rows to train on and to evaluate on."""
+        train, evaluation = self.preferences.train, self.preferences.evaluation
+        for part in filter(None, (train, evaluation)):
+            samples, fingerprint = np.arange(len(part.data)), self.rows.fingerprint
+            precision = self.rows.execution.precision
+            path = file_of(part.data.folder, model=self.content, fingerprint=fingerprint, precision=precision)
+            self._know(part, self.rows.seen() if part is train else samples, path)
+            if self.preferences.spec.loss_type == ["kto"]:
+                batches = [samples] if part is evaluation else [*self.rows.batches.ids_from(0)]
+                self._know_mismatched(part, batches, path)
 
-    for part in filter(None, (preferences.train, preferences.evaluation)):
-        wanted = rows.seen() if part is preferences.train else np.arange(len(part.data))
-        precision = rows.execution.precision
-        path = file_of(part.data.folder, model=content, fingerprint=rows.fingerprint, precision=precision)
-        _know(part, wanted, log_probs_of, path=path, step=step, journal=journal, keep=keep)
-        if preferences.spec.loss_type == ["kto"]:
-            every = [np.arange(len(part.data))] if part is preferences.evaluation else [*rows.batches.ids_from(0)]
-            _know_mismatched(preferences, part, every, step, path=path if keep else None, journal=journal)
+    def _know(self, part: Part, wanted: npt.NDArray[np.int64], path: Path) -> None:
+        logs = self._kept(path, (len(part.data), part.data.sides))
+        missing = wanted[np.isnan(logs[wanted]).any(1)]
+        if len(missing):
+            self.journal.say(f"log-probabilities of {len(missing):,} samples under the reference")
+            touch = self.journal.progress.touch
+            logs[missing] = log_probabilities(
+                part.batcher, missing, self._log_probs_of, world=self.step.world, passed=touch
+            )
+            self._write(path, logs)
+        part.known = logs
 
+    def _know_mismatched(self, part: Part, batches: Sequence[npt.NDArray[np.int64]], path: Path) -> None:
+        """Of each batch of a run, whose order is one of the file's keys."""
+        order = hashlib.sha256(b"".join(ids.tobytes() + b"/" for ids in batches)).hexdigest()[:16]
+        file = path.with_name(f"{path.stem}-{order}.bin")
+        sums = self._kept(file, (len(batches), 1))
+        part.known_mismatched = {}
+        for number, ids in enumerate(batches):
+            if np.isnan(sums[number, 0]):
+                made = self.preferences.mismatched(part, ids, self.step.outputs, adapters_off=True)
+                sums[number, 0] = made.item()
+                self.journal.progress.touch()
+            part.known_mismatched[ids.tobytes()] = float(sums[number, 0])
+        self._write(file, sums)
 
-def _know_mismatched(
-    preferences: Preferences,
-    part: Part,
-    batches: Sequence[npt.NDArray[np.int64]],
-    step: GradientAccumulator,
-    *,
-    path: Path | None,
-    journal: Journal,
-) -> None:
-    """Of each batch of a run, whose order is one of the file's keys."""
-    order = hashlib.sha256(b"".join(ids.tobytes() + b"/" for ids in batches)).hexdigest()[:16]
-    file = None if path is None else path.with_name(f"{path.stem}-{order}.bin")
-    sums = np.full((len(batches), 1), np.nan, np.float32)
-    if file is not None:
-        sums = read_logs(file, shape=(len(batches), 1), world=step.world).copy()
-    part.known_mismatched = {}
-    for number, ids in enumerate(batches):
-        if np.isnan(sums[number, 0]):
-            sums[number, 0] = preferences.mismatched(part, ids, step.outputs, adapters_off=True).item()
-            journal.progress.touch()
-        part.known_mismatched[ids.tobytes()] = float(sums[number, 0])
-    if file is not None and step.world.is_first:
-        journal.note(lambda: write_logs(file, sums))
+    def _log_probs_of(self, micros: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
+        row_log_probs = [self.preferences.row_log_probs(micro) for micro in micros]
+        return self.step.outputs(micros, row_log_probs, adapters_off=True)
 
+    def _kept(self, path: Path, shape: tuple[int, int]) -> Logs:
+        """What earlier runs have written there; NaN for what is not known."""
+        if not self.keep:
+            return np.full(shape, np.nan, np.float32)
+        return read_logs(path, shape=shape, world=self.step.world).copy()
 
-def _know(
-    part: Part,
-    wanted: npt.NDArray[np.int64],
-    log_probs_of: LogProbsOf,
-    *,
-    path: Path,
-    step: GradientAccumulator,
-    journal: Journal,
-    keep: bool,
-) -> None:
-    shape = len(part.data), part.data.sides
-    logs = read_logs(path, shape=shape, world=step.world).copy() if keep else np.full(shape, np.nan, np.float32)
-    missing = wanted[np.isnan(logs[wanted]).any(1)]
-    if len(missing):
-        journal.say(f"log-probabilities of {len(missing):,} samples under the reference")
-        make = partial(log_probabilities, world=step.world, passed=journal.progress.touch)
-        logs[missing] = make(part.batcher, missing, log_probs_of)
-        if keep and step.world.is_first:
-            journal.note(lambda: write_logs(path, logs))
-    part.known = logs
+    def _write(self, path: Path, logs: Logs) -> None:
+        if self.keep and self.step.world.is_first:
+            self.journal.note(lambda: write_logs(path, logs))

@@ -67,31 +67,10 @@ def _robust(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
     return (flipped * F.logsigmoid(-scaled) - (1 - flipped) * F.logsigmoid(scaled)) / (1 - 2 * flipped)
 
 
-def _bco(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
-    return -F.logsigmoid(spec.beta * pairs.chosen_ratio) - F.logsigmoid(-spec.beta * pairs.rejected_ratio)
-
-
-def _sppo(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
-    return (pairs.chosen_ratio - 0.5 / spec.beta) ** 2 + (pairs.rejected_ratio + 0.5 / spec.beta) ** 2
-
-
-def _apo_zero(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
-    return (-spec.beta * pairs.chosen_ratio).sigmoid() + (spec.beta * pairs.rejected_ratio).sigmoid()
-
-
-def _apo_down(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
-    return (spec.beta * pairs.chosen_ratio).sigmoid() + (-spec.beta * _difference(pairs)).sigmoid()
-
-
 def _discopop(pairs: Pairs, spec: PreferenceSpec) -> Tensor:
     scaled = spec.beta * _difference(pairs)
     share = (scaled / _TEMPERATURE).sigmoid()
     return -F.logsigmoid(scaled) * (1 - share) + (-scaled).exp() * share
-
-
-def _text(pairs: Pairs, _: PreferenceSpec) -> Tensor:
-    """The token loss of the chosen side."""
-    return -pairs.text_weight * pairs.chosen
 
 
 #: Of `dpo`, by the names of `loss_type`.
@@ -102,12 +81,20 @@ OF_PAIRS: dict[str, PairLoss] = {
     "exo_pair": _exo,
     "nca_pair": _nca,
     "robust": _robust,
-    "bco_pair": _bco,
-    "sppo_hard": _sppo,
-    "apo_zero": _apo_zero,
-    "apo_down": _apo_down,
+    "bco_pair": lambda pairs, spec: (
+        -F.logsigmoid(spec.beta * pairs.chosen_ratio) - F.logsigmoid(-spec.beta * pairs.rejected_ratio)
+    ),
+    "sppo_hard": lambda pairs, spec: (
+        (pairs.chosen_ratio - 0.5 / spec.beta) ** 2 + (pairs.rejected_ratio + 0.5 / spec.beta) ** 2
+    ),
+    "apo_zero": lambda pairs, spec: (
+        (-spec.beta * pairs.chosen_ratio).sigmoid() + (spec.beta * pairs.rejected_ratio).sigmoid()
+    ),
+    "apo_down": lambda pairs, spec: (
+        (spec.beta * pairs.chosen_ratio).sigmoid() + (-spec.beta * _difference(pairs)).sigmoid()
+    ),
     "discopop": _discopop,
-    "sft": _text,
+    "sft": lambda pairs, _: -pairs.text_weight * pairs.chosen,  # the token loss of the chosen side
     "sigmoid_norm": lambda pairs, spec: -F.logsigmoid(spec.beta * _per_token(pairs)),
 }
 
