@@ -13,14 +13,9 @@ from shardwise.interop.chosen import Chosen
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerLimits:
-    """What is exported to one trainer.
-
-    Attributes:
-        ways: ways of spreading; so are their products, where `products`.
-        whole_in_bf16: weights that are trained and whole on each GPU are in bfloat16, and sharded
-            ones in float32.
-        because: a value that is refused -> why, to stand behind the sentence.
-    """
+    """What is exported to one trainer. `ways`: of spreading, and their products where `products`;
+    `whole_in_bf16`: trained weights are in bfloat16 where they are whole on each GPU, and in
+    float32 where sharded; `because`: a value that is refused -> why."""
 
     target: str
     ways: tuple[str, ...]
@@ -153,15 +148,24 @@ def source_refusals(chosen: Chosen, target: str) -> Iterator[str]:
 
 def sft_settings(chosen: Chosen) -> dict[str, Any]:
     """What trainers on top of transformers' Trainer call as it does."""
-    train, execution = chosen.job.train, chosen.execution
+    train = chosen.job.train
     length = {"max_steps": chosen.steps} if chosen.steps else {"num_train_epochs": train.num_train_epochs}
+    return {
+        **usual_settings(chosen),
+        **length,
+        "optim": "adamw_torch" if chosen.execution.optimizer == "adamw_foreach" else "adamw_torch_fused",
+        **({"save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}),
+    }
+
+
+def usual_settings(chosen: Chosen) -> dict[str, Any]:
+    """Arguments of transformers' Trainer that mean what a job says."""
+    train, execution = chosen.job.train, chosen.execution
     kind, warmup = train.lr_scheduler_type, train.warmup_steps or train.warmup_ratio
     return {
         "output_dir": chosen.job.output_dir,
         "per_device_train_batch_size": execution.micro_batch_size,
         "gradient_accumulation_steps": execution.gradient_accumulation_steps,
-        **length,
-        "optim": "adamw_torch" if execution.optimizer == "adamw_foreach" else "adamw_torch_fused",
         "learning_rate": train.learning_rate,
         "lr_scheduler_type": "constant_with_warmup" if kind == "constant" and warmup else kind,
         "warmup_steps": warmup,  # transformers takes numbers below 1 for a share
@@ -169,7 +173,6 @@ def sft_settings(chosen: Chosen) -> dict[str, Any]:
         "max_grad_norm": train.max_grad_norm,
         "seed": train.seed,
         "logging_steps": train.logging_steps,
-        **({"save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}),
         "report_to": train.report_to or "none",
     }
 

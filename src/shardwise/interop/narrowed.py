@@ -50,7 +50,6 @@ def changed_job(job: Job, *, train: dict[str, Any], **keys: Any) -> Job:
 
 
 def _strategies(limits: TrainerLimits) -> list[str]:
-    """Every strategy that the target's files can say."""
     if not limits.products:
         return [way for way in limits.ways if way != "single"]
     kinds: list[Sequence[str]] = [["", *(way for way in kind if way in limits.ways)] for kind in _KINDS]

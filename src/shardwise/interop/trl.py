@@ -9,8 +9,8 @@ from typing import Any
 
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes
-from shardwise.interop.trl_dpo import dpo_refusals, dpo_script
+from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, usual_settings
+from shardwise.interop.trl_dpo import DPO_SCRIPT, dpo_refusals, dpo_settings
 
 LIMITS = TrainerLimits(
     target="trl",
@@ -56,22 +56,20 @@ def _script(chosen: Chosen) -> str:
     if loader := LOADERS.get(Path(source.path).suffix.lower()):
         load = f'{loader!r}, data_files={source.path!r}, split="train"'
     load = f"load_dataset({load})"
-    peft = {
-        "peft_import": "from peft import LoraConfig\n" if adapters else "",
-        "peft": f"\n        peft_config={lora_config(chosen)}," if adapters else "",
-    }
+    text, settings = _SCRIPT, _settings(chosen)
     if chosen.job.objective == "dpo":
-        return dpo_script(chosen, settings=_settings(chosen), load=load, **peft)
-    return Template(_SCRIPT).substitute(
+        text, settings = DPO_SCRIPT, dpo_settings(chosen, settings)
+    return Template(text).substitute(
         written=chosen.written,
         path=chosen.path,
-        **peft,
+        peft_import="from peft import LoraConfig\n" if adapters else "",
+        peft=f"\n        peft_config={lora_config(chosen)}," if adapters else "",
         model=repr(chosen.model),
         load=load,
         columns=repr({theirs: ours for ours, theirs in data.columns.items()}),
         template=f"Path({written!r}).read_text()" if written else "None",
         only=repr(data.train_on != "all"),
-        settings="\n".join(f"        {name}={value!r}," for name, value in _settings(chosen).items()),
+        settings="\n".join(f"        {name}={value!r}," for name, value in settings.items()),
     )
 
 
@@ -79,23 +77,15 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
     """SFTConfig's arguments, without those that depend on the rows."""
     train, execution, data, whole = chosen.job.train, chosen.execution, chosen.job.data, not is_sharded(chosen)
     length = {"num_train_epochs": train.num_train_epochs} if train.max_steps is None else {"max_steps": train.max_steps}
-    kind, warmup = train.lr_scheduler_type, train.warmup_steps or train.warmup_ratio
     frozen_in_bf16 = bool(chosen.job.adapters) and execution.precision == "mixed" and whole
     stored = "bfloat16" if execution.precision == "bf16" or frozen_in_bf16 else "float32"
     save = {"save_strategy": "steps", "save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}
     return {
-        "output_dir": chosen.job.output_dir,
+        **usual_settings(chosen),
         "model_init_kwargs": {"dtype": stored, "attn_implementation": execution.attn_implementation},
         "max_length": data.max_length,
-        "per_device_train_batch_size": execution.micro_batch_size,
-        "gradient_accumulation_steps": execution.gradient_accumulation_steps,
         **length,
         "optim": OPTIMIZERS[execution.optimizer],
-        "learning_rate": train.learning_rate,
-        "lr_scheduler_type": "constant_with_warmup" if kind == "constant" and warmup else kind,
-        "warmup_steps": warmup,
-        "max_grad_norm": train.max_grad_norm,
-        **{key: getattr(train, key) for key in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")},
         "average_tokens_across_devices": True,
         "train_sampling_strategy": "random" if data.shuffle else "sequential",
         "bf16": execution.precision == "mixed",
@@ -103,10 +93,9 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
         "gradient_checkpointing": whole and execution.gradient_checkpointing == "full",  # else accelerate.yaml has it
         "ddp_find_unused_parameters": False,
         "use_cpu": chosen.on_cpu,
-        **{key: getattr(train, key) for key in ("seed", "full_determinism", "logging_steps")},
+        "full_determinism": train.full_determinism,
         **save,
         "save_total_limit": train.save_total_limit,
-        "report_to": train.report_to or "none",
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from string import Template
 from typing import Any
 
 from shardwise.interop.chosen import Chosen
@@ -11,23 +10,6 @@ from shardwise.spec.job.preference import PreferenceSpec
 
 #: Settings of TrainingArguments that count tokens, which pairs have no use for.
 _OF_TOKENS = ("average_tokens_across_devices",)
-
-
-def dpo_script(chosen: Chosen, *, settings: dict[str, Any], load: str, peft_import: str, peft: str) -> str:
-    """dpo.py; the arguments as in sft.py."""
-    job, written = chosen.job, chosen.job.data.chat_template
-    own = {**{key: value for key, value in settings.items() if key not in _OF_TOKENS}, **_preference(chosen)}
-    return Template(_SCRIPT).substitute(
-        written=chosen.written,
-        path=chosen.path,
-        peft_import=peft_import,
-        peft=peft,
-        model=repr(chosen.model),
-        load=load,
-        columns=repr({theirs: ours for ours, theirs in job.data.columns.items()}),
-        template=f"Path({written!r}).read_text()" if written else "None",
-        settings="\n".join(f"        {name}={value!r}," for name, value in own.items()),
-    )
 
 
 def dpo_refusals(chosen: Chosen) -> Iterator[str]:
@@ -46,9 +28,11 @@ def dpo_refusals(chosen: Chosen) -> Iterator[str]:
         )
 
 
-def _preference(chosen: Chosen) -> dict[str, Any]:
+def dpo_settings(chosen: Chosen, settings: dict[str, Any]) -> dict[str, Any]:
+    """DPOConfig's arguments, of those of SFTConfig."""
     spec, full = chosen.job.preference or PreferenceSpec(), chosen.job.adapters is None
     return {
+        **{key: value for key, value in settings.items() if key not in _OF_TOKENS},
         "beta": spec.beta,
         "loss_type": list(spec.loss_type),
         **({} if spec.loss_weights is None else {"loss_weights": list(spec.loss_weights)}),
@@ -58,7 +42,7 @@ def _preference(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-_SCRIPT = '''"""$written, as $path was planned."""
+DPO_SCRIPT = '''"""$written, as $path was planned."""
 
 from pathlib import Path
 
