@@ -37,15 +37,9 @@ Records = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One training of the job for the comparison.
-
-    Attributes:
-        name: empty for the job as it is.
-        folder: of its runs.
-        train: its settings.
-        changed: keys of `train` that differ from the job's.
-        num_trained: trained elements; used where AdamW is damped.
-    """
+    """One training of the job. `train`: its settings; `name`: empty for the job as it is; `folder`:
+    of its runs; `changed`: keys of `train` that are not the job's; `num_trained`: trained elements,
+    used where AdamW is damped."""
 
     train: TrainSpec
     name: str = ""
@@ -71,11 +65,6 @@ class Look:
             travelled = sum(float(record["learning_rate"]) * _norm(record, self.train) for record in records)
             return tolerance * travelled / (1 - self.train.momentum)
         return tolerance * _rates(records) * math.sqrt(self.num_trained)
-
-
-def plain_look(train: TrainSpec) -> Look:
-    """With SGD, which shows errors in gradients and has no state."""
-    return Look(train=train.model_copy(update=PLAIN), name="sgd", folder="sgd", changed=tuple(PLAIN))
 
 
 def damped_look(train: TrainSpec, records: Records, *, num_trained: int, tolerance: float) -> Look:
@@ -145,7 +134,8 @@ class Proof:
     def _looked_at_again(self, trial: Trial, found: Agreement) -> Agreement:
         """Compares with SGD, and if that agrees with a damped AdamW: SGD has no state that could be wrong."""
         records = read_metrics(self.reference)
-        plain = self._again(trial, plain_look(self._train))
+        with_sgd = self._train.model_copy(update=PLAIN)
+        plain = self._again(trial, Look(train=with_sgd, name="sgd", folder="sgd", changed=tuple(PLAIN)))
         seen = looked_at_plainly(found, plain, most=farthest_apart(self._train, records))
         if plain.first is not None:
             return seen

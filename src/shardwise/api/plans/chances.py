@@ -18,7 +18,9 @@ def with_chance(made: Plan) -> Plan:
         return made
     memory, theirs = best.memory, made.on_stack
     # What the allocator holds is what has to fit, and grows with what it has given out.
-    held = memory.peak_reserved_bytes if theirs is None else theirs.peak_bytes * _reserved_share(made)
+    held = memory.peak_reserved_bytes
+    if theirs is not None:
+        held = theirs.peak_bytes * (memory.peak_reserved_bytes / memory.peak_bytes)
     errors = errors_of(OWN if theirs is None else OTHERS, best.execution.layout)
     # Cards that are rented drive no screen.
     screen = 0 if made.offers else screen_bytes(made.job["hardware"], made.hardware["node"]["gpu"]["name"])
@@ -34,11 +36,6 @@ def with_chance(made: Plan) -> Plan:
             screen_bytes=screen,
         ),
     )
-
-
-def _reserved_share(made: Plan) -> float:
-    assert made.best is not None  # noqa: S101
-    return made.best.memory.peak_reserved_bytes / made.best.memory.peak_bytes
 
 
 def _narrowed_by(made: Plan) -> str:

@@ -36,13 +36,9 @@ CHUNK_BYTES = (512 * 1024, 4 * 1024 * 1024)
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What is asked for.
-
-    Attributes:
-        train, evaluation: the sources of both parts; none for evaluation where a share of train is set aside.
-        states: of all files, train's first.
-        measured: called with what is known of all rows, before any is refused.
-    """
+    """What is asked for. `evaluation`: its sources, none where a share of `train` is set aside;
+    `states`: of all files, train's first; `measured`: called with what is known of all rows, before
+    any is refused."""
 
     job: Job
     train: tuple[Source, ...]
@@ -71,10 +67,10 @@ class Preparation:
         return [index for index, source in enumerate(self.sources) for _ in source.files]
 
     @property
-    def rules(self) -> Rules:
-        """For the workers."""
+    def load(self) -> dict[str, Any]:
+        """What workers are asked first."""
         data = self.job.data
-        return Rules(
+        rules = Rules(
             template=self.template,
             columns={str(ours): theirs for ours, theirs in data.columns.items()},
             train_on=data.train_on,
@@ -82,6 +78,8 @@ class Preparation:
             over_long=data.over_long,
             rendered=data.rendered,
         )
+        told = {"rules": asdict(rules), "limits": asdict(self.limits)}
+        return {"do": "load", "tokenizer": str(self.tokenizer), **told}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +97,8 @@ def ingest(asked: Preparation, *, into: Path) -> None:
     files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
-    rules, limits = asdict(asked.rules), asdict(asked.limits)
-    load = {"do": "load", "tokenizer": str(asked.tokenizer), "rules": rules, "limits": limits}
     with asked.places.blaming("model"):
-        pool = Pool(load, name=asked.job.model, num_workers=workers, limits=asked.limits)
+        pool = Pool(asked.load, name=asked.job.model, num_workers=workers, limits=asked.limits)
     with closing(pool):
         _check_template(pool, asked, files)
         stems = [into / f"shard-{index:06d}" for index in range(len(chunks))]
@@ -161,7 +157,6 @@ def survey(asked: Preparation, index: int) -> SurveyedFile:
 
 
 def _work(pool: Pool, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], stems: Sequence[Path]) -> list[Reply]:
-    """The workers' replies, in the order of the chunks."""
     # A file without a recognised row has only bad ones: any format reports them.
     names = [(files[chunk.file].form or FORMATS[0]).name for chunk in chunks]
     requests = [

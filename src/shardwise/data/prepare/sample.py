@@ -15,7 +15,7 @@ from shardwise.data.prepare.ingest import Preparation, SurveyedFile, survey
 from shardwise.data.prepare.prepare import template_of
 from shardwise.data.read.chunks import Chunk
 from shardwise.data.read.hub import tokenizer_folder
-from shardwise.data.read.sources import COLUMNAR, Source, find_sources
+from shardwise.data.read.sources import COLUMNAR, find_sources
 from shardwise.data.workers.pool import Pool, WorkerLimits
 from shardwise.errors import DataError
 from shardwise.spec.job.file import read_job
@@ -61,8 +61,9 @@ def sample_rows(run: RunDirectory) -> None:
     if not sampled:
         mean = sum(chunk.num_bytes for chunk in chunks) / total / BYTES_PER_TOKEN
         lengths, sampled = Counter({max(1, round(mean)): 1}), 0
-    weighted = _weighted(asked, rows, sources)
-    counts = _scaled(lengths, to=round(weighted))
+    # Rows of an epoch: a source of weight 2 is seen twice.
+    weights = [sources[index].weight for index in asked.source_of_file]
+    counts = _scaled(lengths, to=round(sum(number * weights[file] for file, number in rows.items())))
     described = _described(asked, files, rows, sampled)
     note_data(job, counts=counts, data_json=described, sampled=True)
 
@@ -72,7 +73,6 @@ def _not_here(*_: Any, **__: Any) -> Any:
 
 
 def _spread(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """At most `PLACES` of them, evenly spaced."""
     if len(chunks) <= PLACES:
         return list(chunks)
     return [chunks[(2 * n + 1) * len(chunks) // (2 * PLACES)] for n in range(PLACES)]
@@ -80,12 +80,6 @@ def _spread(chunks: Sequence[Chunk]) -> list[Chunk]:
 
 def _sampled(asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk]) -> dict[Chunk, dict[str, Any]]:
     """A worker's reply about each chunk; none where the tokenizer cannot be loaded."""
-    load = {
-        "do": "load",
-        "tokenizer": str(asked.tokenizer),
-        "rules": asdict(asked.rules),
-        "limits": asdict(asked.limits),
-    }
     requests: list[dict[str, Any]] = []
     for chunk in chunks:
         form = files[chunk.file].form
@@ -93,7 +87,7 @@ def _sampled(asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence
         whole = chunk.kind not in _COUNTED
         requests.append({"do": "sample", "chunk": asdict(chunk), "format": name, "most": ROWS, "whole": whole})
     try:
-        with closing(Pool(load, name=asked.job.model, num_workers=1, limits=asked.limits)) as pool:
+        with closing(Pool(asked.load, name=asked.job.model, num_workers=1, limits=asked.limits)) as pool:
             found = {chunks[index]: reply for index, reply in pool.run(requests)}
     except DataError:
         return {}
@@ -140,14 +134,7 @@ def _scaled(lengths: Counter[int], *, to: int) -> dict[int, int]:
     return {length: number for length, number in counts.items() if number}
 
 
-def _weighted(asked: Preparation, rows: Counter[int], sources: Sequence[Source]) -> float:
-    """Rows of an epoch: a source of weight 2 is seen twice."""
-    weights = [sources[index].weight for index in asked.source_of_file]
-    return sum(number * weights[file] for file, number in rows.items())
-
-
 def _described(asked: Preparation, files: Sequence[SurveyedFile], rows: Counter[int], sampled: int) -> dict[str, Any]:
-    """What stands in data.json, as far as it is known."""
     described: list[dict[str, Any]] = []
     for index, source in enumerate(asked.train):
         own = [file for file, of in enumerate(asked.source_of_file) if of == index]

@@ -114,61 +114,44 @@ def profile_blocks(
     """Measures one block of each kind. `config`: of transformers; `lengths`: three, growing;
     `sharded`: weights are in the compute type, as they are gathered; `casts`: as a `Ledger` takes
     it; `packages`: whose kernels run. Raises what building and running raise."""
-    given: dict[str, Any] = {"config": config, "shape": shape, "lengths": lengths, "sharded": sharded, "casts": casts}
-    measure = partial(_measured, job, execution, packages=packages, **given)
+
+    def measured(stand_in: type[nn.Module] | None) -> ModelProfile:
+        """`stand_in`: what stands in the place of other blocks; None where all of them run."""
+        fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
+        state_packed(bool(job.data.packing))
+        with alone(Layout(), rank=0) as world, ExitStack() as modes:
+            drops = not job.train.disable_dropout
+            make = partial(_built, job, execution, deepcopy(config))
+            (part,) = cut_parts(make, execution, world=world, shape=shape, drops=drops)
+            anatomy = find_anatomy(part.model)
+            places = _keep_one_of_each(anatomy, stand_in)
+            kept = [anatomy.blocks[index] for index in places] if stand_in is not None else [*anatomy.blocks]
+            if sharded:
+                for parameter in filter(torch.is_floating_point, part.model.parameters()):
+                    parameter.data = parameter.data.to(TYPES[execution.precision].compute)
+
+            def fill() -> None:
+                modes.enter_context(fakes)
+                modes.enter_context(ledger)
+                _fill(part.model, fakes, ledger)
+
+            compute = TYPES[execution.precision].compute
+            stage = replace(part.stage, blocks=kept)
+            spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
+            hold_rotations(spread.modules)
+            stream = shape.hidden_size * compute.itemsize
+            run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
+            run.alone = stand_in is not None
+            ran = modes.enter_context(kernels_of(kept, packages))
+            taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
+        for one in taken if stand_in is None else ():
+            one["blocks"] = [one["blocks"][place] for place in places]
+        return replace(_fitted(taken, execution, lengths=lengths, sharded=sharded), code=", ".join(("torch", *ran)))
+
     for stand_in in (_Another, _AnotherInTuple):
         with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-            return measure(stand_in=stand_in)
-    return measure(stand_in=None)  # what a block gives has another form
-
-
-def _measured(
-    job: Job,
-    execution: Execution,
-    *,
-    config: Any,
-    shape: ModelShape,
-    lengths: Sequence[int],
-    sharded: bool,
-    casts: bool,
-    packages: Sequence[str],
-    stand_in: type[nn.Module] | None,
-) -> ModelProfile:
-    """`stand_in`: what stands in the place of other blocks; None where all of them run."""
-    fakes, ledger = FakeTensorMode(allow_non_fake_inputs=True), _Counting(casts=casts)
-    state_packed(bool(job.data.packing))
-    with alone(Layout(), rank=0) as world, ExitStack() as modes:
-        (part,) = cut_parts(
-            lambda: _built(job, execution, deepcopy(config)),
-            execution,
-            world=world,
-            shape=shape,
-            drops=not job.train.disable_dropout,
-        )
-        anatomy = find_anatomy(part.model)
-        places = _keep_one_of_each(anatomy, stand_in)
-        kept = [anatomy.blocks[index] for index in places] if stand_in is not None else [*anatomy.blocks]
-        if sharded:
-            for parameter in filter(torch.is_floating_point, part.model.parameters()):
-                parameter.data = parameter.data.to(TYPES[execution.precision].compute)
-
-        def fill() -> None:
-            modes.enter_context(fakes)
-            modes.enter_context(ledger)
-            _fill(part.model, fakes, ledger)
-
-        compute = TYPES[execution.precision].compute
-        stage = replace(part.stage, blocks=kept)
-        spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
-        hold_rotations(spread.modules)
-        stream = shape.hidden_size * compute.itemsize
-        run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
-        run.alone = stand_in is not None
-        ran = modes.enter_context(kernels_of(kept, packages))
-        taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
-    for one in taken if stand_in is None else ():
-        one["blocks"] = [one["blocks"][place] for place in places]
-    return replace(_fitted(taken, execution, lengths=lengths, sharded=sharded), code=", ".join(("torch", *ran)))
+            return measured(stand_in)
+    return measured(None)  # what a block gives has another form
 
 
 def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]:
@@ -212,15 +195,12 @@ class _Another(nn.Module):
 
 
 class _AnotherInTuple(nn.Module):
-    """Likewise, of blocks that give a tuple."""
-
     def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor]:
         """A copy."""
         return (hidden_states.clone(),)
 
 
 def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
-    """Gives parameters memory that is not there."""
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, old in module._parameters.items():
