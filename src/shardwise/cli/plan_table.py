@@ -139,7 +139,6 @@ _ALWAYS = (
 
 
 def _first_reasons(reasons: Sequence[str]) -> list[str]:
-    """What must be said, and the first of the rest, in their order."""
     must = [one for one in reasons if one.startswith(_ALWAYS)]
     rest = [one for one in reasons if not one.startswith((*_ALWAYS, *_ELSEWHERE)) or "packing makes" in one]
     kept = {*must, *rest[: max(0, MAX_REASONS - len(must))]}
@@ -209,7 +208,6 @@ def _fitting_table(plan: Plan, console: Console) -> tuple[Table, int]:
 
 
 def _candidate_table(plan: Plan, *, left_out: Sequence[str], bar_width: int) -> Table:
-    """One row per candidate, the chosen one marked."""
     table = plain_table(show_edge=False)
     table.add_column("", no_wrap=True)
     executions = [candidate.execution for _, candidate in plan.first(MAX_CANDIDATES)]

@@ -65,7 +65,6 @@ def timeline_lines(timeline: Timeline, *, width: int) -> list[Text]:
 
 
 def _overlaps(timeline: Timeline, lane: Lane) -> bool:
-    """Whether gathers or reductions overlap computation."""
     return any(span.kind in ("gather", "reduce") for span in timeline.of(lane, "links"))
 
 

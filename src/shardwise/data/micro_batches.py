@@ -33,13 +33,8 @@ Ids = npt.NDArray[np.int64]
 @dataclass(frozen=True, kw_only=True)
 class Documents:
     """Where the documents of packed rows lie, once the rows of a micro-batch are concatenated.
-
-    Attributes:
-        ends: int32 [documents + 1], 0 and where each document ends; the padding of a row is one
-            too.
-        longest: tokens of the longest, rounded up to a power of two, so that compiled code meets
-            few values.
-    """
+    `ends`: int32 [documents + 1], 0 and where each ends; the padding of a row is one too;
+    `longest`: its tokens, rounded up to a power of two, so that compiled code meets few values."""
 
     ends: Tensor
     longest: int
@@ -109,13 +104,9 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalBatch:
-    """One optimizer step.
-
-    Attributes:
-        epoch: how many epochs are done after this step; 1.0 at the end of the first.
-        trained_tokens: its labels that count: what the sum of losses is divided by.
-        micro_batches: this rank's share; as many, and of the same shapes, on every rank.
-    """
+    """One optimizer step. `epoch`: how many are done after it, 1.0 at the end of the first;
+    `trained_tokens`: labels that count; `micro_batches`: this rank's share, as many and of the same
+    shapes on every rank."""
 
     step: int
     epoch: float

@@ -179,7 +179,6 @@ class _AnyKernel:
 
 
 def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> _Kernel:
-    """The one for such inputs."""
     if query.shape[-1] == value.shape[-1] and query.device.type == "cpu":
         return _OnProcessor()
     flash = mask is None and query.shape[-1] % 8 == 0 and query.device.type == "cuda"

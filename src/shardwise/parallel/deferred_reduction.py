@@ -66,7 +66,6 @@ def reduce_at_last(root: nn.Module, execution: Execution, *, last: bool) -> None
 
 
 def _groups(root: FSDPModule) -> Iterator[Any]:
-    """The parameter groups of a root."""
     for state in root._get_fsdp_state()._state_ctx.all_states:
         yield from groups_of(state)
 

@@ -159,7 +159,6 @@ class _Run:
         self._send_gradient(action, saved)
 
     def _backward_weight(self, action: Action) -> None:
-        """The gradients of weights."""
         saved = self._saved.pop((action.stage, action.micro))
         if saved.weight_groups is not None:
             from torch.distributed.pipelining._backward import stage_backward_weight
@@ -180,7 +179,6 @@ class _Run:
             self._send(PipelineMessage(forward=False, stage=action.stage, micro=action.micro), saved.received.grad)
 
     def _receive(self, message: PipelineMessage) -> None:
-        """Posts the receive of what an action needs."""
         shape = (*self.micros[message.micro].input_ids.shape, self.pipeline.width)
         buffer = torch.empty(shape, dtype=self.pipeline.dtype, device=self.pipeline.world.device)
         source = self.pipeline.pipes.rank_of(message.stage)

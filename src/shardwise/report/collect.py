@@ -142,7 +142,6 @@ def _data_counts(data: dict[str, Any] | None) -> Iterable[DataCounts]:
 
 
 def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
-    """The first previews, each cut to `MAX_EXAMPLE_CHARACTERS`."""
     for entry in sections(data, "preview")[:MAX_EXAMPLES]:
         left, shown = MAX_EXAMPLE_CHARACTERS, list[tuple[str, bool]]()
         for pair in items(entry, "text"):

@@ -98,7 +98,6 @@ def _rank_report(
 
 
 def _peaks_by_rank(records: Sequence[Record]) -> dict[int, dict[str, Any]]:
-    """The highest peaks in metrics.jsonl."""
     peaks: dict[int, int] = {}
     for record in records:
         for rank, peak in enumerate(items(record, "peak_memory_bytes")):
@@ -190,7 +189,6 @@ def share_of_time(shares: Iterable[tuple[Record, object]]) -> float | None:
 
 
 def _rate(records: Sequence[Record]) -> float | None:
-    """Tokens per second over the records that have both."""
     known = [(number(record, "tokens"), number(record, "step_seconds")) for record in records]
     return _ratio((tokens, seconds) for tokens, seconds in known if tokens is not None and seconds is not None)
 

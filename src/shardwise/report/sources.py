@@ -43,11 +43,8 @@ ENDINGS: dict[str | None, State] = {"finished": "finished", "stopped": "stopped"
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The files' content; None or empty where a file is missing, with its gap.
-
-    Attributes:
-        metrics: one record per optimizer step, in order; every `step` is an integer.
-    """
+    """The files' content; None or empty where a file is missing, with its gap. `metrics`: one
+    record per optimizer step, in order, each with an integer `step`."""
 
     plan: Plan | None
     job: Job | None
@@ -92,7 +89,6 @@ def read_sources(run: RunDirectory) -> Sources:
 
 
 def _fault(run: RunDirectory) -> str | None:
-    """What is wrong with the result of a finished run."""
     if not run.final.is_dir():
         return "is missing; the run had finished, and its result was there"
     found = result_fault(run.final, most_bytes=HASHED_AFTER_COPY)
@@ -186,7 +182,6 @@ def _signal_name(number: int | None) -> str | None:
 
 
 def _failure_of_last_attempt(sources: Sources) -> dict[str, Any] | None:
-    """The earliest failure since the last start."""
     starts = [number(event, "time") or 0.0 for event in sources.events if text(event, "phase") == "loading"]
     last_start = max(starts, default=0.0)
     return next((failure for failure in sources.failures if (number(failure, "time") or 0.0) >= last_start), None)

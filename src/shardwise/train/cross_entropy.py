@@ -252,14 +252,12 @@ class _OfRows(_Loss):
 
 
 def _losses_under(chunks: Chunks, vocabulary: Vocabulary) -> Callable[..., torch.Tensor]:
-    """What makes the losses of a chunk."""
     if chunks.compiled and isinstance(vocabulary, Whole):
         return _compiled(compiled.BACKEND)
     return partial(_losses, vocabulary=vocabulary)
 
 
 def _keep(ctx: Any, of_hidden: torch.Tensor | None, head: _Linear | _Any, tensors: Sequence[Any]) -> None:
-    """Keeps the gradients for backward."""
     ctx.save_for_backward(of_hidden, *head.gradients)
     # Of hidden states only shape and type are kept; parameters, which may be sharded, are alive anyway.
     hidden = tensors[0]

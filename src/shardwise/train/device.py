@@ -73,7 +73,6 @@ def holders(device: torch.device) -> str:
 
 
 def _why() -> str:
-    """Why torch sees no GPU, and what to do about it."""
     if torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} is the build for processors. Install the CUDA build ({_HOW_TO_INSTALL})"
     try:

@@ -168,7 +168,6 @@ def _logits(model: Any, rows: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _apart(expected: torch.Tensor, found: torch.Tensor) -> float:
-    """The largest difference."""
     return float((expected - found).abs().max())
 
 

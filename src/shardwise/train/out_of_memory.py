@@ -125,7 +125,6 @@ def sentence(job: Job, planned: Candidate, *, rank: int, measured: Measured) -> 
 
 
 def _larger(planned: RankMemory, measured: Measured, *, capacity: int) -> str:
-    """Which part is more than was planned."""
     held, found = measured.held, list[tuple[int, str]]()
     if measured.on_gpu:  # what is left of the GPU beside others is less than the plan counted on
         lacking = capacity - (measured.total - measured.by_others)

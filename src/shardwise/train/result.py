@@ -75,7 +75,6 @@ def _from_hub(run: RunDirectory, name: str, *, revision: str | None, is_folder: 
 
 
 def _changed(folder: Path, recorded: dict[str, str]) -> str | None:
-    """The first file of a model that is not as it was recorded."""
     try:
         now = folder_content(folder, weights=Weights(folder).files)
     except ModelError:

@@ -82,7 +82,6 @@ def _run_of(trials: Trials, trial: Trial, *, folder: Path) -> RunDirectory:
 
 
 def _tried(trials: Trials, trial: Trial, *, run: RunDirectory) -> Contender | Unable | Failed:
-    """Runs one layout."""
     try:
         result = trials.train(trial, run=run)
     except (DoesNotFitError, UnsupportedError) as error:

@@ -29,11 +29,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Trying:
-    """Training under the next layout begins; sent before the updates of its training.
-
-    Attributes:
-        again: name of a repeated training of the same layout, such as `sgd`; empty the first time.
-    """
+    """Training under the next layout begins; sent before the updates of its training. `again`: name
+    of a repeated training of the same layout, such as `sgd`; empty the first time."""
 
     layout: str
     number: int
@@ -43,14 +40,8 @@ class Trying:
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """One job, and the layouts to run it under.
-
-    Attributes:
-        job: as it was given.
-        request: as it was read.
-        cluster: hardware that is here.
-        unable: layouts that were asked for and cannot run here.
-    """
+    """One job, as it was given and as it was read, and the layouts to run it under, on the hardware
+    that is here; `unable`: layouts that were asked for and cannot run here."""
 
     job: Job | str | Path
     request: Request

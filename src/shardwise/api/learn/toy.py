@@ -115,11 +115,7 @@ Piece = tuple[int, int]
 
 
 def pieces(layout: Layout, rank: int, *, what: Held) -> set[Piece]:
-    """(layer, row) of what a rank holds between two steps, of as many of each as GPUs.
-
-    Args:
-        what: `weights`, `gradients` or `optimizer`.
-    """
+    """(layer, row) of what a rank holds between two steps, of as many of each as GPUs."""
     at = layout.coordinates(rank)
     size = layout.world_size
     stages = balanced(size, num_stages=layout.num_stages)

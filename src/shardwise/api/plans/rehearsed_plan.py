@@ -24,12 +24,9 @@ def rehearsed_plan(
     overrides: Sequence[str | Override] = (),
     on_update: Callable[[Rehearsing], None] | None = None,
 ) -> Plan:
-    """As `plan`; candidates are rehearsed in their order until one fits, and the memory of those is what was rehearsed.
-    Where none is forecast to fit, those are rehearsed of which the forecast leaves it open.
-
-    Raises:
-        InputError: as `plan`, or the hardware is open.
-    """
+    """As `plan`; candidates are rehearsed in their order until one fits, and have the memory that
+    was rehearsed. Where none is forecast to fit, those are of which the forecast leaves it open.
+    Raises InputError: as `plan`, or the hardware is open."""
     made = plan(job, overrides=overrides)
     if made.offers is not None:
         raise HardwareError("--rehearse checks a plan for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")

@@ -102,7 +102,6 @@ def _profiles(model: ModelShape, job: Job, cluster: Cluster) -> tuple[ModelProfi
 
 
 def _kept(question: dict[str, Any], job: Job) -> Path:
-    """The file of an answer."""
     versions: dict[str, str] = {}
     for name in _MEASURED:
         with suppress(PackageNotFoundError):

@@ -161,7 +161,6 @@ def _separation(opened: BinaryIO, kind: Kind, start: int) -> Kind:
 
 
 def _csv(opened: BinaryIO, delimiter: str, start: int) -> tuple[tuple[str, ...], Iterator[Place]]:
-    """The header, and the places of the rows below it."""
     csv.field_size_limit(MAX_ROW_BYTES)
     position = start
 

@@ -106,13 +106,8 @@ def recognise(
     renames: Mapping[Any, str] | None = None,
     objective: Objective = "sft",
 ) -> Format:
-    """The first format of the objective's table whose required columns are there, or the wanted
-    one. Raises RowError: no format matches, or the wanted one does not.
-
-    Args:
-        columns: as the file has them.
-        renames: `data.columns`.
-    """
+    """The first format of the objective whose required columns are there, or the wanted one.
+    `renames`: `data.columns`. Raises RowError: no format matches, or the wanted one does not."""
     names = renamed(dict.fromkeys(columns), renames or {})
     table = formats_of(objective)
     candidates = table if wanted == "auto" else tuple(form for form in table if form.name == wanted)
@@ -223,7 +218,6 @@ def _read_pair(row: Row) -> Example:
 
 
 def _is_chat(value: Any) -> bool:
-    """Whether a column holds the JSON text of messages."""
     held = parsed(value)
     return isinstance(held, list) and all(
         isinstance(item, dict) and ("role" in item or "from" in item) for item in held
@@ -282,7 +276,6 @@ def _read_preference(row: Row) -> Preference:
 
 
 def _said(row: Row, column: str, *, role: str) -> list[ChatMessage]:
-    """A column of messages, or of text that is one."""
     if _is_chat(row[column]) or not isinstance(row[column], str):
         return messages_of(row, column)
     return [ChatMessage(said={"role": role, "content": text_of(row, column)}, of=column)]

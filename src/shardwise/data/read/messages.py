@@ -142,12 +142,8 @@ _PARTS = ("train_detail", "training_detail")
 
 class ChatMessage(NamedTuple):
     """A message for a chat template, with `role`, `content` and whatever else the row says of it.
-
-    Attributes:
-        of: where it stands.
-        mark: whether the row says that it is trained or is not; None where it says nothing.
-        notes: what was done that a reader of the row would not guess.
-    """
+    `of`: where it stands; `mark`: whether the row says that it is trained or is not; `notes`: what
+    was done that a reader of the row would not guess."""
 
     said: dict[str, Any]
     of: str
@@ -195,7 +191,6 @@ _NOTHING = (None, "", [], {})
 
 
 def _spelling(item: dict[str, Any], *, of: str) -> tuple[str, str]:
-    """The keys for who speaks and what is said."""
     if "role" in item and ("content" in item or any(key in item for key in CALL_KEYS)):
         return "role", "content"
     if "from" in item and "value" in item:

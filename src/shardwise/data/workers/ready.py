@@ -15,13 +15,9 @@ ONE_END = "the answer ended in the mark that the chat template writes behind it,
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """What a template writes around a question and its answer; "" and none where it takes no such pair.
-
-    Attributes:
-        tokens: special tokens before the answer.
-        opening, closing: what stands before the question, BOS aside; between it and the answer, white space aside.
-        end: the special token behind an answer.
-    """
+    """What a template writes around a question and its answer; nothing where it takes no such pair.
+    `tokens`: special ones before the answer; `opening`, `closing`: what stands before the question,
+    BOS aside, and behind it, white space aside; `end`: the special token behind an answer."""
 
     tokens: tuple[str, ...] = ()
     opening: str = ""

@@ -72,13 +72,9 @@ DEFAULT_TEMPLATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """One example as text.
-
-    Attributes:
-        spans: character ranges that are trained; None is all of the text.
-        special_tokens: whether the tokenizer adds its own around the text (a template has written them already).
-        notes: what was done with the row that its reader would not guess, each as a sentence without figures.
-    """
+    """One example as text. `spans`: character ranges that are trained, None for all;
+    `special_tokens`: the tokenizer adds its own, which no template has written; `notes`: what was
+    done with the row that its reader would not guess, each as a sentence without figures."""
 
     text: str
     spans: tuple[Span, ...] | None
@@ -279,10 +275,7 @@ class Renderer:
         self, template: Template, chat: Conversation, trained: Sequence[int], shape: Shape, *, text: str | None
     ) -> tuple[str, ...]:
         """The notes on what is left out on purpose. Raises RowError: something else is lost.
-
-        Args:
-            text: the rendering, where it is not the shape's.
-        """
+        `text`: the rendering, where it is not the shape's."""
         left_out = {place for place in shape.earlier if place[0] not in trained}
         suspects = {*shape.lost, *(() if text is None else unwritten(chat.messages, text))} - left_out
         last = max(_turns(chat.messages), default=-1)
@@ -362,7 +355,6 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
 
 
 def _shared(one: str, other: str) -> str:
-    """What two texts begin with."""
     return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))]
 
 

@@ -167,7 +167,6 @@ def unwritten(messages: Sequence[Message], text: str) -> Iterator[Place]:
 
 
 def _find(text: str, said: str, *, start: int) -> int | None:
-    """Where a text ends in a rendering."""
     for spelt in (said, json.dumps(said, ensure_ascii=False)[1:-1], json.dumps(said)[1:-1]):
         at = text.find(spelt, start)
         if at >= 0:

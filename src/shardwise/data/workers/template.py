@@ -25,11 +25,7 @@ class TemplateMemoryError(Exception):
 
 @dataclass(frozen=True)
 class Template:
-    """One chat template.
-
-    Attributes:
-        special_tokens: names of special tokens -> their text, which templates read (`bos_token`, `eos_token` ...).
-    """
+    """One chat template, and the special tokens that it reads, by name (`bos_token` ...)."""
 
     source: str
     special_tokens: Mapping[str, Any]

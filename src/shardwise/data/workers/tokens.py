@@ -80,12 +80,8 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """One row as tokens.
-
-    Attributes:
-        trained: bool, shape [length]; token t is a target. The first never counts, nothing predicts it.
-        label: whether it is a good answer, where rows say so.
-    """
+    """One row as tokens. `trained`: bool [length], targets; the first never counts, for nothing
+    predicts it; `label`: whether it is a good answer, where rows say so."""
 
     ids: Ids
     trained: Mask
@@ -182,7 +178,6 @@ class Tokenizer:
             yield self._row(text, encoding)
 
     def _fast(self, texts: list[str]) -> list[Any]:
-        """Encodings without offsets."""
         return self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
     def _by_widths(self, text: Rendered, encoding: Any, widths: Widths) -> Tokens:

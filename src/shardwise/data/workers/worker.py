@@ -91,12 +91,10 @@ class RenderedRow:
 
 
 def _longest(sides: Sequence[Tokens]) -> int:
-    """Tokens of the longer side of a row."""
     return max(len(tokens.ids) for tokens in sides)
 
 
 def _answers(example: AnyExample) -> tuple[Any, ...]:
-    """What a row holds of conversations, or of texts."""
     match example:
         case Preference(chosen=chosen, rejected=rejected):
             return chosen, rejected

@@ -234,7 +234,6 @@ def _before(module: nn.Module, move: Move) -> None:
 
 
 def _after(module: nn.Module, move: Move) -> None:
-    """Applies a collective to a module's output."""
     module.register_forward_hook(lambda *called: move(cast(torch.Tensor, called[-1])))
 
 
@@ -276,7 +275,6 @@ class RandomStreams:
             return forward(*args, **kwargs)
 
     def _drop(self, dropout: nn.Dropout, whole: torch.Tensor) -> torch.Tensor:
-        """Dropout with the stream that the ranks share."""
         if not dropout.training or not dropout.p:
             return whole
         if self._shared is None:

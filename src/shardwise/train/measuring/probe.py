@@ -56,14 +56,12 @@ def measure(*, ranks: int, folder: str) -> dict[str, Any]:
 
 
 def _mean(found: list[Any]) -> Any:
-    """The mean of alike numbers, at whatever depth."""
     if isinstance(found[0], dict):
         return {key: _mean([one[key] for one in found]) for key in found[0]}
     return statistics.fmean(found)
 
 
 def _measure(rank: int, ranks: int, folder: str) -> None:
-    """Measures on one rank, and writes rank_N.json."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = own_device()
@@ -266,7 +264,6 @@ def _talks(device: torch.device) -> dict[str, Callable[[torch.Tensor], Any]]:
 
 
 def _disk(path: Path) -> float:
-    """Bytes a second written and synced."""
     data, start = os.urandom(2**20) * (WRITTEN // 2**20), time.perf_counter()
     with path.open("wb") as file:
         file.write(data)

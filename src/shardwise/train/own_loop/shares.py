@@ -86,7 +86,6 @@ def _checked(batch: Mapping[str, Any], *, steady: int | None) -> dict[str, torch
 
 
 def _agree(world: World, rows: dict[str, torch.Tensor]) -> None:
-    """Raises DataError: ranks were given different batches."""
     if world.size == 1:
         return
     digest = hashlib.sha256()

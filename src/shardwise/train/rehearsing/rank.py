@@ -224,7 +224,6 @@ def _faked(batch: GlobalBatch, fakes: FakeTensorMode) -> GlobalBatch:
 
 
 def _alike(there: Sequence[tuple[Allocation, int]]) -> list[dict[str, Any]]:
-    """The largest groups of tensors that are alike."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for one, size in there:
         groups.setdefault((one.part, one.maker, one.dtype, one.shape), []).append(size)

@@ -112,7 +112,6 @@ def folder_faults(folder: Path, result: Result) -> list[str]:
 
 
 def _is_copy(handles: dict[str, Any], key: str, *, of: torch.Tensor) -> bool:
-    """Whether a file has the bytes of a tensor under a key."""
     if key not in handles:
         return False
     stored = handles[key].get_tensor(key)

@@ -129,7 +129,6 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
 
 
 def _header(entries: Mapping[str, Entry]) -> bytearray:
-    """Length and header, padded to 8 bytes."""
     said: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, entry in entries.items():
