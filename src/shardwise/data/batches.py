@@ -12,8 +12,7 @@ from shardwise.data.order import epoch_order, samples_per_epoch
 
 
 class Batches:
-    """The global batches of a training run. `steps_per_epoch`: the last step of an epoch may hold
-    fewer samples; no batch mixes two epochs."""
+    """The global batches of a run. An epoch's last may be smaller; none mixes two epochs."""
 
     def __init__(
         self,

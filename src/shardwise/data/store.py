@@ -58,8 +58,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedData:
-    """Samples mapped from disk. `files`: names for messages, by `doc_file`; `weights`: how often
-    each source is seen per epoch; `sides`: rows of a sample."""
+    """Samples on disk. `files`: by `doc_file`; `weights`: of sources; `sides`: rows of a sample."""
 
     folder: Path
     arrays: Mapping[str, npt.NDArray[Any]]

@@ -61,8 +61,7 @@ def _pod(chosen: Chosen) -> dict[str, Any]:
 
 
 def _resources(chosen: Chosen) -> dict[str, Any]:
-    """GPUs by the name of their vendor's device plugin, and cores and memory of the host: a pod
-    without requests may be put beside others that need it all."""
+    """Requests too: without them a pod may be put beside others that need all of the host."""
     asked = {"cpu": str(CORES * chosen.processes), "memory": f"{chosen.gib_of_host}Gi"}
     if chosen.on_cpu:
         return {"requests": asked}

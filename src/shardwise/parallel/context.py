@@ -45,8 +45,7 @@ class Context:
         ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, self._mask)
 
     def hear(self, documents_of: Callable[[torch.Tensor], torch.Tensor], position_ids: torch.Tensor) -> None:
-        """Notes which documents the tokens of whole rows belong to, by this rank's positions [batch, length], before
-        masks of them are made."""
+        """Notes the documents of whole rows, by this rank's positions, before masks are made."""
         whole = self._parts.whole(position_ids[:, None, :, None])
         self._documents = documents_of(whole[:, 0, :, 0])
 

@@ -269,8 +269,7 @@ class _Attend(torch.autograd.Function):
     def _of_heads(
         ctx: Any, saved: Any, given: torch.Tensor, of_query: torch.Tensor, asking: slice, asked: slice
     ) -> torch.Tensor:
-        """Writes the gradients of some heads' queries. Returns those of the keys and values of whole
-        rows, in the order in which they are summed over ranks."""
+        """Writes gradients of queries; returns those of whole rows' keys and values, by rank."""
         query, key, value, mask, *kept = saved
         keys, values = _whole(ctx.parts, key[:, asked], value[:, asked])
         batch, heads, length, width = keys.shape

@@ -19,8 +19,7 @@ class Buckets:
     places: Sequence[tuple[nn.Parameter, torch.Tensor]] = ()
 
     def __call__(self) -> None:
-        """Points each missing gradient at its bucket, zeroed. Called before a backward under `no_sync`, in which DDP
-        would allocate gradients beside the buckets."""
+        """Points missing gradients at their buckets, zeroed; `no_sync` would allocate others."""
         for parameter, view in self.places:
             if parameter.grad is None:
                 parameter.grad = view.zero_()

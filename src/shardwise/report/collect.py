@@ -50,9 +50,8 @@ FILES = {
 
 
 def collect(run: RunDirectory, *, seen: SeenMemory | None = None) -> Report:
-    """Reads a run directory, complete or not; what is missing is named in `Report.gaps`. `seen`: what is forecast for
-    the rows that were seen while memory was measured. Raises RunDirectoryError: the folder does not exist or is not a
-    run directory."""
+    """Reads a run directory, complete or not, with what is missing as `gaps`. `seen`: what is
+    forecast for the rows that were seen. Raises RunDirectoryError: it is none."""
     sources = _without_others_memory(read_sources(run))
     plan, job, records = sources.plan, sources.job, sources.metrics
     candidate = plan.best if plan else None

@@ -117,8 +117,7 @@ def _utilization_by_rank(records: Sequence[Record]) -> dict[int, float]:
 
 
 def memory_comparisons(memory: MemoryReport) -> tuple[Comparison, ...]:
-    """Peak and parts of the worst rank; the peak of the rows seen, where that is forecast as something else; and the
-    peaks of the phases that were measured."""
+    """Peak and parts of the worst rank, the peak of rows seen, and those of phases."""
     worst = memory.worst or RankReport(rank=0)
     forecast, measured = worst.forecast_parts or {}, worst.measured_parts or {}
     common = common_parts(forecast) if forecast else {}

@@ -73,8 +73,7 @@ def build(
     peak_flops: float | None = None,
     fill: Materialise = materialise,
 ) -> Build:
-    """Composes a run. `peak_flops` is the dense peak of one device, for MFU; None where it is not
-    known. `fill` gives parameters their values."""
+    """Composes a run. `peak_flops`: of one device, if known; `fill`: gives parameters values."""
     prepared, spec = read_json(run.data), job.train
     if prepared is None:  # what data preparation wrote
         raise RunDirectoryError(f"{run.data} is missing; start the run with `shardwise train`, which prepares the data")

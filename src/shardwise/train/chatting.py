@@ -33,8 +33,7 @@ Messages = list[dict[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What was answered. `tokens`: without the one that ended it; `stopped`: by such a token, or at
-    the most that were asked for or that the model reads."""
+    """What was answered, its `tokens` without the one that ended it, and why it `stopped`."""
 
     text: str
     tokens: int

@@ -47,8 +47,7 @@ class Targets:
         rows: torch.Tensor | None = None,
         row_loss: RowLoss | None = None,
     ) -> Targets:
-        """From labels [batch, length] on the CPU, shifted, -100 where nothing is trained, and
-        `rows` of the same shape; without a GPU synchronisation."""
+        """From shifted labels [batch, length] on the CPU, without a GPU synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
         sums = None if rows is None else rows.flatten()
@@ -180,8 +179,7 @@ def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None
 
 
 def _behind_backbone(anatomy: Anatomy) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A model's own way from its backbone's hidden states [n, width] to logits: a shallow copy of it, in which what
-    holds the backbone returns what it is given."""
+    """A model's way from hidden states [n, width] to logits: a copy without its backbone."""
     from transformers.modeling_outputs import BaseModelOutput
 
     class Output(BaseModelOutput):

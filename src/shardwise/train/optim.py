@@ -66,15 +66,13 @@ def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
 
 
 def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> torch.Tensor:
-    """The norm of all ranks' gradients, a float64 scalar on this rank's `device`; they may lie elsewhere. `counted`:
-    trained parameters that this rank owns."""
+    """The norm of all ranks' gradients, a float64 scalar; `counted`: parameters owned here."""
     return norm_of([local_part(p.grad) for p in counted if p.grad is not None], device=device)
 
 
 @torch.no_grad()
 def norm_of(gradients: list[torch.Tensor], *, device: torch.device) -> torch.Tensor:
-    """As `gradient_norm`, of local parts that this rank owns. Squares are summed in float32 within a tensor (on a CPU,
-    within rows of it) and in float64 beyond."""
+    """Of local parts. Squares are summed in float32 in a tensor or row, in float64 beyond."""
     total = torch.zeros((), dtype=torch.float64, device=device)
     on_gpu = [gradient for gradient in gradients if gradient.device.type != "cpu"]
     on_cpu = [gradient for gradient in gradients if gradient.device.type == "cpu"]

@@ -40,9 +40,8 @@ class Update:
     def launch(
         self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, check: Callable[[], bool]
     ) -> None:
-        """Steps an optimizer by clipped gradients of all `parameters` that are trained on this rank, and frees these.
-        `check`: whether the step is taken, or raises if a figure is not finite; to be called again once everything is
-        launched."""
+        """Steps by clipped gradients of `parameters`, and frees these. `check`: whether the step is
+        taken, or raises; to be called again once everything is launched."""
         groups, device = optimizer.param_groups, self._there.device
         if all(group.get("fused") and all(p.device == device for p in group["params"]) for group in groups):
             # What torch's GradScaler hands to fused optimizers.

@@ -68,8 +68,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_report(run_dir: Path) -> Report:
-    """As `report`, of a run that may still be going on, and without writing anything. What a run
-    that goes on has not written yet is no gap."""
+    """As `report`, without writing; what a run that goes on has not written yet is no gap."""
     found = collect(RunDirectory(run_dir))
     outcome = found.outcome
     # A run that was stopped and goes on has the outcome of its last start until it has taken a step.
@@ -89,8 +88,7 @@ def report_as_part(found: Report) -> tuple[str, str]:
 
 
 def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
-    """Several runs by name, side by side, the curves of their losses, and whether one of them has
-    not ended. Raises InputError: one cannot be read."""
+    """Runs side by side, curves of losses, whether one goes on. Raises InputError."""
     reports = [(name, path, read_report(path)) for name, path in runs]
     contenders = [
         contender(name, processes=len(one.memory.ranks), run=RunDirectory(path), report=one)

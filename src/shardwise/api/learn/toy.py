@@ -30,8 +30,7 @@ SIZES = range(2, 9)
 
 
 def config_of(gpus: int) -> dict[str, Any]:
-    """A block for each GPU, of a width near 3,072, at which an RTX 6000 Ada is busy with computing,
-    and whose heads can be dealt among them."""
+    """A block for each GPU, wide enough to compute, with heads that can be dealt among them."""
     heads = gpus * round(24 / gpus)
     return {
         "model_type": "llama",

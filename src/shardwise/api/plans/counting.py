@@ -71,8 +71,7 @@ class KnownData:
 
     @classmethod
     def of(cls, request: Request, *, samples_rows: bool = False) -> KnownData:
-        """What was counted before of files that have not changed. `samples_rows`: where nothing
-        was, rows are counted, and some of them read."""
+        """What was counted before; `samples_rows`: else some of the rows are read."""
         noted, stated, why = noted_data(request.job), request.job.data.num_rows, None
         if noted is None and samples_rows and not stated and _is_here(request.job):
             why = _sampled(request)

@@ -245,8 +245,7 @@ def plan_for(
     asks_what_if: bool = False,
     samples_rows: bool = False,
 ) -> Plan:
-    """The plan of a request on given hardware. `known`: the number of a run's rows and their lengths; where they are
-    not, those that were counted before."""
+    """The plan on given hardware. `known`: a run's rows and lengths, else those counted before."""
     counted = KnownData.of(request, samples_rows=samples_rows)
     num_rows, lengths = known if known[0] is not None else (counted.num_rows, counted.lengths)
     read = revision_of(RunDirectory(Path(request.job.output_dir)), request.job.model)

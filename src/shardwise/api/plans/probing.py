@@ -79,8 +79,7 @@ def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
 
 @contextmanager
 def _scratch(ranks: int) -> Generator[str]:
-    """An empty folder on the disk that is measured, that of this folder; removed also where the probe is interrupted.
-    Raises InputError: there is no room for it."""
+    """An empty folder on the disk that is measured, for a while. Raises InputError: it is full."""
     here, needed = Path.cwd(), ranks * WRITTEN
     free = free_disk(here)
     if free < 2 * needed:

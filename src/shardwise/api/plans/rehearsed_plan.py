@@ -52,8 +52,7 @@ def with_rehearsals(made: Plan, *, on_update: Callable[[Rehearsing], None] | Non
 
 
 def _checked(made: Plan, one: Candidate, on_update: Callable[[Rehearsing], None] | None) -> Candidate:
-    """A candidate with what its rehearsal says of it; as it was, but for a sentence, where it is not rehearsed. Raises
-    UnsupportedError: a rank fails in it."""
+    """A candidate with what its rehearsal says. Raises UnsupportedError: a rank fails in it."""
     refused = refusals(made, one)
     if refused:
         return replace(one, reasons=(*one.reasons, *(f"not rehearsed: {reason}" for reason in refused)))

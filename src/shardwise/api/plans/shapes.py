@@ -1,5 +1,4 @@
-"""Finds the shape of a job's model: in the catalogue, or by a process that builds it; and profiles
-of blocks that no rule knows, which are measured once and kept."""
+"""Finds the shape of a job's model, and profiles of blocks that no rule knows, which are kept."""
 
 from __future__ import annotations
 

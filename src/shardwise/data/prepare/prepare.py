@@ -41,9 +41,8 @@ _COUNTS = ("num_rows", "num_samples", "num_tokens", "num_trained_tokens", "longe
 def prepare(
     run: RunDirectory, *, limits: WorkerLimits | None = None, num_workers: int | None = None, announce: bool = True
 ) -> dict[str, Any]:
-    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises DataError: problems
-    of the data, the tokenizer or the template, all at once where they are of one kind; InputError: the cache cannot be
-    written."""
+    """Prepares the data of a run's job, or finds it prepared; writes and returns data.json. Raises
+    DataError: problems of data, tokenizer or template; InputError: the cache cannot be written."""
     job = read_job(run.resolved)
     root = cache_root()
     places = read_places(run)

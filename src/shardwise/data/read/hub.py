@@ -66,8 +66,7 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
 
 
 def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
-    """The folder with a model's tokenizer: a local one, or the hub cache's, fetched where it is not there. Raises
-    DataError: the model is neither here nor on the hub."""
+    """The folder with a model's tokenizer, fetched if need be. Raises DataError: there is none."""
     local = Path(model).expanduser()
     if local.is_file():
         local = local.parent

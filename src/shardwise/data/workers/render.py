@@ -122,8 +122,7 @@ class Renderer:
         return {name: Template(source, self.special_tokens) for name, source in sources.items()}
 
     def sides(self, example: AnyExample) -> tuple[Rendered, ...]:
-        """The rows of an example, each with what of it is trained: of a preference chosen and
-        rejected, otherwise one. Raises as `render`."""
+        """The rows of an example: chosen and rejected, or one. Raises as `render`."""
         match example:
             case Preference(chosen=chosen, rejected=rejected):
                 return self._compared(chosen), self._compared(rejected)

@@ -27,8 +27,7 @@ Widths = npt.NDArray[np.int32]
 
 
 def byte_widths(tokenizer: Any) -> Widths | None:
-    """For each id the bytes of its token; None where tokens are not cut out of the bytes of NFC text alone, or offsets
-    mean something else."""
+    """For each id the bytes of its token; None where tokens are not cut out of NFC text alone."""
     from transformers import PreTrainedTokenizerFast
 
     backend = tokenizer.backend_tokenizer
@@ -118,8 +117,7 @@ class Tokenizer:
 
     @property
     def padding_id(self) -> int:
-        """The last token of a text; padding never counts. Padding tokens have often a row of zeros,
-        of which Gemma 3n's blocks have no gradient."""
+        """The last token of a text; of padding tokens' rows of zeros Gemma 3n has no gradient."""
         return self.eos_id
 
     @property

@@ -46,8 +46,7 @@ class _Whole:
 
 
 class Adafactor(torch.optim.Optimizer):
-    """As torch.optim.Adafactor, for parameters that are parts of larger ones. `placed`: for each
-    parameter, a tensor with the shape and placement of the whole."""
+    """As torch's, for parts of larger parameters. `placed`: for each, one as the whole is."""
 
     def __init__(
         self,

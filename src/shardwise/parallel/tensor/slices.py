@@ -18,8 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 
 class Slicer:
-    """Replaces parameters on the meta device by their slices over one mesh axis. A parameter that several modules hold
-    (a tied embedding) is sliced once."""
+    """Replaces parameters on the meta device by slices over one axis, a shared one once."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh = mesh

@@ -178,8 +178,7 @@ def _is_inside(name: str, outer: Iterable[str]) -> bool:
 
 
 def _sliced_modules(block: nn.Module, plan: Mapping[str, str]) -> dict[str, str]:
-    """Name in a block -> style of what the plan slices, where both what makes slices and what reads them are in it; of
-    a trained copy, both the copy and its original."""
+    """Name in a block -> style, where makers and readers of slices are planned; of copies both."""
     found: dict[str, str] = {}
     for name, _ in block.named_modules():
         style = plan.get(_COPY.sub("", name).removeprefix("."))

@@ -50,8 +50,7 @@ class Pulse:
 
 @dataclass(kw_only=True)
 class Metrics:
-    """Measures steps and writes them down; only rank 0 writes. `flops_per_token`: of the model, forward and backward;
-    `peak_flops`: dense, of one device, if known."""
+    """Measures steps; rank 0 writes. `peak_flops`: dense, of one device, if known."""
 
     run: RunDirectory
     world: World
@@ -133,8 +132,7 @@ class Metrics:
         loss_scale: float | None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """Writes one step; `norm` is None where it was skipped, `loss_scale` where nothing is
-        scaled; `figures`: what is recorded beside, by name."""
+        """Writes one step; `norm` is None where it was skipped, `figures` come beside."""
         beside = {name: value if math.isfinite(value) else None for name, value in (figures or {}).items()}
         rate, busy = batch.tokens / self._seconds, sum(pulse.busy) / len(pulse.busy)
         peak = self.world.size * (self.peak_flops or 0)

@@ -223,8 +223,7 @@ def _sample_step(device: torch.device, *, shards: int = 1, casts: bool = False) 
 
 
 def _messages(device: torch.device, talk: Callable[[torch.Tensor], Any]) -> dict[str, float]:
-    """Seconds of a collective by its bytes, with the wait for ranks that come later from what they compute between.
-    Every rank does the same number of them."""
+    """Seconds of a collective by its bytes, with the wait for late ranks; as many on each rank."""
     found: dict[str, float] = {}
     ranks = dist.get_world_size()
     factor = torch.ones(BETWEEN, device=device)

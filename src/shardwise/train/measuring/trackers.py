@@ -80,8 +80,7 @@ class Trackers:
 
     @contextmanager
     def _left_out(self, name: str, how: str) -> Iterator[None]:
-        """A tracker's network or disk may fail in any way, and some call exit where a login is missing: nothing that it
-        does may stop training."""
+        """A tracker may fail in any way, some call exit; nothing it does may stop training."""
         try:
             yield
         except (Exception, SystemExit) as error:  # noqa: BLE001

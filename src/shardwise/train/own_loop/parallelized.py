@@ -181,9 +181,8 @@ class Parallelized:
         return self.train(False)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """This rank's parts of what is trained, plain tensors under the names of the whole weights; of a weight on
-        another pipeline stage, one without elements. Norms and sums of their gradients are those of whole weights:
-        collectives, which every rank calls."""
+        """This rank's parts of trained weights, under names of the whole; of another stage's, one
+        without elements. Norms and sums of gradients are collectives, which every rank calls."""
         return iter(self._handed.named)
 
     def parameters(self) -> Iterator[nn.Parameter]:

@@ -21,10 +21,9 @@ _KEYS = ("input_ids", "labels", "attention_mask")
 def global_batch(
     batch: Mapping[str, Any], *, world: World, micro_batch_size: int | None, steady: int | None
 ) -> GlobalBatch:
-    """This rank's share of what `Parallelized.step` takes, tensors [rows, length]. `micro_batch_size`: rows of one
-    forward; None for all of a rank's, under a pipeline for a share of them; `steady`: tokens up to which the model's
-    rotary positions do not follow the longest row, or None. Raises DataError: it is not such a batch, or not the same
-    on every rank."""
+    """This rank's share of whole rows [rows, length]. `micro_batch_size`: rows of a forward, None
+    for a share of the rank's; `steady`: tokens up to which rotary positions do not follow the
+    longest row. Raises DataError: no such batch, or not on every rank."""
     rows = _checked(batch, steady=steady)
     _agree(world, rows)
     ids, labels = rows["input_ids"], F.pad(rows["labels"][:, 1:], (0, 1), value=IGNORED)

@@ -54,10 +54,9 @@ def know_reference(
     journal: Journal,
     keep: bool,
 ) -> None:
-    """Fills in what is known, where the job does not compare with its own model as it trains. The
-    weights are those that training begins with, before a checkpoint is read: a run that goes on
-    finds the same. `keep`: beside the data, for other runs. Raises UnsupportedError: the model that
-    is named as the reference has other tokens."""
+    """Fills in what is known, by the weights that training begins with, before a checkpoint is
+    read: a run that goes on finds the same. `keep`: beside the data, for other runs. Raises
+    UnsupportedError: the model that is named has other tokens."""
     job, stated = rows.job, preferences.spec.reference
     if job.objective not in WITH_REFERENCE or job.compares_with_itself or stated == "none":
         return

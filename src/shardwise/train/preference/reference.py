@@ -49,8 +49,7 @@ def as_reference(modules: Iterable[nn.Module], *, adapters_off: bool = False) ->
 def log_probabilities(
     batcher: Batcher, ids: npt.NDArray[np.int64], log_probs_of: LogProbsOf, *, world: World, passed: Callable[[], None]
 ) -> Logs:
-    """Of all rows of some samples, [samples, sides], the same on every rank. Every rank takes its
-    share of each forward; `passed`: called after each."""
+    """Of some samples' rows, [samples, sides], alike on all ranks; `passed`: after a forward."""
     data, per_forward = batcher.data, batcher.samples_per_forward
     place = np.full(len(data), -1, np.int64)
     place[ids] = np.arange(len(ids))
@@ -78,8 +77,7 @@ def counts_once(world: World) -> bool:
 
 
 def file_of(folder: Path, *, model: Mapping[str, str], fingerprint: str, precision: str) -> Path:
-    """Where the log-probabilities of prepared data are kept: beside it, by the files of the model,
-    the rows, and the type that is computed in."""
+    """Where log-probabilities are kept: by model, rows and type, beside the data."""
     described = {"model": dict(model), "data": fingerprint, "precision": precision}
     key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
     return folder / f"reference-{key}.bin"

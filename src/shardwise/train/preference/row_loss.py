@@ -129,8 +129,7 @@ class PreferenceLoss:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowLogProbs:
-    """In the place of a loss: the log-probabilities of rows are what is asked for, and nothing is
-    learnt. `num_sums`: how many; `group`: as in `PreferenceLoss`."""
+    """In the place of a loss, what asks for log-probabilities of rows, and learns nothing."""
 
     num_sums: int
     group: dist.ProcessGroup | None = None

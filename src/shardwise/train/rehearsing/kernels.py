@@ -29,8 +29,7 @@ _CHUNK = 64
 
 
 class _Held(NamedTuple):
-    """Shapes and types of tensors: what a kernel `gives`; what it `keeps` of its own making, beside
-    `read`, which it was given; and what its backward `works` in."""
+    """Shapes and types: what a kernel `gives`, `keeps` beside what it `read`, and `works` in."""
 
     gives: tuple[Any, torch.dtype]
     read: torch.Tensor

@@ -168,8 +168,7 @@ def _built(job: Job, execution: Execution, config: Any) -> tuple[nn.Module, Any]
 
 
 def _keep_one_of_each(anatomy: Anatomy, stand_in: type[nn.Module] | None) -> list[int]:
-    """Leaves one block of each kind, and what passes its input on in the place of others. Returns
-    their places, in the order of `ModelShape.kinds`."""
+    """Leaves one block of each kind, and returns their places, as `ModelShape.kinds` has them."""
     counted: set[int] = set()
     kinds: dict[tuple[Any, ...], list[int]] = {}
     for index, block in enumerate(anatomy.blocks):
@@ -217,8 +216,7 @@ def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
 
 
 class _Run:
-    """Forwards and backwards of some blocks. `stream`: bytes of a token's residual stream; `alone`:
-    others stand in the place of blocks around them."""
+    """Of some blocks. `stream`: a token's bytes of it; `alone`: others stand in for the rest."""
 
     def __init__(
         self,

@@ -48,8 +48,7 @@ def together(world: World, action: Callable[[], T], *, what: str, into: Path | N
 
 @contextmanager
 def staged(world: World, target: Path) -> Iterator[Path]:
-    """A new folder beside the target that all ranks fill; on leaving, one rename makes it the target. On failure it is
-    removed, and the target is as it was."""
+    """A new folder beside the target that all fill; one rename makes it that, or it is removed."""
     with removed_on_error(open_stage(world, target)) as folder:
         yield folder
         commit_stage(world, folder, target)

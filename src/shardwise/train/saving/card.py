@@ -109,8 +109,7 @@ def model_card(
 def _code(
     title: str, *, base: str | None, in_4_bits: bool, loader: str, experts: bool, rope: RopeScaling | None
 ) -> str:
-    """How a model is loaded, or an adapter on its base, whose stacked `experts` may be in 4 bits
-    too, and whose positions may rotate otherwise."""
+    """How a model is loaded, or an adapter on its base, which may be in 4 bits or stretched."""
     here, classes = "  # this folder, or its hub id", f"{loader}, AutoTokenizer"
     imports, quantised, option = [f"from transformers import {classes}", ""], list[str](), ""
     model = [f'model = {loader}.from_pretrained("{title}"){here}']

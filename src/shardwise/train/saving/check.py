@@ -69,8 +69,7 @@ def compare(folder: Path, result: Result, *, ownership: Ownership) -> Compared:
 def _look(
     handles: dict[str, Any], key: str, at: tuple[slice, ...], *, live: torch.Tensor, dtype: torch.dtype
 ) -> tuple[str | None, bool]:
-    """What is wrong with a part in a file, and whether the live part is finite. Cast and compared
-    by some elements at a time, which a processor's cache holds."""
+    """What is wrong with a part in a file; whether it is finite. In pieces that a cache holds."""
     stored = read_part(handles[key], key, at) if key in handles else None
     same = stored is not None and (stored.dtype, stored.shape) == (dtype, live.shape)
     is_finite, others = True, stored if stored is not None and same else live

@@ -93,8 +93,7 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> tuple[float, ...]:
-    """(norm of the difference relative to the first's norm, that norm, the largest difference of an element); JSON has
-    no infinity and no NaN."""
+    """(relative norm of the difference, its norm, its largest element), all finite, for JSON."""
     if torch.equal(one, other):
         return 0.0, 0.0, 0.0
     a, b = one.double(), other.double()

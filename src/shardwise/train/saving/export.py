@@ -147,8 +147,7 @@ class Files:
 
 
 class Copied:
-    """The tensors of a wrapper's folder that lie beside its language model, in their own types, the largest type first;
-    none of them where an adapter is saved."""
+    """What lies beside a wrapper's language model, the largest types first; with adapters none."""
 
     def __init__(self, result: Result) -> None:
         keys = () if result.beside is None or result.adapters is not None else result.beside.keys
@@ -166,8 +165,7 @@ class Copied:
 
 
 def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, dict[str, Entry]]:
-    """File name -> the tensors in it. What is copied has its own files: in one file all types would have to come in the
-    order of their sizes."""
+    """File name -> its tensors, of types by size: what is copied has its own files."""
     groups: list[dict[str, Entry]] = [{}]
     size = 0
 
@@ -243,8 +241,7 @@ def listed(said: Any) -> list[int]:
 
 
 def learned_ends(prepared: dict[str, Any]) -> tuple[tuple[int, str], ...]:
-    """Id and text of the special tokens in which at least half of all trained answers end; a rarer one is no ending.
-    `prepared`: data.json, which may not say."""
+    """The special tokens in which half of all trained answers end, or more, by data.json."""
     said = prepared.get("ends") or {}
     tokens = said.get("tokens", [])
     total = sum(one["count"] for one in tokens) + said.get("unmarked", 0)

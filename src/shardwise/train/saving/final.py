@@ -77,9 +77,8 @@ def save_folder(
 
 
 def write_manifest(folder: Path, target: Path, *, records: dict[str, Any], said: dict[str, Any]) -> list[str]:
-    """Keeps what a person put into the target that this folder replaces, syncs the other files to disk and writes the
-    manifest: what is `said`, and of each file its size and sha256, unless they are in `records`. Returns the names that
-    were kept."""
+    """Keeps what a person put into the target, syncs the rest and writes the manifest: what is
+    `said`, and of each file size and sha256, as in `records`. Returns what was kept."""
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     kept = keep_what_a_person_put(target, folder)
     files = {name: records.get(name) or seal(folder / name) for name in sorted(names - set(kept) - {CARD})}
@@ -124,8 +123,7 @@ def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
 
 
 def _met_others(world: World, error: Exception) -> None:
-    """Raises an error of the gathering again unless it has ended on every rank: one that is still in it, where this
-    rank's part will not come, can save nothing."""
+    """Raises unless gathering ended on every rank: one that is still in it can save nothing."""
     try:
         meeting: Any = dist.barrier(world.control, async_op=True)
         meeting.wait(_MEETING)

@@ -60,8 +60,7 @@ class TensorFile:
         self._put(torch.frombuffer(_header(entries), dtype=torch.uint8), dtype=torch.uint8)
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Writes the next tensor, on the CPU, cast to its entry's dtype; it must not change before the file is closed.
-        ValueError if it is another."""
+        """Writes the next tensor, cast; it stays as it is until the file is closed. ValueError."""
         expected, entry = self._left.pop(0)
         if (name, tuple(tensor.shape)) != (expected, entry.shape):
             raise ValueError(f"{name} has the shape {tuple(tensor.shape)}; expected {expected} of shape {entry.shape}")

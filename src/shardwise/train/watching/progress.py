@@ -27,9 +27,8 @@ STOPPING_SECONDS, STOPPING_FACTOR = 10.0, 2.0
 
 
 class Progress:
-    """Counts progress of the main thread; read by the watchdog thread. `stated_seconds`: overrides the limit between
-    two steps; `alone`: no other rank waits for this one, so phases of unknown duration have no limit. `count`: grows
-    with each sign of progress."""
+    """Progress of the main thread, for the watchdog. `stated_seconds`: the limit between two steps,
+    if set; `alone`: no rank waits for this one; `count`: grows with each sign."""
 
     def __init__(self, *, stated_seconds: float | None = None, alone: bool = False) -> None:
         self.count = 0

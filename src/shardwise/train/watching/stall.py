@@ -1,5 +1,4 @@
-"""Finds the rank that a stuck run waits for: the one that has begun fewer collectives of some group than its peers, and
-waits for nobody itself."""
+"""Finds the rank that a stuck run waits for: it began fewer collectives, and waits for nobody."""
 
 from __future__ import annotations
 
@@ -111,9 +110,8 @@ def begun(world: World | None) -> tuple[Counted, ...]:
 
 
 def judge(standings: Sequence[Standing], *, ranks: Iterable[int], seconds: float, at: str = "") -> Verdict:
-    """Finds the rank that the others wait for. `standings`: of the ranks that answered, at least one of `ranks`;
-    `seconds`: for how long there was no progress; `at`: the phase, if a request to stop came before the end of the
-    first step: slow is not stuck there."""
+    """Finds the rank that the others wait for. `ranks`: of which some answered; `seconds`: without
+    progress; `at`: the phase, where a stop was asked for before the first step ended."""
     phases = {one.rank: one.phase for one in standings}
     silent = sorted(set(ranks) - set(phases))
     last, working = _last(standings), {one.rank for one in standings if not one.waits}
