@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -74,20 +74,6 @@ class _Keys(NamedTuple):
 
 #: Takes gradients of keys, and of values, from a place on.
 _Add = Callable[[int, torch.Tensor, torch.Tensor], None]
-
-
-class _Kernel(Protocol):
-    """Attention of queries [batch, heads, part, width], up to the part's end."""
-
-    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The result, and the logs of its sums, [batch, heads, part], where backward takes them."""
-        ...
-
-    def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
-    ) -> torch.Tensor:
-        """The gradient of the queries; those of what they were compared with are added."""
-        ...
 
 
 class _Flash:
@@ -176,6 +162,12 @@ class _AnyKernel:
         of_query, of_keys, of_values = torch.autograd.grad(made, (asked, keys, values), given)
         add(0, of_keys, of_values)
         return of_query
+
+
+#: Attention of queries [batch, heads, part, width] up to the part's end. `forward` gives the result,
+#: and the logs of its sums, [batch, heads, part], where backward takes them; `backward` the
+#: gradient of the queries, and adds the others.
+_Kernel = _Flash | _OnProcessor | _AnyKernel
 
 
 def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> _Kernel:

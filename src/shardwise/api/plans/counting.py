@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,24 +32,17 @@ class CountedData:
 
 
 def data(job: Job | str | Path, *, overrides: Sequence[str | Override] = ()) -> CountedData:
-    """Prepares a job's data as `train` does, which then finds it prepared, and says what was counted. What was prepared
-    before is not read again while paths, sizes and times of change are the same.
-
-    Raises:
-        InputError: the job cannot be read.
-        ReportedError: no row could be counted; preparation has printed why.
-        StoppedError: a signal stopped it.
-    """
+    """Prepares a job's data as `train` does, which then finds it prepared, and says what was
+    counted; what was prepared before is not read again while paths, sizes and times of change are
+    the same. Raises InputError: the job cannot be read; ReportedError: no row could be counted, and
+    why was printed; StoppedError."""
     request = read_request(job, overrides=overrides)
     noted = noted_data(request.job)
     if noted is not None and noted.folder is not None and noted.folder.is_dir():
         return CountedData(facts=noted.facts)
     require_torch()
     refusal: ReportedError | None = None
-    with tempfile.TemporaryDirectory(prefix="shardwise-data-") as folder:
-        run = RunDirectory(Path(folder))
-        write_json(run.resolved, request.job.to_json())
-        write_places(run, request.written.by_key)
+    with _run_of_its_own(request) as run:
         try:
             prepare_data(run, brief=True)
         except ReportedError as error:
@@ -106,11 +100,17 @@ def _is_here(job: Job) -> bool:
 
 def _sampled(request: Request) -> str | None:
     """Counts rows and looks at some of them; why not, or None."""
+    with _run_of_its_own(request) as run:
+        return sample_rows(run.root)
+
+
+@contextmanager
+def _run_of_its_own(request: Request) -> Generator[RunDirectory]:
     with tempfile.TemporaryDirectory(prefix="shardwise-rows-") as folder:
         run = RunDirectory(Path(folder))
         write_json(run.resolved, request.job.to_json())
         write_places(run, request.written.by_key)
-        return sample_rows(run.root)
+        yield run
 
 
 def _notes(request: Request, facts: DataFacts | None) -> Iterator[str]:

@@ -39,15 +39,10 @@ _UNITS = SAMPLE["num_hidden_layers"] + 2
 
 
 def probe(*, processes: int | None = None) -> tuple[Rates, Path]:
-    """Measures products, attention, memory, operators, messages and disk, with all ranks at work at once.
-
-    Args:
-        processes: CPU processes, or GPUs; None for all of this machine.
-
-    Returns what was measured, and the hardware file that holds it.
-    Raises InputError: there are not so many, or this folder or the file cannot be written; ReportedError: it failed,
-    and said why.
-    """
+    """Measures products, attention, memory, operators, messages and disk, with all ranks at work at
+    once. `processes`: CPU processes, or GPUs; None for all. Returns what was measured, and the file
+    that holds it. Raises InputError: there are not so many, or a file cannot be written;
+    ReportedError: it failed, and said why."""
     machine = this_machine()
     ranks = machine.num_gpus if processes is None else processes
     is_cpu = machine.gpu.kind == "cpu"

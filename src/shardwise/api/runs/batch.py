@@ -42,14 +42,10 @@ def find_batch(
     lock: int | None,
     on_update: Callable[[Phase], None] | None,
 ) -> Plan:
-    """The plan with the largest micro-batch with which all ranks together take steps of the longest rows within their
-    memory; everything else of its execution is as it was chosen. The data is prepared.
-
-    Raises:
-        DoesNotFitError: not even a micro-batch of one fits.
-        StoppedError: a signal came.
-        WorkerFailedError, InputError: a trial failed of something else than memory.
-    """
+    """The plan with the largest micro-batch with which all ranks together take steps of the longest
+    rows within their memory; the rest of its execution stays. The data is prepared. Raises
+    DoesNotFitError: not even one fits; StoppedError; WorkerFailedError, InputError: a trial failed
+    of something else than memory."""
     if chosen.best is None:
         raise ValueError("a plan that chose nothing has no micro-batch")
     first, capacity = chosen.best.execution, chosen.best.memory.capacity_bytes
@@ -147,12 +143,9 @@ _FORWARDS = 2
 def try_batch(
     run: RunDirectory, request: Request, plan: Plan, *, kind: DeviceKind, module: str, lock: int | None
 ) -> int | None:
-    """Takes steps of the execution that a plan chose, of rows as long as the longest of the run's data. Nothing is
-    saved; what the ranks say lies in a folder among the run's logs.
-
-    Returns the bytes of the rank that took most: allocated, on a GPU reserved; None where one had too few.
-    Raises: as `run_workers` does, where something else went wrong.
-    """
+    """Takes steps of what a plan chose, of rows as long as the longest; nothing is saved but what
+    the ranks say, among the run's logs. Returns the bytes of the rank that took most, on a GPU
+    reserved; None where one had too few. Raises as `run_workers` does."""
     if plan.best is None:
         raise ValueError("a plan that chose nothing is not tried")
     execution = plan.best.execution

@@ -68,7 +68,10 @@ class Opening:
     ) -> Opening:
         """Accepts what is asked, and takes its folder until `held` ends. Raises as `accept` does; RunDirectoryError:
         another run holds the folder, or is in it."""
-        known = known_rows(request)
+        known = known_data(run_of(request.job))
+        if known[0] is None:  # the run there has prepared none
+            counted = KnownData.of(request)
+            known = counted.num_rows, counted.lengths
         cluster, plan = accept(request, place=place, known=known)
         with request.blaming("output_dir"):
             lock = held.enter_context(locked(run, say=lambda text: tell([Notice(text=text)], on_update)))
@@ -112,13 +115,6 @@ class Opening:
             self.write()
         if scarce := check_disk(self.request, self.run, self.plan):
             self.say(scarce)
-
-
-def known_rows(request: Request) -> Known:
-    """Training rows and their lengths, as the run there has prepared them, or as they were counted before."""
-    known = known_data(run_of(request.job))
-    counted = KnownData.of(request)
-    return known if known[0] is not None else (counted.num_rows, counted.lengths)
 
 
 def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Cluster, Plan]:

@@ -76,21 +76,20 @@ def sha256_of(path: str | Path) -> str:
 FORMAT_VERSION = 5
 
 
-def source_states(sources: Sequence[Source], *, places: Places) -> list[list[FileState]]:
+def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileState, ...]:
     """The content of every file of every source. Raises DataError: one problem per file that cannot be read."""
-    states: list[list[FileState]] = []
+    states: list[FileState] = []
     problems: list[Problem] = []
     for source in sources:
-        states.append([])
         for file in source.files:
             try:
                 with places.blaming(*source.key):
-                    states[-1].append(file_state(file.path, label=file.label))
+                    states.append(file_state(file.path, label=file.label))
             except DataError as error:
                 problems += error.problems
     if problems:
         raise DataError(problems)
-    return states
+    return tuple(states)
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
@@ -108,13 +107,13 @@ def cache_key(
     *,
     sources: Sequence[Source],
     num_train: int,
-    states: Sequence[Sequence[FileState]],
+    states: Sequence[FileState],
     tokenizer: dict[str, str],
     template: str | None,
 ) -> str:
     """SHA-256, in hex, of everything that shapes the prepared data; the first `num_train` sources are trained on."""
-    data = job.data
-    contents = [_content(source, found) for source, found in zip(sources, states, strict=True)]
+    data, of_files = job.data, iter(states)
+    contents = [_content(source, of_files) for source in sources]
     described = {
         "version": FORMAT_VERSION,
         "libraries": {name: importlib.metadata.version(name) for name in ("transformers", "tokenizers")},
@@ -129,8 +128,8 @@ def cache_key(
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
-def _content(source: Source, states: Sequence[FileState]) -> dict[str, Any]:
-    files = [(file.kind, state.sha256) for file, state in zip(source.files, states, strict=True)]
+def _content(source: Source, states: Iterator[FileState]) -> dict[str, Any]:
+    files = [(file.kind, next(states).sha256) for file in source.files]
     return {"files": files, "format": source.format, "weight": source.weight}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,7 @@ CHUNK_BYTES = (512 * 1024, 4 * 1024 * 1024)
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
     """What is asked for. `evaluation`: its sources, none where a share of `train` is set aside;
-    `states`: of all files, train's first; `measured`: called with what is known of all rows, before
-    any is refused."""
+    `states`: of all files, train's first."""
 
     job: Job
     train: tuple[Source, ...]
@@ -47,9 +46,8 @@ class Preparation:
     tokenizer: Path
     template: str | None
     places: Places
-    limits: WorkerLimits
+    limits: WorkerLimits = field(default_factory=WorkerLimits)
     num_workers: int | None = None
-    measured: Callable[[dict[str, Any]], None] = lambda _: None
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -92,8 +90,9 @@ class SurveyedFile:
     ignored: tuple[str, ...] = ()
 
 
-def ingest(asked: Preparation, *, into: Path) -> None:
-    """Writes `train/`, `eval/` and `summary.json` into an empty folder. Raises DataError: all problems of all files."""
+def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]], None]) -> None:
+    """Writes `train/`, `eval/` and `summary.json` into an empty folder. `measured`: called with
+    what is known of all rows, before any is refused. Raises DataError: all problems of all files."""
     files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
@@ -118,7 +117,7 @@ def ingest(asked: Preparation, *, into: Path) -> None:
             "lengths": _lengths(asked, chunks, replies),
             "preview": _preview(asked, pool, shards, replies),
         }
-        asked.measured(summary)
+        measured(summary)
         _report_problems(asked, files, chunks, replies)
         pool.keep_one()  # joining takes memory, which the others' need not stand beside
         parts = _parts(asked, shards, into=into, ends=ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -53,31 +53,32 @@ def prepare(
     with places.blaming("model"):
         tokenizer = tokenizer_folder(job.model, revision=revision_of(run, job.model))
     note_revision(run, job.model, folder=tokenizer)
-    sources, hashes = train + evaluation, tokenizer_hashes(tokenizer)
+    asked = Preparation(
+        job=job,
+        train=train,
+        evaluation=evaluation,
+        states=states,
+        tokenizer=tokenizer,
+        template=template,
+        places=places,
+        limits=limits or WorkerLimits(),
+        num_workers=num_workers,
+    )
+    sources, hashes = asked.sources, tokenizer_hashes(tokenizer)
     key = cache_key(job, sources=sources, num_train=len(train), states=states, tokenizer=hashes, template=template)
     entry = root / "data" / key
-    describe = partial(_data_json, entry, job=job, train=train, evaluation=evaluation, states=states, fingerprint=key)
+
+    def noted(found: dict[str, Any]) -> dict[str, Any]:
+        described = _data_json(entry, found, asked=asked, fingerprint=key)
+        note_data(job, counts=dict(found["lengths"]), data_json=described)
+        return described
+
     summary = _summary(entry)
     if summary is None:
-        asked = Preparation(
-            job=job,
-            train=train,
-            evaluation=evaluation,
-            states=tuple(state for group in states for state in group),
-            tokenizer=tokenizer,
-            template=template,
-            places=places,
-            limits=limits or WorkerLimits(),
-            num_workers=num_workers,
-            measured=lambda found: note_data(
-                job, counts=dict(found["lengths"]), data_json=describe({"ends": None, **found})
-            ),
-        )
-        summary = _make(entry, asked)
+        summary = _make(entry, asked, measured=lambda found: noted({"ends": None, **found}))
     elif announce:
         say(f"the data was prepared before: {entry}")
-    data_json = describe(summary)
-    note_data(job, counts=dict(summary["lengths"]), data_json=data_json)
+    data_json = noted(summary)
     if announce:
         _announce(summary, data_json, sources=sources, cut=job.data.over_long == "truncate")
     write_json(run.data, data_json)
@@ -129,7 +130,7 @@ def _wrong_weights(job: Job, places: Places) -> Iterator[Problem]:
             yield Problem(where=places.where("data", "path", index, "weight"), message=f"data.path: {message}")
 
 
-def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
+def _make(entry: Path, asked: Preparation, *, measured: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     """Prepares the entry unless another run on this machine does it meanwhile."""
     try:
         with one_at_a_time(entry):
@@ -137,7 +138,7 @@ def _make(entry: Path, asked: Preparation) -> dict[str, Any]:
             if summary is None:
                 _say_if_scarce(entry, read=sum(state.size for state in asked.states))
                 with new_entry(entry) as folder:
-                    ingest(asked, into=folder)
+                    ingest(asked, into=folder, measured=measured)
                 summary = _summary(entry)
     except OSError as error:
         message = f"{entry.parent}: cannot write the data cache: {error.strerror}{_room(entry)}"
@@ -176,21 +177,11 @@ def _summary(entry: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _data_json(
-    entry: Path,
-    summary: dict[str, Any],
-    *,
-    job: Job,
-    train: tuple[Source, ...],
-    evaluation: tuple[Source, ...],
-    states: Sequence[Sequence[FileState]],
-    fingerprint: str,
-) -> dict[str, Any]:
+def _data_json(entry: Path, summary: dict[str, Any], *, asked: Preparation, fingerprint: str) -> dict[str, Any]:
     """data.json; of rows that were measured and not yet accepted, without counts of parts."""
-    described = [
-        _describe(source, facts, found)
-        for source, facts, found in zip(train + evaluation, summary["sources"], states, strict=True)
-    ]
+    job, train, evaluation, states = asked.job, asked.train, asked.evaluation, iter(asked.states)
+    pairs = zip(asked.sources, summary["sources"], strict=True)
+    described = [_describe(source, facts, states) for source, facts in pairs]
     labels = [file.label for source in train for file in source.files]
     parts: dict[str, Any] = {
         "train": {**_part(entry / "train", summary.get("train")), "sources": described[: len(train)], "files": labels},
@@ -223,14 +214,14 @@ def _part(folder: Path, counts: dict[str, Any] | None) -> dict[str, Any]:
     return {"folder": str(folder.resolve()), **{name: counts[name] for name in _COUNTS}, **sides}
 
 
-def _describe(source: Source, facts: dict[str, Any], states: Sequence[FileState]) -> dict[str, Any]:
+def _describe(source: Source, facts: dict[str, Any], states: Iterator[FileState]) -> dict[str, Any]:
     return {
         "path": source.label,
         **{name: facts[name] for name in ("format", "num_rows", "notes", "ignored_columns", "ignored_keys")},
         "num_ignored_files": source.num_ignored,
         "note": source.note,
         "weight": source.weight,
-        "files": [{"label": file.label, **asdict(state)} for file, state in zip(source.files, states, strict=True)],
+        "files": [{"label": file.label, **asdict(next(states))} for file in source.files],
     }
 
 

@@ -16,7 +16,7 @@ from shardwise.data.prepare.prepare import template_of
 from shardwise.data.read.chunks import Chunk
 from shardwise.data.read.hub import tokenizer_folder
 from shardwise.data.read.sources import COLUMNAR, find_sources
-from shardwise.data.workers.pool import Pool, WorkerLimits
+from shardwise.data.workers.pool import Pool
 from shardwise.errors import DataError
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.places import read_places
@@ -43,11 +43,10 @@ def sample_rows(run: RunDirectory) -> None:
         job=job,
         train=sources,
         evaluation=(),
-        states=tuple(state for group in states for state in group),
+        states=states,
         tokenizer=tokenizer or Path(),
         template=template_of(job),
         places=places,
-        limits=WorkerLimits(),
     )
     files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files if file.form is not None for chunk in file.chunks]

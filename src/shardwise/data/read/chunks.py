@@ -38,15 +38,9 @@ _NAMES = {"parquet": "a Parquet", "arrow": "an Arrow"}
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive rows of one file.
-
-    Attributes:
-        file: index of the file among all files of the preparation.
-        start, stop: byte range; for Parquet and Arrow, a range of row groups.
-        first_line: 1-based line of `start`; for Parquet and Arrow, the number of its first row.
-        header: the column names of a CSV, Parquet or Arrow file; of the last two, only these are read.
-        num_bytes: how much work it is, for progress.
-    """
+    """Consecutive rows of one file, by its index among all. `start`, `stop`: bytes, or for Parquet
+    and Arrow row groups; `first_line`: 1-based, there the number of its first row; `header`: the
+    column names, there only of those to read; `num_bytes`: how much work it is."""
 
     file: int
     path: str

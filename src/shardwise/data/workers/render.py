@@ -96,15 +96,10 @@ _OTHER = mark(10**6)
 
 @dataclass(frozen=True, kw_only=True)
 class Renderer:
-    """Renders examples for one tokenizer.
-
-    Attributes:
-        template: the template's text, or templates by their names, of which `tool_use` is for rows with tools.
-        special_tokens: names of special tokens -> their text, which templates read (`bos_token`, `eos_token` ...).
-        end_marks: texts of all special tokens; one of them ends a turn.
-        rendered: whether prompts of pairs were put into the template before.
-        stop_marks: special tokens behind which a text needs no EOS.
-    """
+    """Renders examples for one tokenizer. `template`: its text, or several by their names, of which
+    `tool_use` is for rows with tools; `special_tokens`: what templates read, by name; `end_marks`:
+    all special tokens, one of which ends a turn; `rendered`: prompts of pairs were put into the
+    template before; `stop_marks`: tokens behind which a text needs no EOS."""
 
     template: str | Mapping[str, str] | None
     special_tokens: Mapping[str, Any]

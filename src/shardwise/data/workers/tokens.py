@@ -163,7 +163,9 @@ class Tokenizer:
 
     def _encode(self, texts: list[Rendered]) -> Iterator[Tokens]:
         if self._widths is not None and not texts[0].special_tokens:
-            yield from map(self._by_widths, texts, self._fast([text.text for text in texts]), repeat(self._widths))
+            encode = self._tokenizer.backend_tokenizer.encode_batch_fast  # without offsets
+            encoded = encode([text.text for text in texts], add_special_tokens=False)
+            yield from map(self._by_widths, texts, encoded, repeat(self._widths))
             return
         encoded = self._tokenizer(
             [text.text for text in texts],
@@ -174,9 +176,6 @@ class Tokenizer:
         )
         for text, encoding in zip(texts, encoded.encodings, strict=True):
             yield self._row(text, encoding)
-
-    def _fast(self, texts: list[str]) -> list[Any]:
-        return self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
     def _by_widths(self, text: Rendered, encoding: Any, widths: Widths) -> Tokens:
         ids = np.array(encoding.ids, np.int32)

@@ -25,13 +25,9 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 
 class Windows(Detour):
     """Windows of this rank's rows of whole weights: a detour (`parallel/optimizer/stepped.py`).
-
-    Attributes:
-        weights: local parts of trained parameters; contiguous, and alike on every rank but for
-            slices.
-        meshes: of each, the axes over which its states are sharded and it is sliced: `World.shards`
-            and `tp`; of experts that are dealt, the ranks that hold the same ones, and `ep`.
-    """
+    `weights`: local parts of trained parameters, contiguous, alike on every rank but for slices;
+    `meshes`: of each, the axes over which states are sharded and it is sliced: `World.shards` and
+    `tp`, or of dealt experts those that hold the same, and `ep`."""
 
     def __init__(self, weights: Detour, *, world: World) -> None:
         self.weights = weights.named
