@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, usual_settings
-from shardwise.interop.trl_dpo import DPO_SCRIPT, dpo_refusals, dpo_settings
+from shardwise.interop.trl_dpo import dpo_refusals, dpo_settings
 
 LIMITS = TrainerLimits(
     target="trl",
@@ -42,11 +43,11 @@ def to_trl(chosen: Chosen) -> Exported:
     """sft.py or dpo.py, and accelerate.yaml where weights are sharded."""
     LIMITS.refuse(chosen, _refusals)
     name = f"{chosen.job.objective}.py"
-    files, run = {name: _script(chosen)}, chosen.torchrun_lines(name)
+    made, run = {name: _script(chosen)}, chosen.torchrun_lines(name)
     if is_sharded(chosen):
-        files["accelerate.yaml"] = as_yaml(config(chosen), comment=[chosen.written])
+        made["accelerate.yaml"] = as_yaml(config(chosen), comment=[chosen.written])
         run = launch_lines(chosen, name)
-    return Exported(files=files, said=[*memory_notes(chosen, chunks=True), *_said(chosen)], run=run)
+    return Exported(files=made, said=[*memory_notes(chosen, chunks=True), *_said(chosen)], run=run)
 
 
 def _script(chosen: Chosen) -> str:
@@ -56,9 +57,10 @@ def _script(chosen: Chosen) -> str:
     if loader := LOADERS.get(Path(source.path).suffix.lower()):
         load = f'{loader!r}, data_files={source.path!r}, split="train"'
     load = f"load_dataset({load})"
-    text, settings = _SCRIPT, _settings(chosen)
+    settings, name = _settings(chosen), f"scripts/{chosen.job.objective}.py.txt"
     if chosen.job.objective == "dpo":
-        text, settings = DPO_SCRIPT, dpo_settings(chosen, settings)
+        settings = dpo_settings(chosen, settings)
+    text = files("shardwise.interop").joinpath(name).read_text(encoding="utf-8")
     return Template(text).substitute(
         written=chosen.written,
         path=chosen.path,
@@ -138,82 +140,3 @@ def _said(chosen: Chosen) -> Iterator[str]:
         yield "the script evaluates nothing; its rows are all of data.path"
     if chosen.execution.compile and not is_sharded(chosen):
         yield "the plan compiles each block, and the script none: steps take longer than forecast"
-
-
-_SCRIPT = '''"""$written, as $path was planned."""
-
-from pathlib import Path
-
-from datasets import load_dataset
-${peft_import}from transformers import AutoTokenizer
-from trl import SFTConfig, SFTTrainer
-
-MODEL = $model
-#: For tokenizers without a template of their own.
-DEFAULT_TEMPLATE = (
-    "{{ bos_token or '' }}"
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' }}"
-    "{% if message['role'] == 'assistant' %}"
-    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + eos_token }}{% endif %}"
-    "{{ '\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-ROLES = {"human": "user", "gpt": "assistant"}
-
-
-def as_chat(row, *, has_template):
-    """A row as TRL reads it."""
-    system = [{"role": "system", "content": row["system"]}] if (row.get("system") or "").strip() else []
-    if "messages" in row:
-        return {"messages": row["messages"]}
-    if "conversations" in row:
-        turns = row["conversations"]
-        chat = [{"role": ROLES.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in turns]
-        return {"messages": system + chat}
-    if "instruction" in row:
-        context = row.get("input") or ""
-        question = row["instruction"] + (f"\\n\\n{context}" if context.strip() else "")
-        answer = row["output"]
-    elif "prompt" in row:
-        question, answer, system = row["prompt"], row["completion"], []
-        if isinstance(question, list):
-            return {"messages": question + answer}
-        if not has_template:
-            return {"prompt": question, "completion": answer}
-    elif "text" in row:
-        return {"text": row["text"]}
-    else:
-        question, answer = (row["question"], row["answer"]) if "question" in row else (row["query"], row["response"])
-        system = []
-    return {"messages": [*system, {"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
-
-
-def main():
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    template = $template or tokenizer.chat_template
-    tokenizer.chat_template = template or DEFAULT_TEMPLATE
-    rows = $load.rename_columns($columns)
-    rows = rows.map(as_chat, fn_kwargs={"has_template": bool(template)}, remove_columns=rows.column_names)
-    chats = "messages" in rows.column_names
-    args = SFTConfig(
-        assistant_only_loss=chats and $only,
-        completion_only_loss=("prompt" in rows.column_names and $only) or None,
-$settings
-    )
-    trainer = SFTTrainer(
-        model=MODEL,
-        args=args,
-        train_dataset=rows,
-        processing_class=tokenizer,$peft
-    )
-    trainer.train()
-    trainer.save_model()
-    trainer.save_state()
-
-
-if __name__ == "__main__":
-    main()
-'''

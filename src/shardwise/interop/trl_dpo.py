@@ -40,38 +40,3 @@ def dpo_settings(chosen: Chosen, settings: dict[str, Any]) -> dict[str, Any]:
         "precompute_ref_log_probs": full or spec.reference == "precomputed",
         "disable_dropout": chosen.job.train.disable_dropout,
     }
-
-
-DPO_SCRIPT = '''"""$written, as $path was planned."""
-
-from pathlib import Path
-
-from datasets import load_dataset
-${peft_import}from transformers import AutoTokenizer
-from trl import DPOConfig, DPOTrainer
-
-MODEL = $model
-
-
-def main():
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    template = $template or tokenizer.chat_template
-    tokenizer.chat_template = template
-    rows = $load.rename_columns($columns)
-    args = DPOConfig(
-$settings
-    )
-    trainer = DPOTrainer(
-        model=MODEL,
-        args=args,
-        train_dataset=rows,
-        processing_class=tokenizer,$peft
-    )
-    trainer.train()
-    trainer.save_model()
-    trainer.save_state()
-
-
-if __name__ == "__main__":
-    main()
-'''
