@@ -20,9 +20,8 @@ _BITS = 52
 
 
 class Sight(NamedTuple):
-    """What a rank saw in one step, as numbers below 2**53, which a float64 holds exactly.
-    `checksum`: of its share's tokens, positions and labels; `seen`: digest of the samples in its
-    rows; `asked`: digest of what it takes for the global batch."""
+    """What a rank saw in a step, as numbers that a float64 holds exactly: of its tokens, positions
+    and labels; of the samples in its rows; of what it takes for the global batch."""
 
     checksum: int
     seen: int

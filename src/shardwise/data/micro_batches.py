@@ -104,9 +104,8 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalBatch:
-    """One optimizer step. `epoch`: how many are done after it, 1.0 at the end of the first;
-    `trained_tokens`: labels that count; `micro_batches`: this rank's share, as many and of the same
-    shapes on every rank."""
+    """One optimizer step. `epoch`: 1.0 at the end of the first; `trained_tokens`: labels that
+    count; `micro_batches`: this rank's share, as many and of the same shapes on every rank."""
 
     step: int
     epoch: float

@@ -180,9 +180,8 @@ class PreparedData:
         return replace(self, arrays=arrays)
 
     def sample(self, index: int) -> tuple[Ints, Ints, Ints]:
-        """One sample as (input_ids, position_ids, labels), int64, shape [length]. Labels are shifted: `labels[t]` is
-        the token after t if that is trained, else -100. Positions restart in each document, and no label crosses into
-        the next."""
+        """One sample as (input_ids, position_ids, labels), int64 [length]; `labels[t]` is the token
+        after t if that is trained, else -100; none crosses into the next document."""
         return self._read(self.documents(index))
 
     def _read(self, documents: Sequence[int] | Ints) -> tuple[Ints, Ints, Ints]:

@@ -43,11 +43,10 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The chosen candidate of a plan, with its job. `path`: the plan or the job file, as the user named it; `cluster`:
-    what the layout spreads over: one node or part of it, or whole nodes; `leaves_some`: whether the job's hardware has
-    more GPUs than the layout takes; `seconds`: how long the run takes, where that is forecast;
-    `steps`: optimizer steps of it, from the job or worked out from rows and epochs; None where the
-    rows are not counted; `host_bytes`: what a rank puts into the host's memory, offloaded or saved."""
+    """The chosen candidate of a plan, with its job. `path`: as the user named it; `cluster`: one
+    node or part of it, or whole nodes; `leaves_some`: the job's hardware has more GPUs; `seconds`,
+    `steps`: of the run, where they are known; `host_bytes`: what a rank puts into the host's
+    memory."""
 
     path: str
     job: Job

@@ -19,9 +19,8 @@ _SHARDED = ("fsdp", "hsdp")
 
 
 def narrowed(job: Job, limits: TrainerLimits, *, cluster: Cluster | None, whole_logits: bool) -> Iterator[Job]:
-    """Jobs to plan in turn until one fits: by what is offloaded, the least first. `cluster`: None
-    where the hardware is open; `whole_logits`: the target makes all logits at once. Raises
-    UnsupportedError: the job names layouts of which the target has none."""
+    """Jobs to plan in turn until one fits: the least offloaded first. `cluster`: None where the
+    hardware is open. Raises UnsupportedError: the target has none of the job's layouts."""
     on_cpu = cluster is not None and cluster.gpu.kind == "cpu"
     ways = [way for way in _strategies(limits) if not on_cpu or way in limits.on_cpu]
     if limits.whole_in_bf16 and job.method == "full" and (cluster is None or cluster.num_gpus > 1):

@@ -47,9 +47,8 @@ def check_named(*, gpus: bool) -> None:
 
 
 def met(open_store: Callable[[timedelta], Store], *, rank: int, size: int, timeout: timedelta) -> Store:
-    """The store at MASTER_ADDR, once all ranks are there; `open_store` is given how long it may wait: on one machine
-    `MEETING_SECONDS`, elsewhere `timeout`. Says on stderr, when it takes long, who is waited for. Raises InputError:
-    they do not come, or something else listens there."""
+    """The store at MASTER_ADDR, once all ranks are there; `open_store` is given how long it may
+    wait. Says on stderr, when it takes long, who is waited for. Raises InputError."""
     host, port = os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT", "")
     whom = "rank 0" if rank else "the other rank" if size == 2 else f"the other {size - 1} ranks"
     waits = f"rank {rank} of {size} on {socket.gethostname()} waits for {whom} at {host}:{port}"

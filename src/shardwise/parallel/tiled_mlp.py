@@ -21,9 +21,8 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
 def apply_tiles(modules: Iterable[nn.Module], *, size: int, ends_block: bool = False) -> None:
-    """Replaces the forward of each module, which treats each position of [batch, length, ...] by
-    itself. `size`: positions that are computed at once; `ends_block`: blocks add what it gives to
-    the stream, and save nothing of it."""
+    """Replaces the forward of modules that treat each position of [batch, length, ...] by itself.
+    `size`: positions at once; `ends_block`: blocks save nothing of what it gives."""
     for module in modules:
         vars(module)["forward"] = Tiled(module, size=size, ends_block=ends_block)
 

@@ -220,13 +220,11 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Forecast beside measurement, for one run directory. `dtypes`: of live tensors, except
-    `CONFIGURED_TYPES`; `tokens`, `trained_tokens`: of all recorded steps, without padding;
+    """Forecast beside measurement of a run. `dtypes`: of live tensors, except `CONFIGURED_TYPES`;
+    `tokens`, `trained_tokens`, `seconds_in_steps`: of all recorded steps, without padding;
     `comparisons`: memory of the worst rank, part by part, then time; `notes`: what to know when
-    both are compared, and of the run; `skipped_steps`, `loss_scale`: of float16: recorded steps
-    that were left out, and the scale of the last; `rows`: what was counted of the data;
-    `usd_per_hour`: as planned, of all GPUs; `seconds_in_steps`: of all recorded steps; `last_written`:
-    as a run directory has it."""
+    both are compared; `skipped_steps`, `loss_scale`: of float16, the last step's; `rows`: what was
+    counted of the data; `usd_per_hour`: as planned, of all GPUs."""
 
     name: str
     outcome: RunOutcome

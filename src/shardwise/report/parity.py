@@ -58,10 +58,9 @@ def _all_digits(value: float | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """One layout compared with the reference. `loss`, `grad_norm`: the largest relative difference
-    of a step; `weights`: the result of `shardwise.programs.difference`; `plain`: the same
-    comparison with SGD, made where AdamW's runs differ; `damped`: that with a large
-    `adam_epsilon`, made where SGD's runs agree."""
+    """One layout beside the reference. `loss`, `grad_norm`: the largest relative difference of a
+    step; `weights`: of `programs.difference`; `plain`: with SGD, where AdamW's runs differ;
+    `damped`: with a large `adam_epsilon`, where SGD's agree."""
 
     layout: str
     processes: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -98,25 +98,7 @@ def build(
         _check_positions(data, model.shape)
     state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
-
-    def batcher(rows: PreparedData) -> Batcher:
-        return Batcher(
-            data=rows,
-            micro_batch_size=execution.micro_batch_size,
-            data_rank=world.data_rank,
-            data_world_size=world.layout.data_world_size,
-            padding_id=prepared["padding_id"],
-            length_multiple=world.layout.sequence_multiple,
-        )
-
-    batches = Batches(
-        batcher(data),
-        global_batch_size=spec.global_batch_size,
-        seed=spec.seed,
-        shuffle=job.data.shuffle,
-        num_epochs=spec.num_train_epochs,
-        max_steps=spec.max_steps,
-    )
+    batches = _batches(data, job, execution, world=world, padding_id=prepared["padding_id"])
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=spec, name=execution.optimizer, wholes=steps.wholes())
     steps.follow(optimizer)
@@ -151,7 +133,7 @@ def build(
         total_steps=batches.total_steps,
         logging_steps=spec.logging_steps,
     )
-    evaluated = None if prepared["eval"] is None else batcher(open_prepared(prepared["eval"]))
+    evaluated = prepared["eval"] and replace(batches.batcher, data=open_prepared(prepared["eval"]))
     preferences = _preferences(job, world, batches.batcher, evaluated)
     step = GradientAccumulator(
         spread=model.spread,
@@ -181,6 +163,26 @@ def build(
         meter=meter,
         types=types,
         is_trial=trial_rows is not None,
+    )
+
+
+def _batches(data: PreparedData, job: Job, execution: Execution, *, world: World, padding_id: int) -> Batches:
+    spec = job.train
+    batcher = Batcher(
+        data=data,
+        micro_batch_size=execution.micro_batch_size,
+        data_rank=world.data_rank,
+        data_world_size=world.layout.data_world_size,
+        padding_id=padding_id,
+        length_multiple=world.layout.sequence_multiple,
+    )
+    return Batches(
+        batcher,
+        global_batch_size=spec.global_batch_size,
+        seed=spec.seed,
+        shuffle=job.data.shuffle,
+        num_epochs=spec.num_train_epochs,
+        max_steps=spec.max_steps,
     )
 
 

@@ -41,10 +41,9 @@ class Reply:
 
 
 class Chat:
-    """Answers with what a run `trained`, an adapter on its base or a model, with its `base`, or
-    with what was `merged`. In bytes: `weights`; `token`, the keys and values of one token; `free`,
-    memory of all GPUs, or of the machine. `opening`: what each conversation begins with: the
-    `system` message."""
+    """Answers with what a run `trained`, with its `base`, or with what was `merged`. In bytes:
+    `weights`; `token`, keys and values of one; `free`, of all GPUs, or of the machine. `opening`:
+    the `system` message, with which each conversation begins."""
 
     def __init__(
         self,

@@ -51,10 +51,9 @@ class RowLoss(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
     """The positions that a loss is summed over. `labels`: int64 [n], a token or `IGNORED`;
-    `positions`: int64 [n], indices of hidden states, None where they are taken in order; `size`: of
-    a chunk, the last may be smaller; `compiled`: softmax and its gradient are one kernel of torch's
-    compiler, where all tokens are on one rank; `row_loss`: what makes the loss of log-probabilities,
-    each added to the sum that `rows`, int64 [n], says; None where the loss is their negative."""
+    `positions`: int64 [n], indices of hidden states, None for all, in order; `compiled`: softmax
+    and its gradient are one kernel, where all tokens are on one rank; `row_loss`: what makes the
+    loss of log-probabilities, each added to the sum that `rows`, int64 [n], says."""
 
     labels: torch.Tensor
     positions: torch.Tensor | None
@@ -63,10 +62,10 @@ class Chunks:
     rows: torch.Tensor | None = None
     row_loss: RowLoss | None = None
 
-    def __iter__(self) -> Iterator[tuple[Any, torch.Tensor]]:
+    def __iter__(self) -> Iterator[tuple[slice, Any, torch.Tensor]]:
         for start in range(0, len(self.labels), self.size):
-            here = slice(start, start + self.size)
-            yield here if self.positions is None else self.positions[here], self.labels[here]
+            at = slice(start, start + self.size)
+            yield at, at if self.positions is None else self.positions[at], self.labels[at]
 
 
 def linear_loss(
@@ -180,7 +179,7 @@ class _Loss(torch.autograd.Function):
             empty = torch.empty if chunks.positions is None else torch.zeros
             of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
         losses = _losses_under(chunks, vocabulary)
-        for here, labels in chunks:
+        for _, here, labels in chunks:
             given = hidden[here].to(compute)
             logits = head.logits(given)
             loss += losses(logits, labels, learns=learns).sum()
@@ -217,13 +216,12 @@ class _OfRows(_Loss):
         losses, sums = _losses_under(chunks, vocabulary), hidden.new_zeros(row_loss.num_sums, dtype=torch.float32)
         is_one, again = len(chunks.labels) <= chunks.size, False
         made: list[torch.Tensor] = []
-        for number, (here, labels) in enumerate(chunks):
+        for at, here, labels in chunks:
             made.clear()  # the logits of the chunk before
             given = hidden[here].to(compute)
             made = [given, logits := head.logits(given)]
             again = learns and head.trains and not is_one
             found = losses(logits, labels, learns=learns and not again)
-            at = slice(number * chunks.size, (number + 1) * chunks.size)
             sums.index_add_(0, rows[at], found, alpha=-1)
             if of_hidden is not None and not head.trains:
                 of_hidden[here] = head.backward(given, logits)
@@ -231,8 +229,7 @@ class _OfRows(_Loss):
         loss, slopes = row_loss(sums, learns=learns)
         weights = -slopes[rows].to(compute).unsqueeze(1)
         if learns and head.trains:
-            for number, (here, labels) in enumerate(chunks):
-                at = slice(number * chunks.size, (number + 1) * chunks.size)
+            for at, here, labels in chunks:
                 if again:
                     made.clear()
                     given = hidden[here].to(compute)

@@ -22,9 +22,8 @@ _HOW_TO_INSTALL = "see https://pytorch.org/get-started/locally/"
 
 
 def check_device(planned: Cluster) -> None:
-    """Holds the devices that torch sees on this machine against those of the plan; before ranks meet, for those that
-    move tensors by other means than their peers would wait for them. Raises HardwareError: the plan is for GPUs and
-    torch sees none, or for processors and it sees one."""
+    """Compares the devices that torch sees with the plan's, before ranks meet. Raises
+    HardwareError: torch sees no GPU and the plan is for GPUs, or one where it is for processors."""
     sees_gpu = torch.cuda.is_available()
     if sees_gpu and planned.gpu.kind == "cpu":
         raise HardwareError(

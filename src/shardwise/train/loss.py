@@ -130,11 +130,10 @@ class LossModule(nn.Module):
 
 
 class HeadLoss(nn.Module):
-    """The head and its summed loss. One call a micro-batch, however often it calls the head: FSDP gathers the head's
-    weight for this module, and reduces its gradient when the backward of this module is done. `chunk`: positions whose
-    logits are made at once; `plain`: logits are the head's output, with no cap or scale behind it; `compiled`: the
-    softmax of a chunk and its gradient are one kernel of torch's compiler. `takes_slices`: the head may be sliced over
-    its tokens (`Vocabulary`), and its logits stay where they are made."""
+    """The head and its summed loss. One call a micro-batch, however often it calls the head: FSDP
+    gathers the head's weight for it and reduces its gradient once. `chunk`: positions at once;
+    `plain`: logits are the head's output; `takes_slices`: the head may be sliced over its tokens
+    (`Vocabulary`), and its logits stay where they are made."""
 
     def __init__(self, anatomy: Anatomy, *, chunk: int, plain: bool, compiled: bool = False) -> None:
         super().__init__()

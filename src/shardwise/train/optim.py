@@ -27,10 +27,9 @@ def build_optimizer(
     name: str,
     wholes: Mapping[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.optim.Optimizer:
-    """AdamW (fused, `foreach` or in 8 bits), Adafactor or SGD over the trainable parameters, of which a pipeline stage
-    may have none. Weight decay is applied to matrices only: not to norms and biases, as in Transformers, and not to
-    DoRA's magnitudes, which Transformers decays. `wholes`: for each parameter a tensor with the shape and placement of
-    what it is part of; None: they are whole."""
+    """The optimizer of that name over trainable parameters, of which a stage may have none. Weight
+    decay is of matrices only, not of norms, biases and DoRA's magnitudes, which Transformers
+    decays. `wholes`: for each parameter a tensor with the shape and placement of the whole."""
     trainable = [p for p in parameters if p.requires_grad]
     wholes = {p: p for p in trainable} if wholes is None else wholes
     groups = [

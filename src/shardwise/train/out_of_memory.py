@@ -46,10 +46,9 @@ class OutOfMemoryError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Memory of a rank's device where it was out of memory; bytes. `used`: the most that was in use at one instant,
-    allocated on a GPU, resident of a CPU process; `reserved`: the most that PyTorch's allocator held, None of a CPU
-    process, which has none; `asked`: what was asked for then, None where the error does not say; `held`: None where the
-    model was not built yet."""
+    """Memory of a rank's device where it was out of memory. `used`: the most at one instant, on a
+    GPU allocated, else resident; `reserved`: by PyTorch, None of a CPU process; `asked`: for then,
+    None if not said; `held`: None where the model was not built yet."""
 
     used: int
     reserved: int | None

@@ -28,11 +28,10 @@ _MOST_LEFT = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAccumulator:
-    """Accumulates the gradients of one global batch; each of its trained tokens has the same
-    weight. `keeps_casts`: weights that autocast casts are cast once for all micro-batches; `scale`
-    is the loss's in float16; `balance`: the loss of routers, or None; `leaves_padding`: experts are
-    not to see it; `preferences`: where the loss is of pairs or labelled rows, each with the same
-    weight."""
+    """Accumulates the gradients of a global batch, in which each trained token has the same weight.
+    `keeps_casts`: weights are cast once for all micro-batches; `scale`: the loss's in float16;
+    `balance`: the loss of routers; `leaves_padding`: experts are not to see it; `preferences`:
+    where the loss is of pairs or rows."""
 
     spread: Spread
     world: World

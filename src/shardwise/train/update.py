@@ -16,9 +16,8 @@ from shardwise.parallel.ownership import local_part
 
 
 class Update:
-    """Loss and gradient norm of a step, on their way to the host, and what is done by them. `loss`, `norm` of the
-    gradients over all ranks: float64 scalars on the rank's device; `scale`: of the loss, by which gradients are too
-    large; `max_norm`: to which they are clipped, or 0."""
+    """Loss and gradient norm of a step, float64 scalars on their way to the host, and what is done
+    by them. `scale`: by which gradients are too large; `max_norm`: for clipping, or 0."""
 
     def __init__(self, *, loss: torch.Tensor, norm: torch.Tensor, max_norm: float, scale: float = 1.0) -> None:
         norm = norm / scale

@@ -57,9 +57,8 @@ class Look:
         )
 
     def floor(self, records: Records, *, tolerance: float) -> float:
-        """The largest norm by which rounding may move a tensor apart: `tolerance` times how far all weights can move. 0
-        for AdamW as the job has it, whose steps do not shrink with the gradient. `records`: of one process, step by
-        step."""
+        """The largest norm by which rounding may move a tensor apart: `tolerance` times how far
+        weights can move; 0 for the job's own AdamW, whose steps do not shrink with gradients."""
         if self.train.optimizer == "sgd":
             # How far SGD has moved all weights together, at most, in Euclidean norm.
             travelled = sum(float(record["learning_rate"]) * _norm(record, self.train) for record in records)
@@ -68,10 +67,9 @@ class Look:
 
 
 def damped_look(train: TrainSpec, records: Records, *, num_trained: int, tolerance: float) -> Look:
-    """With an AdamW whose epsilon is large beside rounding, which shows errors in moments, rates and decay. AdamW
-    divides gradients by their usual size plus epsilon. With an epsilon of `ROUNDING / tolerance` of the root mean
-    square of all gradients, rounding moves no tensor farther than the floor, and a usual gradient makes nearly a usual
-    step. `records`: of one process; `num_trained`: elements that the job trains."""
+    """With an AdamW whose epsilon is large beside rounding, which shows errors in moments, rates
+    and decay: of `ROUNDING / tolerance` of the root mean square of all gradients. Rounding then
+    moves no tensor farther than the floor, and a usual gradient makes nearly a usual step."""
     share = min(1.0, ROUNDING / tolerance) if tolerance else 1.0
     largest = max((_norm(record, train) for record in records), default=0.0)
     epsilon = max(train.adam_epsilon, share * largest / math.sqrt(num_trained))

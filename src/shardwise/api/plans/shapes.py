@@ -67,9 +67,8 @@ def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Over
 
 
 def profiled(model: ModelShape, job: Job, clusters: Iterable[Cluster]) -> ModelShape:
-    """A model with the profiles that a job needs on some hardware, where no rules forecast its
-    blocks. They are kept below `cache_root`, by the configuration, what of the job they depend on,
-    and versions. A model that cannot be measured stays without."""
+    """A model with the profiles that a job needs where no rules forecast its blocks, kept below
+    `cache_root`. A model that cannot be measured stays without."""
     if not model.counted:
         return model
     kinds = {cluster.gpu.kind: cluster for cluster in clusters}

@@ -79,8 +79,7 @@ def write_store(
     labelled: bool = False,
 ) -> dict[str, Any]:
     """Writes all but the tokens, which `copy_tokens` has put there; returns the manifest. `sides`:
-    documents of a sample that is no packed one; `labelled`: each says whether it is a good answer.
-    Preferences are not packed before micro-batches are made."""
+    documents of a sample that is no packed one; `labelled`: each says whether it is good."""
     lengths = documents["length"]
     capacity = max_length if packed and sides == 1 and not labelled else None
     sample_offsets, sample_docs = _samples(documents, num_sources=len(weights), capacity=capacity, sides=sides)

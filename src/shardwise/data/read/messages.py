@@ -141,9 +141,8 @@ _PARTS = ("train_detail", "training_detail")
 
 
 class ChatMessage(NamedTuple):
-    """A message for a chat template, with `role`, `content` and whatever else the row says of it.
-    `of`: where it stands; `mark`: whether the row says that it is trained or is not; `notes`: what
-    was done that a reader of the row would not guess."""
+    """A message for a chat template. `of`: where it stands; `mark`: whether the row says that it is
+    trained, or is not; `notes`: what was done that a reader of the row would not guess."""
 
     said: dict[str, Any]
     of: str

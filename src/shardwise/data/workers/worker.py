@@ -53,9 +53,8 @@ MAX_MESSAGE = 600
 
 @dataclass(kw_only=True)
 class Tally:
-    """What became of a chunk's rows; the first problems are kept, all are counted. `notes`: what was done that
-    a reader of the rows would not guess, by sentence, with the number of rows; `keys`: those of messages; `lengths`:
-    rows by tokens, before any is cut or dropped."""
+    """What became of a chunk's rows. `notes`: what was done that their reader would not guess, with
+    the number of rows; `keys`: of messages; `lengths`: rows by tokens, before any is cut."""
 
     num_rows: int = 0
     num_dropped: int = 0

@@ -26,9 +26,8 @@ _SCALES = "absmax"
 
 
 class Detour:
-    """Maps parameters to those that are stepped in their place. `named`: plain local parts, under the names of the
-    original parameters; `placed`: for each, a tensor with its global shape and its placement. Views of the originals
-    have less to do."""
+    """Maps parameters to those that are stepped in their place. `named`: plain local parts, by the
+    names of the originals; `placed`: for each, a tensor with its global shape and placement."""
 
     named: Named
     placed: list[torch.Tensor]

@@ -86,10 +86,9 @@ class Allocations(profile):
 
 
 class MemoryMeter:
-    """Peak memory of this rank so far. `rows_seen`: tokens, with padding, of the longest rows of the steps that were
-    measured: in their first forwards, and in later ones; `trained_seen`: positions that were trained there, of all
-    rows; `reserved_bytes`: the most that a GPU's allocator has reserved, 0 on a CPU. `buckets`: gradients that stay
-    between steps, when no parameter has them."""
+    """Peak memory of this rank. `rows_seen`: tokens of the longest rows that were measured, in
+    first forwards and in later ones; `trained_seen`: positions trained there; `reserved_bytes`: by
+    a GPU's allocator, 0 on a CPU. `buckets`: gradients that stay between steps."""
 
     def __init__(
         self,

@@ -35,9 +35,8 @@ _UTILIZATION_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
-    """What ranks exchange after each step, in one small collective, by rank: peaks of memory, in all and of each phase
-    that was measured; the share of the step in which a rank was `busy`; what it saw. `stop`: the signal some rank was
-    asked to stop with, or 0; `is_written`: no rank is still writing a checkpoint."""
+    """What ranks exchange after each step, by rank: peaks of memory, the share of it in which one
+    was `busy`, what it saw. `stop`: a signal or 0; `is_written`: no rank writes a checkpoint."""
 
     peak_memory_bytes: list[int]
     peak_reserved_bytes: list[int]

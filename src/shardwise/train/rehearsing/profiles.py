@@ -26,9 +26,8 @@ _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Of `config`, the keys of a config.json that has a `shape`, for the `executions` of `job`; `cuda`: as they would
-    be on a GPU; `kernels`: packages whose kernels run there, none by
-    default. Returns `profiles`, or `refused`, a sentence."""
+    """Of `config`, a config.json's keys, for the `executions` of `job`; `cuda`: as on a GPU;
+    `kernels`: packages whose kernels run there. Returns `profiles`, or `refused`, a sentence."""
     torch.set_num_threads(1)
     job, shape = job_from_data(asked["job"]), ModelShape.from_json(asked["shape"])
     try:

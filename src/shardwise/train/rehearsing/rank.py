@@ -50,10 +50,9 @@ _CPU = torch.device("cpu")
 def rehearse_rank(
     job: Job, execution: Execution, *, rank: int, casts: bool, copies: bool, prepared: RunDirectory | None = None
 ) -> dict[str, Any]:
-    """Takes two steps of a job, whose model is a folder, on one rank of an execution's world. `casts`, `copies`: as a
-    `Ledger` takes them; `prepared`: a run whose rows are taken, for all steps of the job; else they are as long as
-    `max_length`. Returns the fields of `spec.rehearsal.RankRehearsal`, without the ranks, and `step_peaks`. Raises what
-    building and stepping raise."""
+    """Takes two steps of a job, whose model is a folder, on one rank. `casts`, `copies`: as of
+    `Ledger`; `prepared`: a run whose rows are taken, for all steps; else they are as long as may
+    be. Returns the fields of `RankRehearsal`, without ranks, and `step_peaks`."""
     ledger = Ledger(casts=casts, copies=copies)
     if prepared is None:
         job, execution = two_steps(job, execution)

@@ -73,9 +73,8 @@ def model_card(
     loader: str = LANGUAGE_MODEL,
     experts: bool = False,
 ) -> str:
-    """The card of a run's result, or of what was `merged` from it in some type. A local base
-    appears by its name, with a note; `loader`: transformers' class that loads it; `experts`:
-    stacked ones were in 4 bits. No license: who publishes chooses."""
+    """The card of a run's result, or of what was `merged`. A local base appears by its name;
+    `loader`: transformers' class; `experts`: stacked ones were in 4 bits. No license is chosen."""
     job, data = read_job(run.resolved), (read_json(run.data) or {}).get("train") or {}
     adapter, name = job.adapters is not None and merged is None, Path(base).name if is_local else base
     sources, title = [_source(one) for one in data.get("sources", [])], run.root.resolve().name

@@ -25,10 +25,9 @@ class Excused:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorDifference:
-    """Two sets of tensors. `relative`: the largest |a - b| / |a| of a tensor that is not excused, in Frobenius norms;
-    `absolute`: the largest |a - b| of an element of these; `worst`: the tensor with the largest relative difference,
-    None where all are equal; `excused`: likewise of those that are; `first`: the first tensor, by name, that differs by
-    more than it may, or None; `reason`: how it differs."""
+    """Two sets of tensors. `relative`: the largest |a - b| / |a| of one, in Frobenius norms;
+    `absolute`: of an element; `worst`: the tensor that differs most; `excused`: that of those that
+    are; `first`: the first, by name, that differs by more than it may, for a `reason`."""
 
     num_tensors: int
     relative: float

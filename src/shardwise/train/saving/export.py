@@ -271,9 +271,8 @@ def wanted_tensors(result: Result, *, ownership: Ownership) -> list[Wanted]:
 def whole_tensors(
     wanted: list[Wanted], result: Result, *, ownership: Ownership
 ) -> Iterator[tuple[str, torch.Tensor | None]]:
-    """Gathers the wanted tensors one by one; all ranks iterate together. Yields (name, the whole tensor on the CPU), or
-    (name, None) on ranks other than 0. A tensor that is on rank 0's CPU already is yielded as it is, and others cast to
-    the dtype of files: it is for the writer to cast it by parts."""
+    """Gathers tensors one by one, on all ranks: (name, the whole tensor on the CPU), or None on
+    ranks other than 0. One that is on rank 0's CPU is yielded as it is, for the writer to cast."""
     world, mine = ownership.world, dict(result.saved)
     here = world.layout.coordinates(world.rank)
     for one in wanted:
