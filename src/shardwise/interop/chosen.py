@@ -6,7 +6,9 @@ import math
 import re
 import shlex
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from shardwise.catalog.models import hub_id
@@ -159,6 +161,17 @@ def _steps(plan: Plan, time: TimeForecast) -> int | None:
     if stated is not None or time.total_seconds is None:
         return stated
     return round(time.total_seconds / time.step_seconds)
+
+
+def script(name: str, *, mark: str = "$") -> Template:
+    """A file of `interop/scripts`, in which names behind `mark` are filled in."""
+
+    class Marked(Template):
+        """By `mark`."""
+
+        delimiter = mark
+
+    return Marked(files("shardwise.interop").joinpath("scripts", name).read_text(encoding="utf-8"))
 
 
 def as_yaml(data: dict[str, Any], *, comment: list[str]) -> str:

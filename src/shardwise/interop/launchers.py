@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shardwise.interop.chosen import CORES, Chosen, Exported
+from shardwise.interop.chosen import CORES, Chosen, Exported, script
 
 #: What a group of nodes shares, beside the commands.
 SHARED = (
@@ -37,7 +37,7 @@ def to_slurm(chosen: Chosen) -> Exported:
     gpus, place = chosen.processes, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID"
     cores = "--cpus-per-task=1" if chosen.on_cpu else f"--gpus-per-node={gpus}\n#SBATCH --cpus-per-task={CORES}"
     asked, left = _asked(chosen)
-    text = _SLURM.format(
+    text = script("train.sbatch", mark="@").substitute(
         written=chosen.written,
         name=chosen.name,
         nodes=chosen.nodes,
@@ -70,46 +70,3 @@ def _asked(chosen: Chosen) -> tuple[list[str], list[str]]:
             "cluster gives with the cores holds"
         )
     return lines, said
-
-
-_SLURM = """\
-#!/bin/bash
-# {written}
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node={tasks}
-#SBATCH {resources}
-#SBATCH --signal=B:TERM@120
-#SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --output=%x-%j.log
-{asked}
-##SBATCH --partition=NAME --account=NAME
-# With one # less the lines with two count.
-# Slurm starts this where sbatch was called, on a file system that all nodes see.
-
-export SHARDWISE_CACHE="${{SHARDWISE_CACHE:-$PWD/.shardwise-cache}}"
-export MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
-# Another port at each start: ranks know by it that a start is not the one before.
-export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 16 + ${{SLURM_RESTART_COUNT:-0}}) % 10000))
-# Since 22.05 srun does not take this over from sbatch, and would leave each rank one core.
-[ -z "${{SLURM_CPUS_PER_TASK:-}}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
-
-# Two minutes before the time limit, or when the job is pre-empted: the ranks save and end.
-trap 'stopped=1; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
-
-# Rank 0 reports when the others have ended; after that none is waited for.
-srun --kill-on-bad-exit=0 --wait=120 bash -c 'exec env {ranks} python -m shardwise {train}' &
-wait $!
-code=$?
-if [ -n "$stopped" ]; then  # the first wait ended with the signal
-  wait $!
-  code=$?
-fi
-# 143: stopped by SIGTERM after saving. The same script goes on from there, unless `scancel` ended the job: then Slurm
-# no longer counts it as running.
-if [ "$code" -ne 0 ] && {{ [ -n "$stopped" ] || [ "$code" -eq 143 ]; }}; then
-  scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING && scontrol requeue "$SLURM_JOB_ID"
-fi
-exit "$code"
-"""

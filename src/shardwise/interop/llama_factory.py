@@ -52,13 +52,12 @@ def to_llama_factory(chosen: Chosen) -> Exported:
 
 def launched(chosen: Chosen, command: str) -> list[str]:
     """The line of each node, for programs that start torchrun from these variables."""
-    several = chosen.nodes > 1
-    group = f"NPROC_PER_NODE={chosen.processes} "
-    nodes = [f'NNODES={chosen.nodes} NODE_RANK={rank} MASTER_ADDR="$NODE_0" MASTER_PORT=29500 ' * several
-             for rank in range(chosen.nodes)]  # fmt: skip
-    return [
-        f"FORCE_TORCHRUN=1 {node}{group}{command}" + f"  # node {rank}" * several for rank, node in enumerate(nodes)
-    ]
+    line = f"NPROC_PER_NODE={chosen.processes} {command}"
+    if chosen.nodes == 1:
+        return [f"FORCE_TORCHRUN=1 {line}"]
+    group = f'MASTER_ADDR="$NODE_0" MASTER_PORT=29500 {line}'
+    each = (f"NNODES={chosen.nodes} NODE_RANK={rank} {group}  # node {rank}" for rank in range(chosen.nodes))
+    return [f"FORCE_TORCHRUN=1 {one}" for one in each]
 
 
 def config(chosen: Chosen) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
-from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.chosen import Chosen, Exported, as_yaml, script
 from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, usual_settings
 from shardwise.interop.trl_dpo import dpo_refusals, dpo_settings
 
@@ -57,11 +55,10 @@ def _script(chosen: Chosen) -> str:
     if loader := LOADERS.get(Path(source.path).suffix.lower()):
         load = f'{loader!r}, data_files={source.path!r}, split="train"'
     load = f"load_dataset({load})"
-    settings, name = _settings(chosen), f"scripts/{chosen.job.objective}.py.txt"
+    settings = _settings(chosen)
     if chosen.job.objective == "dpo":
         settings = dpo_settings(chosen, settings)
-    text = files("shardwise.interop").joinpath(name).read_text(encoding="utf-8")
-    return Template(text).substitute(
+    return script(f"{chosen.job.objective}.py.txt").substitute(
         written=chosen.written,
         path=chosen.path,
         peft_import="from peft import LoraConfig\n" if adapters else "",

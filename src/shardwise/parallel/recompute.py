@@ -20,7 +20,7 @@ from shardwise.spec.layout.execution import Recompute
 
 _aten = torch.ops.aten
 
-#: What selective checkpointing saves, beside the products that `_is_saved` names: attention, and what collectives
+#: What selective checkpointing saves, beside the products that `_policy` names: attention, and what collectives
 #: brought from other ranks, as torchtitan does.
 _SAVED = {
     _aten._scaled_dot_product_flash_attention.default,
@@ -72,17 +72,15 @@ def _selective(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _policy(_context: Any, op: Any, *args: Any, **_: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if _is_saved(op, args) else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def _is_saved(op: Any, args: tuple[Any, ...]) -> bool:
-    """Attention, and products that make a row no wider than they read: of a Llama all but gate and up, which have most
-    bytes, and save least time for each."""
+    """Saves attention, and products that make a row no wider than they read: of a Llama all but
+    gate and up, which have most bytes, and save least time for each."""
     if op.namespace == "shardwise":  # a sum of products (`methods/lora_products.py`), the first by the frozen matrix
-        return _narrows(args[1][0])
-    if op in _PRODUCTS:
-        return _narrows(args[-1])
-    return op in _SAVED or op.namespace == "torch_attn"  # varlen_attn, which is imported where it is used
+        is_saved = _narrows(args[1][0])
+    elif op in _PRODUCTS:
+        is_saved = _narrows(args[-1])
+    else:
+        is_saved = op in _SAVED or op.namespace == "torch_attn"  # varlen_attn, which is imported where it is used
+    return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _narrows(right: torch.Tensor) -> bool:

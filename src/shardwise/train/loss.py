@@ -50,13 +50,14 @@ class Targets:
         """From shifted labels [batch, length] on the CPU, without a GPU synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)
-        sums = None if rows is None else rows.flatten()
-        if chosen_positions(len(positions), of=len(flat)) == len(flat):
-            sums = None if sums is None else to_device(sums, device)
-            return cls(positions=None, tokens=to_device(flat, device), rows=sums, row_loss=row_loss)
-        sums = None if sums is None else to_device(sums[positions], device)
-        tokens = to_device(flat[positions], device)
-        return cls(positions=to_device(positions, device), tokens=tokens, rows=sums, row_loss=row_loss)
+        are_all = chosen_positions(len(positions), of=len(flat)) == len(flat)
+        chosen = slice(None) if are_all else positions
+        return cls(
+            positions=None if are_all else to_device(positions, device),
+            tokens=to_device(flat[chosen], device),
+            rows=None if rows is None else to_device(rows.flatten()[chosen], device),
+            row_loss=row_loss,
+        )
 
 
 class LossModule(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -59,6 +60,10 @@ def merge(
     return json.loads(run_program("shardwise.programs.merge", asked, capture=True))
 
 
+#: Bytes of a command line that are no UTF-8 text, as Python reads them.
+_NO_TEXT = re.compile(r"[\ud800-\udfff]")
+
+
 class Sampling(TypedDict, total=False):
     """How tokens of an answer are drawn: at temperature 0 the likeliest, by default at most 256 of them."""
 
@@ -85,7 +90,7 @@ def chat(
     if prompt is not None and not prompt.strip():
         raise InputError("the prompt is empty; write a question, or leave --prompt out to ask line by line")
     for flag, text in (("--prompt", prompt), ("--system", system)):
-        if text is not None and not _is_text(text):
+        if text is not None and _NO_TEXT.search(text):
             raise InputError(f"{flag} is not UTF-8 text; write it as UTF-8")
     if drawn.get("top_p") is not None and not drawn.get("temperature"):
         raise InputError("--top-p is set, which has no effect at --temperature 0; write a higher one, or leave it out")
@@ -97,15 +102,6 @@ def chat(
     asked = {"run_dir": str(run.root), "part": part, "prompt": prompt, "system": system}
     asked |= {"as_json": as_json, "base_model": base_model, **drawn}
     run_program("shardwise.programs.chat", asked)
-
-
-def _is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8; bytes of a command line that are no text cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def usage(run: RunDirectory) -> list[str]:

@@ -114,12 +114,11 @@ class Proof:
         """The run of one process."""
         return self._run_of(REFERENCE, self._first)
 
-    def train_reference(self) -> None:
-        """Trains the job on one process."""
-        self._train_as(REFERENCE, self._first)
-
-    def of(self, trial: Trial) -> Agreement | Unable:
-        """Trains a layout and compares it with the reference, which has been trained."""
+    def of(self, trial: Trial) -> Agreement | Unable | None:
+        """Trains a layout and compares it with the reference, which comes first, to be trained."""
+        if trial == REFERENCE:
+            self._train_as(REFERENCE, self._first)
+            return None
         try:
             found = self._beside(self.reference, self._train_as(trial, self._first), trial, self._first)
         except (DoesNotFitError, InputError) as error:  # one process has trained the job, so it is this layout's alone

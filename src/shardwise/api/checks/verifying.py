@@ -13,7 +13,7 @@ from shardwise.api.checks.trials import Trying, read_trials
 from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.api.runs.opening import Programs, Update
 from shardwise.errors import InputError, Problem, UnsupportedError
-from shardwise.launch.trials import REFERENCE, Trial, Unable, nothing_to_compare
+from shardwise.launch.trials import REFERENCE, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import ModelShape
@@ -80,14 +80,7 @@ def verify(
         raise nothing_to_compare(asked.unable, beside=" one process with")
     trials = replace(asked, trials=(REFERENCE, *others))
     proof = Proof(trials, tolerance=tolerance)
-
-    def tried(trial: Trial) -> Agreement | Unable | None:
-        if trial == REFERENCE:
-            proof.train_reference()
-            return None
-        return proof.of(trial)
-
-    found = [one for one in trials.each(tried, stopped=NOTHING_PROVEN) if one is not None]
+    found = [one for one in trials.each(proof.of, stopped=NOTHING_PROVEN) if one is not None]
     if all(isinstance(one, Unable) for one in found):
         unable = [*asked.unable, *(one for one in found if isinstance(one, Unable))]
         raise nothing_to_compare(unable, beside=" one process with")

@@ -109,6 +109,7 @@ STRATEGIES = (
 
 #: What a GPU holds of the model, in the order in which it is shown; a piece is a row of a layer's weight.
 Held = Literal["weights", "gradients", "optimizer"]
+HOLDINGS: tuple[Held, ...] = ("weights", "gradients", "optimizer")
 Piece = tuple[int, int]
 
 

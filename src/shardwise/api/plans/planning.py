@@ -191,16 +191,12 @@ def _on_open_hardware(request: Request) -> Plan:
     """The plan on the best hardware for the goal, with what else was compared."""
     with request.blaming("hardware"):
         kinds = _on_offer(request.job)
+    clusters = [size for kind in kinds for size in kind]
     with request.blaming("model"):
-        model = profiled(
-            find_model(request.job.model, rope=request.job.rope_scaling),
-            request.job,
-            [size for kind in kinds for size in kind],
-        )
+        model = profiled(find_model(request.job.model, rope=request.job.rope_scaling), request.job, clusters)
     known = KnownData.of(request, samples_rows=True)
     with request.placing():
         if "," in (request.job.hardware or ANY):
-            clusters = [size for kind in kinds for size in kind]
             made = best_of_list(request.job, model=model, clusters=clusters, num_rows=known.num_rows)
         else:
             made = best_of_catalogue(request.job, model=model, kinds=kinds, num_rows=known.num_rows)

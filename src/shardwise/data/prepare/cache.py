@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.catalog.hub import tokenizer_files
-from shardwise.data.read.sources import Source
+from shardwise.data.read.sources import Source, collected
 from shardwise.errors import DataError, Problem
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places
@@ -82,11 +82,8 @@ def source_states(sources: Sequence[Source], *, places: Places) -> tuple[FileSta
     problems: list[Problem] = []
     for source in sources:
         for file in source.files:
-            try:
-                with places.blaming(*source.key):
-                    states.append(file_state(file.path, label=file.label))
-            except DataError as error:
-                problems += error.problems
+            with collected(problems), places.blaming(*source.key):
+                states.append(file_state(file.path, label=file.label))
     if problems:
         raise DataError(problems)
     return tuple(states)

@@ -16,7 +16,7 @@ from shardwise.data.prepare.cache import FileState, cache_key, new_entry, one_at
 from shardwise.data.prepare.ingest import Preparation, ingest
 from shardwise.data.prepare.told import say
 from shardwise.data.read.hub import fetch_hub_rows, tokenizer_folder
-from shardwise.data.read.sources import Source, find_sources
+from shardwise.data.read.sources import Source, collected, find_sources
 from shardwise.data.store import read_manifest
 from shardwise.data.workers.pool import WorkerLimits
 from shardwise.data.workers.render import DEFAULT_TEMPLATE
@@ -109,11 +109,9 @@ def _sources(job: Job, *, root: Path, places: Places) -> tuple[tuple[Source, ...
     problems = list(_wrong_weights(job, places))
     found: list[tuple[Source, ...]] = []
     for key, specs in (("path", job.data.path), ("eval_path", job.data.eval_path)):
-        try:
+        with collected(problems):
             fetch = partial(fetch_hub_rows, into=root / "hub")
             found.append(find_sources(specs, fetch=fetch, key=key, places=places))
-        except DataError as error:
-            problems += error.problems
     if problems:
         raise DataError(problems)
     return found[0], found[1]

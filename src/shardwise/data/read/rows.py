@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -116,21 +117,13 @@ def _read_array(chunk: Chunk) -> Iterator[DataRow | BadRow]:
 
 def _read_csv(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     csv.field_size_limit(MAX_ROW_BYTES)
-    reader = csv.reader(_keep_ends(_text(chunk)), delimiter=DELIMITERS[chunk.kind], strict=True)
+    lines = io.StringIO(_text(chunk), newline="\n")  # which cuts at line feeds only; others may stand inside a cell
+    reader = csv.reader(lines, delimiter=DELIMITERS[chunk.kind], strict=True)
     line = chunk.first_line
     for cells in reader:
         if cells:
             yield _csv_row(line, cells, header=chunk.header)
         line = chunk.first_line + reader.line_num
-
-
-def _keep_ends(text: str) -> Iterator[str]:
-    """Lines cut at line feeds only; `splitlines` would also cut at characters that may stand inside a cell."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start) + 1 or len(text)
-        yield text[start:end]
-        start = end
 
 
 def _csv_row(line: int, cells: list[str], *, header: tuple[str, ...]) -> DataRow | BadRow:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -68,14 +69,20 @@ def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places:
     sources: list[Source] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
-        try:
-            with places.blaming("data", key, index):
-                sources.append(_find(spec, fetch, key=("data", key, index)))
-        except DataError as error:
-            problems += error.problems
+        with collected(problems), places.blaming("data", key, index):
+            sources.append(_find(spec, fetch, key=("data", key, index)))
     if problems:
         raise DataError(problems)
     return tuple(sources)
+
+
+@contextmanager
+def collected(problems: list[Problem]) -> Generator[None]:
+    """What is wrong inside joins the `problems`, to be raised with others."""
+    try:
+        yield
+    except DataError as error:
+        problems += error.problems
 
 
 def _find(spec: SourceSpec, fetch: Fetch, *, key: Key) -> Source:
