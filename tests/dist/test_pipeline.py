@@ -16,17 +16,7 @@ from shardwise.parallel.ownership import local_part
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import (
-    OPTIMIZERS,
-    ZERO1,
-    ZERO2,
-    composed,
-    execution,
-    must_equal,
-    prepare_cell,
-    spread,
-    train_cell,
-)
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, execution, must_equal, prepare_cell, spread, train_cell
 from tests.dist.worlds import run_world
 
 CELLS: dict[str, Execution] = {

@@ -80,14 +80,7 @@ FIELDS = (
     Field(name="recompute", label="Recompute", key="train.gradient_checkpointing", usual=""),
     Field(name="offload", label="Offload", key="train.offload", usual=""),
     Field(name="packing", label="Packing", key="data.packing", usual=""),
-    Field(
-        name="micro",
-        label="Micro-batch",
-        key="train.micro_batch_size",
-        usual="",
-        number=(1, 64),
-        left_out="auto",
-    ),
+    Field(name="micro", label="Micro-batch", key="train.micro_batch_size", usual="", number=(1, 64), left_out="auto"),
     Field(name="solve", label="Find what fits", key=SOLVE, usual=""),
 )
 #: Fields that are seldom changed, which the page folds, and what there is to choose.
@@ -101,7 +94,7 @@ FOLDED: dict[str, tuple[str, ...]] = {
 NAMES = tuple(field.name for field in FIELDS)
 #: Keys that only training has.
 _NOT_GENERATED = {field.key for field in FIELDS} - {
-    *("model", "method", "hardware", "data.max_length", "train.global_batch_size", "lora.r"),
+    *("model", "method", "hardware", "data.max_length", "train.global_batch_size", "lora.r")
 }
 
 

@@ -158,12 +158,7 @@ def test_a_broken_line_is_reported_where_it_stands(tmp_path, content, line, mess
         ("columns.json", b'{"text": ["a", "b"], "id": [1, 2]}', 1, "holds columns, not rows; write a list of rows"),
         ("indent.json", b'{\n "messages": [\n  [{"role": "user"}]]}', 1, "holds columns, not rows"),
         ("pandas.json", b'{"text": {"0": "a", "1": "b"}}', 1, r"not rows; .* in pandas to_json\(orient='records'\)"),
-        (
-            "under.json",
-            b'{"version": 1, "data": [{"question": "q", "answer": "a"}]}',
-            1,
-            "rows under the key 'data'",
-        ),
+        ("under.json", b'{"version": 1, "data": [{"question": "q", "answer": "a"}]}', 1, "rows under the key 'data'"),
         ("splits.json", b'{"train": [\n{"messages": []}]}', 1, "has its rows under the key 'train'; write that list"),
         ("columns.jsonl", b'{"text": ["a", "b"]}\n', 1, "holds columns, not rows"),
         ("cut.parquet", b"PAR1" + b"\x00" * 20, 1, "is not a Parquet file"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from shardwise.data.workers.render import Rendered
 from shardwise.data.workers.tokens import _trained_tokens, byte_widths, mask_by_widths, trained_tokens
+from shardwise.data.workers.worker import OTHERWISE
+from tests.unit.data.helpers import prepared, write_jsonl
 
 CORPUS = ["the cat sat on the mat and the dog", "é ü 日本語 🙂🙂 tschüß", "  spaces \t\n\n tabs"] * 10
 WORDS = ["the", "cat ", " ", "\n", "é", "e\u0301", "🙂", "日本", "<|im_end|>", "  \n\n", "ß", "ﬁ", "\t", "x"]
@@ -59,3 +64,19 @@ def test_masks_from_the_ends_of_spans_are_those_from_all_offsets(kind: str) -> N
             refused += found is None
     assert (widths is not None) == (kind in ("bytes", "NFC bytes"))
     assert refused < 250
+
+
+@pytest.mark.parametrize(("family", "noted"), [("llama", {}), ("qwen2", {OTHERWISE: 2})])
+def test_rows_that_transformers_cuts_otherwise_than_tokenizer_json_are_noted(
+    family: str, noted: dict[str, int], tmp_path: Path, plain_model: Path
+) -> None:
+    written = Tokenizer.from_file(str(shutil.copytree(plain_model, tmp_path / "model") / "tokenizer.json"))
+    written.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "merged_with_next"), BYTES])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False)
+    written.train_from_iterator(["1 22 22 a-b"] * 9, trainer)
+    written.save(str(tmp_path / "model/tokenizer.json"))
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": family}))
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"text": text} for text in ("a", "1 22", "22", "a-b")])
+    found = prepared(tmp_path / "run", model=tmp_path / "model", data={"path": str(rows)})
+    assert found["train"]["sources"][0]["notes"] == noted

@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.spec.data_facts import (
-    MOST_BINS,
-    DataFacts,
-    EndFacts,
-    EndToken,
-    PartFacts,
-    RowLengths,
-    SourceFacts,
-)
+from shardwise.spec.data_facts import MOST_BINS, DataFacts, EndFacts, EndToken, PartFacts, RowLengths, SourceFacts
 
 
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=200), st.integers(1, 100_000))

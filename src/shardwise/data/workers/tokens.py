@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -108,8 +110,9 @@ class Rules:
 class Tokenizer:
     """A fast tokenizer of `transformers`, with the facts about it that preparation needs."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int | None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int | None, written: Any = None) -> None:
         self._tokenizer: Any = tokenizer
+        self._written = written
         self.vocab_size = vocab_size
         self.eos_id: int = self._tokenizer.eos_token_id
         self._tokenizer("")  # takes padding and truncation away that the file may ask for
@@ -156,6 +159,11 @@ class Tokenizer:
         """Tokenises rows, each as one string; in batches of rows that are treated alike."""
         alike = groupby(texts, key=lambda text: (text.special_tokens, text.spans is not None))
         return [tokens for _, group in alike for tokens in self._encode(list(group))]
+
+    def cuts_otherwise(self, text: str) -> bool:
+        """Whether tokenizer.json, where transformers does not keep to it, has other tokens for a text."""
+        files = [one for one in (self._written, self._tokenizer.backend_tokenizer) if self._written is not None]
+        return len({tuple(one.encode(text, add_special_tokens=False).ids) for one in files}) > 1
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some tokens, special ones included."""
@@ -280,7 +288,25 @@ def load_tokenizer(folder: str) -> Tokenizer:
     if tokenizer.eos_token_id is None:
         message = "has a tokenizer without an end-of-sequence token; set eos_token in tokenizer_config.json"
         raise DataError.at(folder, message)
-    return Tokenizer(tokenizer, vocab_size=_vocab_size(Path(folder) / "config.json"))
+    written = _written(Path(folder) / "tokenizer.json", tokenizer.backend_tokenizer)
+    return Tokenizer(tokenizer, vocab_size=_vocab_size(Path(folder) / "config.json"), written=written)
+
+
+def _written(file: Path, opened: Any) -> Any:
+    """What the file alone says, where transformers opened it with the steps that a class of its own has; else None."""
+    from tokenizers import Tokenizer as Backend
+
+    parts = read_json(file) or {}
+    steps = {name: getattr(opened, name) for name in ("normalizer", "pre_tokenizer") if name in parts}
+    if all(_text(parts[name]) == _text(step and json.loads(step.__getstate__())) for name, step in steps.items()):
+        return None
+    (written := Backend.from_file(str(file))).no_truncation()
+    return written
+
+
+def _text(step: Any) -> str:
+    """A step of a tokenizer.json, without what changes no token."""
+    return re.sub('"trim_offsets": (true|false)', "", json.dumps(step, sort_keys=True))
 
 
 def _vocab_size(config: Path) -> int | None:

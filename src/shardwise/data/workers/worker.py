@@ -79,6 +79,9 @@ class Tally:
 #: Of a pair from which nothing is learnt.
 ALIKE = "chosen and rejected are the same, so that nothing is learnt from them"
 
+#: Of rows among the first of a part of a file: it takes as long as to make their tokens.
+OTHERWISE = "transformers, and so training, cuts the text otherwise than tokenizer.json (of a file's first rows)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedRow:
@@ -170,6 +173,8 @@ class Worker:
             tally.problem(row.line, str(error))
             return None
         tally.note([note for side in sides for note in side.notes])
+        if tally.num_rows <= BATCH_ROWS and any(self.tokenizer.cuts_otherwise(side.text) for side in sides):
+            tally.note([OTHERWISE])
         for answer in _answers(example):
             if isinstance(answer, Conversation):
                 tally.keys.update(*answer.messages)

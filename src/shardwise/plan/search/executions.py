@@ -11,14 +11,7 @@ from shardwise.plan.search.layouts import Choice
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import (
-    Attention,
-    Checkpointing,
-    Execution,
-    Offload,
-    Precision,
-    accumulation_steps,
-)
+from shardwise.spec.layout.execution import Attention, Checkpointing, Execution, Offload, Precision, accumulation_steps
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import attention_refusal, documents_refusal
 from shardwise.spec.support.trained import impossibilities, not_compiled, not_trained_under, tiles_mlp

@@ -243,12 +243,7 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False
     elif m.stacked:
         # The first dim counts the experts.
         yield Tensor(
-            name=m.name,
-            rows=m.count,
-            columns=rows * columns,
-            trained=trained,
-            last=columns,
-            cut=cut and "rows",
+            name=m.name, rows=m.count, columns=rows * columns, trained=trained, last=columns, cut=cut and "rows"
         )
     else:
         # Linear modules are quantised; a bare parameter stays as it is.
@@ -266,12 +261,7 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False
         shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
         of_bias: Cut | None = "rows" if cut in ("rows", "count") else None
         yield Tensor(
-            name=f"{m.name}.bias",
-            rows=shape[0],
-            columns=shape[1],
-            trained=trained,
-            count=shape[2],
-            cut=of_bias,
+            name=f"{m.name}.bias", rows=shape[0], columns=shape[1], trained=trained, count=shape[2], cut=of_bias
         )
 
 
