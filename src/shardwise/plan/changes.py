@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
@@ -60,7 +61,7 @@ def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
         return ()
     found, least = list[PlannedChange](), first.time.step_seconds
     for tried in _worth_trying(_among_few(question, first)):
-        best = _planned(tried)
+        best = _planned(tried, limit=_most_seconds(tried, first, least=least))
         if best is None or not _is_better(tried, best, first, least=least):
             continue
         found.append(_change(tried, best, first))
@@ -103,7 +104,8 @@ def _among_few(question: Question, first: Candidate) -> Question:
     if question.job.layout != "auto":
         return question
     among = list(dict.fromkeys((first.execution.layout.strategy, *_USUAL)))
-    return replace(question, job=question.job.model_copy(update={"layout": among}), memo=Memo())
+    memo = Memo(layouts=question.layouts_among(among))
+    return replace(question, job=question.job.model_copy(update={"layout": among}), memo=memo)
 
 
 def _worth_trying(question: Question) -> Iterator[_Tried]:
@@ -169,7 +171,7 @@ def _with(question: Question, **keys: str) -> _Tried:
     return _Tried(
         name=", ".join(f"{key}: {value}" for key, value in keys.items()),
         sets={f"train.{key}": value for key, value in keys.items()},
-        question=replace(question, job=changed(question.job, "train", **keys), memo=Memo()),
+        question=replace(question, job=changed(question.job, "train", **keys), memo=Memo(layouts=question.memo.layouts)),
         drawback="; ".join(_DRAWBACKS[value] for value in keys.values()),
     )
 
@@ -251,14 +253,26 @@ def _packed(question: Question) -> _Tried:
     return _Tried(name="packing", sets=sets, question=asked, drawback=drawback)
 
 
-def _planned(tried: _Tried) -> Candidate | None:
+def _planned(tried: _Tried, *, limit: float = inf) -> Candidate | None:
     if tried.question is None:
         return None
     try:
-        best = best_alone(tried.question)
+        best = best_alone(tried.question, limit=limit)
     except UnsupportedError:
         return None
     return None if best is None or best.not_trained else best
+
+
+def _most_seconds(tried: _Tried, first: Candidate, *, least: float) -> float:
+    """Seconds of a step beyond which a change is surely not better (`_is_better`)."""
+    if tried.question is None:
+        return 0.0
+    if tried.saves == "step":
+        return least * (1 - _WORTH["step"] if first.execution.offload == "none" else _RATHER)
+    most = (1 - _WORTH[tried.saves]) * _of(tried.saves, first)
+    asked = tried.question
+    tokens = asked.filled * asked.job.train.global_batch_size * asked.job.sides * asked.mean_length
+    return most * (tokens if tried.saves == "token" else 1 / asked.cluster.num_gpus)
 
 
 def _is_better(tried: _Tried, best: Candidate, first: Candidate, *, least: float) -> bool:

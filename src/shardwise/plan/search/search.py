@@ -104,7 +104,7 @@ class Search:
             if strategy.best is not None:
                 continue
             can_be_chosen = in_full or option.seconds <= near
-            strategy.best = found = self._take_up(option, ahead) if can_be_chosen else self._alone(option)
+            strategy.best = found = self._take_up(option, ahead) if can_be_chosen else self._first([option])
             if found is not None:
                 cluster = self.question.cluster
                 near = min(near, found.seconds * doubt_of(found, cluster) * (1 + tie_of(cluster.gpu)))
@@ -132,12 +132,16 @@ class Search:
             heappush(ahead, closer)
         return None
 
-    def _alone(self, option: _Option) -> Found | None:
-        """The fastest of one option that fits."""
-        found, ahead = None, [option]
-        while ahead and found is None:
+    def _first(self, ahead: list[_Option], limit: float = inf) -> Found | None:
+        """The fastest that fits of all that is ahead, within `limit` seconds."""
+        found = None
+        while found is None and ahead and ahead[0].seconds <= limit:
             found = self._take_up(heappop(ahead), ahead)
         return found
+
+    def finds_within(self, limit: float) -> bool:
+        """Whether anything that fits takes no more than `limit` seconds."""
+        return self._first(sorted(self._with_bounds(limit)), limit) is not None
 
     def _with_bounds(self, limit: float) -> Iterator[_Option]:
         """All executions, each with a lower bound of its seconds, but those that take more than `limit`."""
@@ -302,7 +306,10 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     return search, search.roomy(best)
 
 
-def best_alone(question: Question) -> Candidate | None:
-    """What is chosen on all of a question's hardware; None where nothing fits."""
+def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
+    """What is chosen on all of a question's hardware; None where nothing fits, or takes at most `limit` seconds."""
+    each = (question.with_offload(offload) for offload in offloads(question.job, question.cluster))
+    if limit < inf and not any(Search(one).finds_within(limit) for one in each):
+        return None
     best = chosen(search_offloads(question, all_strategies=False))
     return best and best[0].candidate(best[1].execution)
