@@ -80,14 +80,7 @@ FIELDS = (
     Field(name="recompute", label="Recompute", key="train.gradient_checkpointing", usual=""),
     Field(name="offload", label="Offload", key="train.offload", usual=""),
     Field(name="packing", label="Packing", key="data.packing", usual=""),
-    Field(
-        name="micro",
-        label="Micro-batch",
-        key="train.micro_batch_size",
-        usual="",
-        number=(1, 64),
-        left_out="auto",
-    ),
+    Field(name="micro", label="Micro-batch", key="train.micro_batch_size", usual="", number=(1, 64), left_out="auto"),
     Field(name="solve", label="Find what fits", key=SOLVE, usual=""),
 )
 #: Fields that are seldom changed, which the page folds, and what there is to choose.
@@ -192,11 +185,8 @@ class WebQuestion:
         """The command that plans the same."""
         words = ["shardwise", "plan"]
         for field, value in self.values(model):
-            words += (
-                [field.flag, str(value)]
-                if field.flag
-                else ["--set", f"{field.key}={json.dumps(value) if isinstance(value, bool) else value}"]
-            )
+            written = json.dumps(value) if isinstance(value, bool) else str(value)
+            words += [field.flag, written] if field.flag else ["--set", f"{field.key}={written}"]
         words += [SOLVE, self.solve] if self.solve else []
         words += [TASK, GENERATE] if self.generates else []
         return shlex.join(words)
