@@ -92,15 +92,9 @@ def _print_changes(plan: Plan, console: Console) -> None:
         if not one.fits:
             continue
         run = "-" if one.total_seconds is None else format_seconds(one.total_seconds)
-        table.add_row(
-            one.name,
-            one.strategy,
-            f"micro {one.micro_batch_size}",
-            format_bytes(one.peak_bytes or 0),
-            format_seconds(one.step_seconds or 0),
-            run,
-            cost_text(Cost(usd=one.usd, usd_per_hour=one.usd_per_hour, at_least=one.at_least)),
-        )
+        cost = cost_text(Cost(usd=one.usd, usd_per_hour=one.usd_per_hour, at_least=one.at_least))
+        figures = (format_bytes(one.peak_bytes or 0), format_seconds(one.step_seconds or 0), run, cost)
+        table.add_row(one.name, one.strategy, f"micro {one.micro_batch_size}", *figures)
     console.print()
     console.print(table)
     for one in plan.what_if:

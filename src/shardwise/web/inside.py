@@ -5,14 +5,25 @@ from __future__ import annotations
 from functools import cache
 from urllib.parse import parse_qsl
 
+from jinja2 import FileSystemBytecodeCache
+
 from shardwise.errors import InputError
+from shardwise.report.pages.render import report_templates
 from shardwise.web.models import Models
-from shardwise.web.pages import EXPORTED, Pages, Shown, render
+from shardwise.web.pages import EXPORTED, Pages, Shown, page_templates, render
 
 
 @cache
 def _pages() -> Pages:
     return Pages(Models(None), at=EXPORTED)
+
+
+def take_templates(folder: str, *, compiling: bool = False) -> None:
+    """From now on, those that Jinja compiled into this folder; `compiling`: all are compiled into it."""
+    for environment in (page_templates(), report_templates()):
+        environment.bytecode_cache = FileSystemBytecodeCache(folder)
+        for name in environment.list_templates() if compiling else ():
+            environment.get_template(name)
 
 
 def answer(page: str, query: str, body: bytes | None = None) -> tuple[int, str, str]:

@@ -76,7 +76,8 @@ class Shown:
 
 
 @cache
-def _environment() -> Environment:
+def page_templates() -> Environment:
+    """What reads the templates of the served pages."""
     loader = PackageLoader("shardwise.web")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -94,7 +95,7 @@ def render(
     **context: Any,
 ) -> Shown:
     """A page; `at`: where the others are."""
-    text = _environment().get_template(template).render(at=at, **context)
+    text = page_templates().get_template(template).render(at=at, **context)
     return Shown(text=text, status=status, headers=headers or {})
 
 
@@ -265,11 +266,10 @@ def remedies(question: WebQuestion) -> list[tuple[str, dict[str, str]]]:
     first = ("Try QLoRA", question.query(method="qlora", solve=""))
     if question["method"] == "qlora":
         first = ("How long may rows be?", question.query(solve="max_length"))
-    rest = (
-        ("More of these GPUs", question.query(solve="gpus")),
-        ("Which GPUs?", question.query(hardware="any", solve="")),
-    )
-    return [first, *([] if question["hardware"].lower() in ("", "any") else rest)]
+    if question["hardware"].lower() in ("", "any"):
+        return [first]
+    more, other = question.query(solve="gpus"), question.query(hardware="any", solve="")
+    return [first, ("More of these GPUs", more), ("Which GPUs?", other)]
 
 
 def _sentence(text: str) -> str:
@@ -281,6 +281,5 @@ def static_file(name: str) -> str | None:
     """A style sheet, a script or the icon; None: there is none of this name."""
     if name in SHARED:
         return api.page_file(name)
-    return (
-        (files("shardwise.web") / "static" / name).read_text(encoding="utf-8") if name in (*OWN, *OF_FOLDER) else None
-    )
+    is_own = name in (*OWN, *OF_FOLDER)
+    return (files("shardwise.web") / "static" / name).read_text(encoding="utf-8") if is_own else None

@@ -185,11 +185,8 @@ class WebQuestion:
         """The command that plans the same."""
         words = ["shardwise", "plan"]
         for field, value in self.values(model):
-            words += (
-                [field.flag, str(value)]
-                if field.flag
-                else ["--set", f"{field.key}={json.dumps(value) if isinstance(value, bool) else value}"]
-            )
+            written = json.dumps(value) if isinstance(value, bool) else str(value)
+            words += [field.flag, written] if field.flag else ["--set", f"{field.key}={written}"]
         words += [SOLVE, self.solve] if self.solve else []
         words += [TASK, GENERATE] if self.generates else []
         return shlex.join(words)

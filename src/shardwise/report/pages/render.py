@@ -37,7 +37,7 @@ def render(template: str, *, curves: list[dict[str, Any]] | None = None, **conte
 
 def render_part(template: str, **context: Any) -> str:
     """What stands inside such a page; its style sheet and scripts are `static_text`."""
-    return _environment().get_template(template).render(**context)
+    return report_templates().get_template(template).render(**context)
 
 
 def safe_json(data: Any) -> str:
@@ -56,7 +56,8 @@ def static_text(name: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def report_templates() -> Environment:
+    """What reads the templates of plans and reports."""
     # Imported here: only pages need it, and every command imports this module.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -12,7 +12,12 @@ const started = (async () => {
   python.FS.mkdirTree("/packages");
   python.unpackArchive(await packed, "zip", { extractDir: "/packages" });
   say("starting");
-  const answer = python.runPython("import sys\nsys.path.insert(0, '/packages')\nfrom shardwise.web.inside import answer\nanswer");
+  const answer = python.runPython(`
+import sys
+sys.path.insert(0, "/packages")
+from shardwise.web.inside import answer, take_templates
+take_templates("/packages/templates")
+answer`);
   say("ready");
   return (page, query, body) => {
     const found = answer(page, query, body && python.toPy(body));
