@@ -13,6 +13,7 @@ from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from shardwise.methods.lora import add_adapters
+from shardwise.models.built.generic import bare_experts_of
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.programs import model_shape
@@ -226,3 +227,11 @@ def test_the_program_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_what_cannot_be_built_is_refused_in_a_sentence(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         built({**small_config("llama"), **changes})
+
+
+def test_names_of_experts_are_those_of_pefts_tables() -> None:
+    tables: Any = pytest.importorskip("peft.utils.transformers_weight_conversion")
+    theirs, known = tables._MODEL_TO_CONVERSION_PATTERN, tables._MOE_TARGET_MODULE_MAPPING
+    stated = {kind: name if name in known else None for kind, name in theirs.items()}
+    assert {kind: bare_experts_of(kind) for kind in stated} == stated
+    assert bare_experts_of("qwen3_5_text") is None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,11 +46,18 @@ def find_model(
         shape = models.find_model(name, offline=offline, revision=revision, rope=rope)
     except UnlistedFamilyError as error:
         stated = models.config_of(name, offline=offline, revision=revision)
-        return scaled_shape(built_shape(error.data, file=error.file), rope, stated)
+        return scaled_shape(_built(json.dumps(error.data), error.file), rope, stated)
     if shape.wrapper is None or shape.wrapper.frozen_parameters is not None or not can_build():
         return shape
     stated = models.config_of(name, offline=offline, revision=revision)
-    return scaled_shape(built_shape(scaled_config(stated, rope), file=name), rope, stated)
+    return scaled_shape(_built(json.dumps(scaled_config(stated, rope)), name), rope, stated)
+
+
+@lru_cache(maxsize=64)
+def _built(config: str, file: str) -> ModelShape:
+    """`built_shape` of what a config.json says, once for each: a training asks for its model's shape
+    before its plan, before its start and for its report, and each build takes seconds."""
+    return built_shape(json.loads(config), file=file)
 
 
 def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:

@@ -206,6 +206,10 @@ def _refuse_seeing_ahead(seen: Seen | None) -> None:
 
 def bare_experts_of(kind: str) -> str | None:
     """By whose names PEFT knows the stacked experts of a family."""
+    from transformers.conversion_mapping import _MODEL_TO_CONVERSION_PATTERN
+
+    if kind not in (*_MODEL_TO_CONVERSION_PATTERN, "mixtral"):
+        return None  # PEFT, which takes seconds to import, copies this table and adds mixtral
     from peft.utils import transformers_weight_conversion
 
     theirs: Any = transformers_weight_conversion
