@@ -48,6 +48,7 @@ from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.data_preparation import ReportedError
 from shardwise.plan import main_reason
 from shardwise.report.contents import Comparison, Report
+from shardwise.report.pages.render import report_templates
 from shardwise.report.parity import Agreement, Parity
 from shardwise.report.versus import Contender, Versus
 from shardwise.spec.rehearsal import Rehearsal, Rehearsing

@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 
 from jinja2 import FileSystemBytecodeCache
 
+from shardwise import api
 from shardwise.errors import InputError
-from shardwise.report.pages.render import report_templates
 from shardwise.web.models import Models
 from shardwise.web.pages import EXPORTED, Pages, Shown, page_templates, render
 
@@ -20,7 +20,7 @@ def _pages() -> Pages:
 
 def take_templates(folder: str, *, compiling: bool = False) -> None:
     """From now on, those that Jinja compiled into this folder; `compiling`: all are compiled into it."""
-    for environment in (page_templates(), report_templates()):
+    for environment in (page_templates(), api.report_templates()):
         environment.bytecode_cache = FileSystemBytecodeCache(folder)
         for name in environment.list_templates() if compiling else ():
             environment.get_template(name)
