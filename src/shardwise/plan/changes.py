@@ -151,10 +151,11 @@ def _on(question: Question, cluster: Cluster, name: str, drawback: str) -> _Trie
 
 def _with(question: Question, drawback: str | None = None, **keys: str | int) -> _Tried:
     """Other keys of `train`."""
+    memo = Memo(layouts=question.memo.layouts)
     return _Tried(
         name=", ".join(f"{key}: {value}" for key, value in keys.items()),
         sets={f"train.{key}": value for key, value in keys.items()},
-        question=replace(question, job=changed(question.job, "train", **keys), memo=Memo(layouts=question.memo.layouts)),
+        question=replace(question, job=changed(question.job, "train", **keys), memo=memo),
         drawback=drawback or "; ".join(_DRAWBACKS[str(value)] for value in keys.values()),
     )
 
