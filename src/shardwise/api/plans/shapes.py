@@ -55,8 +55,7 @@ def find_model(
 
 @lru_cache(maxsize=64)
 def _built(config: str, file: str) -> ModelShape:
-    """`built_shape` of what a config.json says, once for each: a training asks for its model's shape
-    before its plan, before its start and for its report, and each build takes seconds."""
+    """`built_shape`, once: a training asks before its plan, at its start and for its report."""
     return built_shape(json.loads(config), file=file)
 
 

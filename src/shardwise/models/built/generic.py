@@ -208,10 +208,9 @@ def bare_experts_of(kind: str) -> str | None:
     """By whose names PEFT knows the stacked experts of a family."""
     from transformers.conversion_mapping import _MODEL_TO_CONVERSION_PATTERN
 
-    if kind not in (*_MODEL_TO_CONVERSION_PATTERN, "mixtral"):
-        return None  # PEFT, which takes seconds to import, copies this table and adds mixtral
-    from peft.utils import transformers_weight_conversion
+    found = {**_MODEL_TO_CONVERSION_PATTERN, "mixtral": "mixtral"}.get(kind)  # as PEFT has it
+    if found is None:
+        return None  # PEFT takes seconds to import
+    from peft.utils.transformers_weight_conversion import _MOE_TARGET_MODULE_MAPPING
 
-    theirs: Any = transformers_weight_conversion
-    found = theirs._MODEL_TO_CONVERSION_PATTERN.get(kind)
-    return found if found in theirs._MOE_TARGET_MODULE_MAPPING else None
+    return found if found in _MOE_TARGET_MODULE_MAPPING else None
