@@ -110,10 +110,10 @@ $(VENV)/.train-installed: pyproject.toml $(USED)
 	$(PIP_INSTALL) -e '.[train]' $(TORCH)
 	@touch $@
 
-$(VENV)/.dev-installed: $(VENV)/.train-installed
-	@echo "Installing the development tools into $(VENV) ..."
+$(VENV)/.dev-installed: pyproject.toml $(USED)
+	@echo "Installing everything that tests need into $(VENV) (about a minute, once) ..."
 	$(PIP_INSTALL) -e '.[train,hub,qlora,web,dev]' $(TORCH)
-	@touch $@
+	@touch $(VENV)/.train-installed $@
 
 $(VENV)/.docs-installed: pyproject.toml $(USED)
 	@echo "Installing what builds the documentation into $(VENV) ..."

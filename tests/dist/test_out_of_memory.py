@@ -9,6 +9,7 @@ import pytest
 
 from shardwise import api
 from shardwise.errors import WorkerFailedError
+from tests.warm.shim import KIND
 
 #: A worker whose second rank gets no memory in its second step, later than its peer could fail of it.
 SHORT = """
@@ -44,6 +45,7 @@ def test_out_of_memory_is_said_as_planned_beside_measured_with_the_next_setting(
     (tmp_path / "short.py").write_text(SHORT)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv(KIND, "torch")
     train = {"max_steps": 3, "warmup_steps": 0, "micro_batch_size": 4}
     job = make_job(train=train, hardware="cpu:2", layout="ddp", output_dir=str(tmp_path / "run"))
     with pytest.raises(WorkerFailedError) as caught:

@@ -17,6 +17,7 @@ import pytest
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.unit.fakes import processes_of, wait_until
+from tests.warm.shim import KIND
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +100,7 @@ def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subproc
         group = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if torchrun else []
         return subprocess.Popen(
             [sys.executable, *group, str(tmp_path / "train.py"), str(tmp_path / "job.yaml")],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **stated},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, KIND: "torch", **stated},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

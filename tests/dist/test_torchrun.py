@@ -15,6 +15,7 @@ import pytest
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
 from tests.unit.fakes import processes_of, wait_until
+from tests.warm.shim import KIND
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def torchrun(job: Path) -> subprocess.Popen[str]:
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     return subprocess.Popen(
         [*argv, "-m", "shardwise.cli.main", "train", str(job)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400", KIND: "torch"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -17,6 +17,7 @@ from shardwise.report.parity import Agreement, agreement
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
+from tests.warm.shim import KIND
 
 STEPS = 5
 
@@ -110,6 +111,7 @@ def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_roun
     (tmp_path / "faulty_worker.py").write_text(FAULTY.format(which=which, shape=shape))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv(KIND, "torch")
     job = make_job(method=method, hardware="cpu:2", output_dir=str(tmp_path / "run"))
     parity = api.verify(job, layouts=["ddp"], programs=api.Programs(worker="faulty_worker"))
     assert not parity.agrees, parity.sentence

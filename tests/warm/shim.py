@@ -13,6 +13,7 @@ import sys
 #: Programs of the package -> the kind of warm process that runs them (`warm.server.PRELOADED`).
 PROGRAMS = {
     "shardwise.programs.prepare": "pure",
+    "shardwise.programs.sample_rows": "pure",
     "shardwise.programs.data_worker": "data",
     "shardwise.programs.worker": "torch",
     "shardwise.programs.rehearse": "torch",
@@ -20,6 +21,7 @@ PROGRAMS = {
     "shardwise.programs.merge": "torch",
     "shardwise.programs.chat": "torch",
     "shardwise.programs.difference": "torch",
+    "shardwise.programs.block_profiles": "torch",
 }
 #: Those that are the interpreter whatever a test asks for: the command line, and what becomes another program.
 COLD = ("shardwise", "shardwise.programs.parent_death", "shardwise.programs.rank")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardwise import api
+from shardwise.api.plans import probing
 from shardwise.catalog.gpus import find_gpu, parse_hardware
 from shardwise.catalog.processors import cpu_model, usable_cores
 from shardwise.catalog.rates import VERSION, Rates, hardware_file, read_rates, with_rates, write_rates
@@ -22,6 +24,7 @@ from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
 from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, job, shape, work
+from tests.warm.shim import KIND
 
 MESSAGES = {
     "all_reduce": {"64": 0.4e-3, "262144": 0.5e-3, "16777216": 12e-3},
@@ -227,8 +230,26 @@ def test_a_probe_says_that_other_programs_were_at_work(
     assert (f"{had}when they have ended" in capsys.readouterr().out) is said
 
 
+#: The program with less of everything, in its ranks too, which import what they were started from.
+QUICK = """
+import json, multiprocessing, sys
+from shardwise.train.measuring import probe
+multiprocessing.set_executable(sys.executable)
+probe.SECONDS, probe.SAMPLE_SECONDS, probe.TURNS, probe.STEPS, probe.MESSAGES = 0.04, 0.0, 1, 3, (2**6, 2**22)
+if __name__ == "__main__":
+    print(json.dumps(probe.measure(**json.loads(sys.argv[1]))))
+"""
+
+
 @pytest.mark.slow
-def test_this_machine_is_probed(capsys) -> None:
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.timed)])
+def test_this_machine_is_probed(quick, capsys, monkeypatch, tmp_path) -> None:
+    if quick:
+        (tmp_path / "quick_probe.py").write_text(QUICK)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv(KIND, "torch")
+        quickly = partial(probing.run_program, "quick_probe")
+        monkeypatch.setattr(probing, "run_program", lambda _, asked, **how: quickly(asked, **how))
     with pytest.raises(SystemExit) as ended:
         main(["probe", "--processes", "2", "--json"])
     found = json.loads(capsys.readouterr().out)

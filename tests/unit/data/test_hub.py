@@ -39,9 +39,9 @@ import pyarrow.parquet as pq
 print(json.dumps({"path": str(path), "note": note, "rows": pq.read_table(path).to_pylist()}))
 """
 
-#: Addresses at which no hub answers -> what is said: no address at all; no server, and no such host, which `datasets`
-#: asks for half a minute.
-UNREACHABLE = {"hub": "protocol", "http://127.0.0.1:9": "refused", "http://hub.invalid": "hub.invalid|[Nn]ame|resol"}
+#: Addresses at which no hub answers -> what is said: no address at all; no such host, which `datasets` asks for half a
+#: minute; and no server.
+UNREACHABLE = {"hub": "protocol", "http://hub.invalid": "hub.invalid|[Nn]ame|resol", "http://127.0.0.1:9": "refused"}
 
 
 def run(code: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
 from tests.marks import first
+from tests.warm.shim import KIND
 
 #: A worker inside which something ends the program.
 LEAVING = """
@@ -35,7 +36,8 @@ sys.exit(worker.run_rank(RunDirectory(Path({folder!r}))))
 @pytest.mark.parametrize(
     ("status", "words"), first(1, [("0", "exit(0)"), ("3", "exit(3)"), ("'no login'", "exit(no login)")])
 )
-def test_a_rank_that_something_ended_by_exit_says_so(tmp_path, status, words) -> None:
+def test_a_rank_that_something_ended_by_exit_says_so(tmp_path, status, words, monkeypatch) -> None:
+    monkeypatch.setenv(KIND, "torch")
     program = LEAVING.format(status=status, folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
     assert done.returncode == 1
