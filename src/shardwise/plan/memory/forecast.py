@@ -171,9 +171,9 @@ class Peaks:
     def __post_init__(self) -> None:
         self._spread = _spread(self.inventory, repr(self.cluster), self.job.train.momentum)
 
-    def high_bytes(self, execution: Execution) -> int:
-        """`MemoryForecast.peak_high_bytes` of an execution."""
-        return self._end(execution, most=inf)
+    def high_bytes(self, execution: Execution, *, most: float = inf) -> int:
+        """`MemoryForecast.peak_high_bytes` of an execution; something above `most`, where it is above."""
+        return self._end(execution, most=most)
 
     def fits(self, execution: Execution, capacity: int) -> bool:
         """Whether `high_bytes` is no more than so many."""

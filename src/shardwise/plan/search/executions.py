@@ -60,6 +60,7 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
     compiles = why_eager(job, model, choice) is None if train.compile == "auto" else train.compile
     if not (on_cpu or compiles) and len(recomputes) > 1:
         recomputes = ("none", "full")  # eager, the host is the limit of what is selective
+    attention = _attention(job, model, choice, precision)
     for recompute in recomputes:
         base = Execution(
             layout=choice.layout,
@@ -70,7 +71,7 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
             optimizer="adamw" if train.optimizer == "auto" else train.optimizer,
             offload="none" if train.offload == "auto" else train.offload,
             loss="chunked" if train.loss == "auto" else train.loss,
-            attn_implementation=_attention(job, model, choice, precision),
+            attn_implementation=attention,
             compile=compiles,
             mlp="full" if train.mlp == "auto" else train.mlp,
         )

@@ -139,9 +139,11 @@ class Search:
             found = self._take_up(heappop(ahead), ahead)
         return found
 
-    def finds_within(self, limit: float) -> bool:
-        """Whether anything that fits takes no more than `limit` seconds."""
-        return self._first(sorted(self._with_bounds(limit)), limit) is not None
+    def finds_within(self, limit: float) -> bool | None:
+        """Whether anything that fits takes no more than `limit` seconds; None where whatever fits takes more, also with
+        another offload, which makes nothing faster."""
+        ahead = sorted(self._with_bounds(limit))
+        return self._first(ahead, limit) is not None if ahead else None
 
     def _with_bounds(self, limit: float) -> Iterator[_Option]:
         """All executions, each with a lower bound of its seconds, but those that take more than `limit`."""
@@ -231,7 +233,7 @@ class Search:
         for bound, _, execution in bounds:
             if bound >= least:
                 break
-            high = self.forecasts.memory.high_bytes(execution)
+            high = self.forecasts.memory.high_bytes(execution, most=least)
             if high < least:
                 least, found = high, execution
         return found
@@ -308,8 +310,10 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
 
 def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
     """What is chosen on all of a question's hardware; None where nothing fits, or takes at most `limit` seconds."""
-    each = (question.with_offload(offload) for offload in offloads(question.job, question.cluster))
-    if limit < inf and not any(Search(one).finds_within(limit) for one in each):
-        return None
+    if limit < inf:
+        each = (question.with_offload(offload) for offload in offloads(question.job, question.cluster))
+        found = (Search(one).finds_within(limit) for one in each)
+        if not next((one for one in found if one is not False), False):
+            return None
     best = chosen(search_offloads(question, all_strategies=False))
     return best and best[0].candidate(best[1].execution)
