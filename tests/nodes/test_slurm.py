@@ -52,7 +52,7 @@ def exported(folder: Path, job: Path) -> dict[str, str]:
         "--nodes=1": "--nodes=2",
         "--ntasks-per-node=2": "--ntasks-per-node=1",
         "LOCAL_WORLD_SIZE=2": "LOCAL_WORLD_SIZE=1",
-        # By its module, as the suite starts nothing warm for: a warm process is of no machine of these.
+        # Named so it starts cold: a warm process is on no machine of these.
         "python -m shardwise ": f"{shlex.quote(sys.executable)} -m shardwise.cli.main ",
     }
 

@@ -15,26 +15,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 300,
-    "api": 3300,
+    "api": 3150,
     "catalog": 3550,
-    "cli": 1950,
-    "data": 5150,
-    "interop": 1750,
+    "cli": 1900,
+    "data": 5050,
+    "interop": 1600,
     "launch": 3100,
     "methods": 400,
     "models": 4400,
-    "parallel": 3200,
+    "parallel": 3150,
     "plan": 9300,
     "programs": 300,
-    "report": 2380,
+    "report": 2360,
     "spec": 5750,
-    "train": 9750,
+    "train": 9600,
     "web": 1350,
 }
-ALL, ALL_TESTS = 55475, 37445
+ALL, ALL_TESTS = 54830, 37500
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1925, 350
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1800, 350
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.
