@@ -166,10 +166,10 @@ def test_what_a_forecast_rests_on_is_said_and_nominal_times_are_not_red(tmp_path
 
 def test_every_stage_of_a_run_has_a_page(tmp_path: Path) -> None:
     maker = RunMaker(root=tmp_path / "run").planned()
-    for go_on, frames in (lambda: maker, 0), (maker.started, 0), (lambda: maker.stepped(range(1, 2)), 4):
+    for go_on, unseen in (lambda: maker, 1), (maker.started, 1), (lambda: maker.stepped(range(1, 2)), 0):
         source = report_html(collect(go_on().run))
         assert_safe(Page(source), source)
-        assert (source.count('class="plot"'), "not measured" in source, "nan" in source) == (frames, True, False)
+        assert (source.count('class="later"'), "not measured" in source, "nan" in source) == (unseen, True, False)
 
 
 def test_a_long_example_is_cut_and_says_so(tmp_path: Path) -> None:
