@@ -171,7 +171,9 @@ def _with(question: Question, **keys: str) -> _Tried:
     return _Tried(
         name=", ".join(f"{key}: {value}" for key, value in keys.items()),
         sets={f"train.{key}": value for key, value in keys.items()},
-        question=replace(question, job=changed(question.job, "train", **keys), memo=Memo(layouts=question.memo.layouts)),
+        question=replace(
+            question, job=changed(question.job, "train", **keys), memo=Memo(layouts=question.memo.layouts)
+        ),
         drawback="; ".join(_DRAWBACKS[value] for value in keys.values()),
     )
 

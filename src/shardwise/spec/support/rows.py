@@ -75,7 +75,7 @@ def reasons(rows: Iterable[Row]) -> list[Reason]:
 
 def first(rows: Iterable[Row]) -> Reason | None:
     """What the first of them says."""
-    return next(iter(reasons(rows)), None)
+    return next((Reason.of(row) for row in rows if row.when), None)
 
 
 def _is_cut(layout: Layout) -> bool:

@@ -135,6 +135,6 @@ def not_trained(job: Job, execution: Execution, *, model: ModelShape | None = No
 
 def tiles_mlp(job: Job, execution: Execution, model: ModelShape) -> bool:
     """Whether `mlp: auto` computes the MLP in tiles: of long rows, where that is trained."""
-    part = job.data.max_length // execution.layout.cp
-    chunked = replace(execution, mlp="chunked")
-    return part >= _LONG and not reasons(rows.of_tiles(job, chunked, as_trained(job, model)))
+    if job.data.max_length // execution.layout.cp < _LONG:
+        return False
+    return not reasons(rows.of_tiles(job, replace(execution, mlp="chunked"), as_trained(job, model)))
