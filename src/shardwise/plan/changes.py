@@ -74,11 +74,7 @@ def on_less(question: Question, first: Candidate, among: Sequence[Cluster]) -> t
     """All weights in bfloat16 with 8-bit moments on one GPU of half the memory, or the first of
     `among` that it fits; nothing for adapters."""
     job = question.job
-    if (
-        job.method != "full"
-        or job.train.precision not in ("auto", "mixed")
-        or job.train.optimizer not in ("auto", "adamw")
-    ):
+    if job.method != "full" or not (_takes_bf16(job) and _takes_8_bits(job)):
         return ()
     tried = _with(question, optimizer="adamw_8bit", precision="bf16")
     most = first.execution.layout.world_size * first.memory.capacity_bytes / 2
@@ -108,79 +104,60 @@ def _among_few(question: Question, first: Candidate) -> Question:
     return replace(question, job=question.job.model_copy(update={"layout": among}), memo=memo)
 
 
+def _takes_8_bits(job: Job) -> bool:
+    return job.train.optimizer in ("auto", "adamw")
+
+
+def _takes_bf16(job: Job) -> bool:
+    return job.train.precision in ("auto", "mixed")
+
+
 def _worth_trying(question: Question) -> Iterator[_Tried]:
     job = question.job
-    in_8_bits = job.train.optimizer in ("auto", "adamw") and job.method == "full"
-    in_bf16 = job.train.precision in ("auto", "mixed") and "bfloat16" in question.cluster.gpu.dense_flops
+    in_8_bits = job.method == "full" and _takes_8_bits(job)
     if in_8_bits:
         yield _with(question, optimizer="adamw_8bit")
-    if in_bf16 and job.method == "full":
+    if job.method == "full" and _takes_bf16(job) and "bfloat16" in question.cluster.gpu.dense_flops:
         yield _with(question, precision="bf16")
         if in_8_bits:
             yield _with(question, optimizer="adamw_8bit", precision="bf16")
     if job.method == "lora":
-        yield _by_method(question, "qlora")
+        qlora = job.model_copy(update={"method": "qlora"})
+        yield _again(question, "method: qlora", qlora, {"method": "qlora"}, drawback=_DRAWBACKS["qlora"])
     if question.inventory.bare and job.adapters is not None:  # adapters on stacked experts
         yield _on_attention(question, job.adapters)
     if job.goal == "fastest" and question.cluster.num_gpus <= _MOST_COUNTED and job.stated_layout is None:
         yield from _other_counts(question)
     if question.mean_length >= job.data.max_length >= _LONG:
-        yield _shorter(question)
+        half, drawback = job.data.max_length // 2, "longer rows are cut, dropped or refused (data.over_long)"
+        yield replace(_of_length(question, half, drawback), name=f"data.max_length: {half}", saves="token")
 
 
 def _other_counts(question: Question) -> Iterator[_Tried]:
     """Half the GPUs, and twice as many of them."""
     cluster = question.cluster
     if cluster.num_gpus % 2 == 0:
-        half = cluster.part(cluster.num_gpus // 2)
-        name, drawback = f"half the GPUs ({half.name})", "the run takes longer"
-        yield _Tried(
-            name=name,
-            saves="GPU hours",
-            sets={"hardware": half.name},
-            question=on_hardware(question, half),
-            drawback=drawback,
-        )
+        yield _on(question, cluster.part(cluster.num_gpus // 2), "half the GPUs", "the run takes longer")
     if cluster.num_nodes == 1 and 2 * cluster.num_gpus in machine_sizes(cluster.gpu.name):
         twice = replace(cluster, node=replace(cluster.node, num_gpus=2 * cluster.num_gpus))
-        yield _Tried(
-            name=f"twice as many GPUs ({twice.name})",
-            saves="GPU hours",
-            sets={"hardware": twice.name},
-            question=on_hardware(question, twice),
-            drawback="an hour costs twice as much",
-        )
+        yield _on(question, twice, "twice as many GPUs", "an hour costs twice as much")
 
 
-def _shorter(question: Question) -> _Tried:
-    """Rows of half the length, of which a token may take less."""
-    length = question.job.data.max_length // 2
-    job = changed(question.job, "data", max_length=length)
-    asked = ask(job, model=question.model, cluster=question.cluster, num_rows=question.num_rows)
-    return _Tried(
-        name=f"data.max_length: {length}",
-        saves="token",
-        sets={"data.max_length": length},
-        question=asked,
-        drawback="longer rows are cut, dropped or refused (data.over_long)",
-    )
+def _on(question: Question, cluster: Cluster, name: str, drawback: str) -> _Tried:
+    sets, asked = {"hardware": cluster.name}, on_hardware(question, cluster)
+    name = f"{name} ({cluster.name})"
+    return _Tried(name=name, saves="GPU hours", sets=sets, question=asked, drawback=drawback)
 
 
-def _with(question: Question, **keys: str) -> _Tried:
+def _with(question: Question, drawback: str | None = None, **keys: str | int) -> _Tried:
     """Other keys of `train`."""
+    memo = Memo(layouts=question.memo.layouts)
     return _Tried(
         name=", ".join(f"{key}: {value}" for key, value in keys.items()),
         sets={f"train.{key}": value for key, value in keys.items()},
-        question=replace(
-            question, job=changed(question.job, "train", **keys), memo=Memo(layouts=question.memo.layouts)
-        ),
-        drawback="; ".join(_DRAWBACKS[value] for value in keys.values()),
+        question=replace(question, job=changed(question.job, "train", **keys), memo=memo),
+        drawback=drawback or "; ".join(_DRAWBACKS[str(value)] for value in keys.values()),
     )
-
-
-def _by_method(question: Question, method: str) -> _Tried:
-    job, sets = question.job.model_copy(update={"method": method}), {"method": method}
-    return _again(question, f"method: {method}", job, sets, drawback=_DRAWBACKS[method])
 
 
 def _on_attention(question: Question, lora: LoraSpec) -> _Tried:
@@ -191,12 +168,10 @@ def _on_attention(question: Question, lora: LoraSpec) -> _Tried:
     return _again(question, name, job, {"lora.target_modules": names}, drawback=drawback)
 
 
-def _again(
-    question: Question, name: str, job: Job, sets: dict[str, Any], *, drawback: str | None = None, **values: Any
-) -> _Tried:
+def _again(question: Question, name: str, job: Job, sets: dict[str, Any], *, drawback: str | None = None) -> _Tried:
     """A question whose inventory is another too."""
     try:
-        other = replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo(), **values)
+        other = replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
     except UnsupportedError as error:
         return _Tried(name=name, sets=sets, question=None, reason=str(error))
     return _Tried(name=name, sets=sets, question=other, drawback=drawback)
@@ -204,40 +179,34 @@ def _again(
 
 def _asked_about(question: Question) -> Iterator[_Tried]:
     job, cluster = question.job, question.cluster
-    batch = {"global_batch_size": 2 * job.train.global_batch_size}
-    doubled = replace(question, job=changed(job, "train", **batch), memo=Memo())
-    yield _Tried(
-        name="batch doubled",
-        sets={"train.global_batch_size": batch["global_batch_size"]},
-        question=doubled,
-        drawback="half as many steps, for which the learning rate is to be found anew",
-    )
+    fewer_steps = "half as many steps, for which the learning rate is to be found anew"
+    doubled = _with(question, fewer_steps, global_batch_size=2 * job.train.global_batch_size)
+    yield replace(doubled, name="batch doubled")
     if job.adapters is not None and job.adapters.r != _LARGE_RANK:
         lora: LoraSpec = job.adapters.model_copy(update={"r": _LARGE_RANK})
         yield _again(question, f"r {_LARGE_RANK}", job.model_copy(update={"lora": lora}), {"lora.r": _LARGE_RANK})
-    yield _longer(question)
+    yield _of_length(question, 2 * job.data.max_length, "all rows are counted as that long")
     if cluster.num_gpus > 1 and cluster.num_nodes == 1 and cluster.gpu.kind != "cpu":
         fewer = cluster.part(cluster.num_gpus - 1)
         yield _Tried(name="one GPU fewer", sets={"hardware": fewer.name}, question=on_hardware(question, fewer))
-    if job.train.optimizer in ("auto", "adamw"):
+    if _takes_8_bits(job):
         yield replace(_with(question, optimizer="adamw_8bit"), name="8-bit Adam")
     if not job.data.packing and job.objective == "sft":
         yield _packed(question)
 
 
-def _longer(question: Question) -> _Tried:
-    """Rows of twice the length, all of which are that long."""
-    job, length = question.job, 2 * question.job.data.max_length
-    sets, name = {"data.max_length": length}, f"rows of {length:,} tokens"
+def _of_length(question: Question, length: int, drawback: str) -> _Tried:
+    """Rows of another length, all of which are that long."""
+    tried = _Tried(name=f"rows of {length:,} tokens", sets={"data.max_length": length}, question=None)
     most = question.model.max_position_embeddings
     if length > most:
-        return _Tried(name=name, sets=sets, question=None, reason=f"the model was made for {most:,} positions")
+        return replace(tried, reason=f"the model was made for {most:,} positions")
+    job = changed(question.job, "data", max_length=length)
     try:
-        longer = changed(job, "data", max_length=length)
-        asked = ask(longer, model=question.model, cluster=question.cluster, num_rows=question.num_rows)
+        asked = ask(job, model=question.model, cluster=question.cluster, num_rows=question.num_rows)
     except UnsupportedError as error:
-        return _Tried(name=name, sets=sets, question=None, reason=str(error))
-    return _Tried(name=name, sets=sets, question=asked, drawback="all rows are counted as that long")
+        return replace(tried, reason=str(error))
+    return replace(tried, question=asked, drawback=drawback)
 
 
 def _packed(question: Question) -> _Tried:
@@ -296,8 +265,7 @@ def _of(what: _Saves, one: Candidate) -> float:
 
 def _change(tried: _Tried, best: Candidate | None, first: Candidate) -> PlannedChange:
     hardware = tried.question.cluster.name if tried.question else str(tried.sets.get("hardware", ""))
-    known: dict[str, Any] = {"name": tried.name, "sets": tried.sets, "drawback": tried.drawback}
-    known["hardware"] = hardware
+    known: dict[str, Any] = {"name": tried.name, "sets": tried.sets, "drawback": tried.drawback, "hardware": hardware}
     if best is None:
         reason = tried.reason or f"nothing fits on {hardware}"
         return PlannedChange(**known, fits=False, reason=reason, sentence=f"{tried.name}: {reason}")
