@@ -343,7 +343,7 @@ def _copies(matrix: Matrix) -> int:
 
 def _rank(name: str, setting: BlockSetting) -> int:
     """Columns between an adapter's two halves."""
-    return next((t.rows for t in setting.inventory.block_tensors() if t.name == f"{name}.lora_A"), 0)
+    return setting.inventory.ranks.get(name, 0)
 
 
 def _attention(model: ModelShape, setting: BlockSetting) -> float:

@@ -118,6 +118,12 @@ class Inventory:
         for _, unit in self.blocks:
             yield from unit.tensors
 
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """Columns between the halves of adapters, by the names of matrices."""
+        halves = (t for t in reversed([*self.block_tensors()]) if t.name.endswith(".lora_A"))
+        return {half.name.removesuffix(".lora_A"): half.rows for half in halves}
+
     def over_blocks(self, of: Callable[[Unit], float]) -> float:
         """The sum of some number over all blocks."""
         return sum(count * of(unit) for count, unit in self.blocks)

@@ -331,7 +331,7 @@ class ModelShape:
         products = ("mlp_product", "expert_product")
         return sum(m.columns * m.run for m in self.matrices if m.reads in products) or self.intermediate_size
 
-    @property
+    @cached_property
     def has_experts(self) -> bool:
         """Whether some block routes tokens to experts."""
         return any(matrix.active is not None for kind in self.kinds for matrix in kind.matrices)
