@@ -76,6 +76,9 @@ class LoraSpec(Strict):
     bias: Literal["none"] = "none"
 
 
+_LORA = LoraSpec()
+
+
 class TrainSpec(Strict):
     """Optimisation in the words of `transformers.TrainingArguments`, and what `auto` leaves to the
     planner.
@@ -348,7 +351,7 @@ class Job(Strict):
     @property
     def adapters(self) -> LoraSpec | None:
         """The LoRA settings in force, or None for full fine-tuning."""
-        return None if self.method == "full" else self.lora or LoraSpec()
+        return None if self.method == "full" else self.lora or _LORA
 
     @property
     def quantises_experts(self) -> bool:
