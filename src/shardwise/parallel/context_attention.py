@@ -219,7 +219,7 @@ def attend(
     scale: float | None,
 ) -> torch.Tensor:
     """From this rank's [batch, heads, length, width] to [batch, length, heads, width]. `mask`:
-    [batch or 1, 1, length, whole length], keys that each query sees; None: those before it."""
+    [batch or 1, 1, length, whole length], keys that each query sees; None: up to its own."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return _Attend.apply(parts, scale, mask, query, key, value)  # pyright: ignore[reportReturnType]
 

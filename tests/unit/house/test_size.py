@@ -31,7 +31,7 @@ CEILINGS = {
     "train": 9600,
     "web": 1350,
 }
-ALL, ALL_TESTS = 54840, 37500
+ALL, ALL_TESTS = 54845, 37500
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1800, 350

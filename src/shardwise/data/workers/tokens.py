@@ -162,8 +162,13 @@ class Tokenizer:
 
     def cuts_otherwise(self, text: str) -> bool:
         """Whether tokenizer.json, where transformers does not keep to it, has other tokens for a text."""
-        files = [one for one in (self._written, self._tokenizer.backend_tokenizer) if self._written is not None]
-        return len({tuple(one.encode(text, add_special_tokens=False).ids) for one in files}) > 1
+        if self._written is None:
+            return False
+        written, opened = (
+            tokenizer.encode(text, add_special_tokens=False).ids
+            for tokenizer in (self._written, self._tokenizer.backend_tokenizer)
+        )
+        return written != opened
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some tokens, special ones included."""

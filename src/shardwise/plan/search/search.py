@@ -96,7 +96,7 @@ class Search:
         Best first: of all options, that with the least seconds is taken up next. A base has a lower bound, and each of
         its micro-batches has one; then their seconds are computed. The first of a strategy that fits is its fastest.
         """
-        ahead = sorted(self._with_bounds(limit))
+        ahead = sorted(self.with_bounds(limit))
         in_full, near = all_strategies and len(ahead) <= _IN_FULL, limit
         while ahead and ahead[0].seconds <= limit:
             option = heappop(ahead)
@@ -104,7 +104,7 @@ class Search:
             if strategy.best is not None:
                 continue
             can_be_chosen = in_full or option.seconds <= near
-            strategy.best = found = self._take_up(option, ahead) if can_be_chosen else self._first([option])
+            strategy.best = found = self._take_up(option, ahead) if can_be_chosen else self.first_of([option])
             if found is not None:
                 cluster = self.question.cluster
                 near = min(near, found.seconds * doubt_of(found, cluster) * (1 + tie_of(cluster.gpu)))
@@ -132,20 +132,14 @@ class Search:
             heappush(ahead, closer)
         return None
 
-    def _first(self, ahead: list[_Option], limit: float = inf) -> Found | None:
+    def first_of(self, ahead: list[_Option], limit: float = inf) -> Found | None:
         """The fastest that fits of all that is ahead, within `limit` seconds."""
         found = None
         while found is None and ahead and ahead[0].seconds <= limit:
             found = self._take_up(heappop(ahead), ahead)
         return found
 
-    def finds_within(self, limit: float) -> bool | None:
-        """Whether anything that fits takes no more than `limit` seconds; None where whatever fits takes more, also with
-        another offload, which makes nothing faster."""
-        ahead = sorted(self._with_bounds(limit))
-        return self._first(ahead, limit) is not None if ahead else None
-
-    def _with_bounds(self, limit: float) -> Iterator[_Option]:
+    def with_bounds(self, limit: float) -> Iterator[_Option]:
         """All executions, each with a lower bound of its seconds, but those that take more than `limit`."""
         every = (base for strategy in self.strategies.values() for base in strategy.bases)
         for number, base in enumerate(every):
@@ -308,12 +302,21 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     return search, search.roomy(best)
 
 
+def _finds_within(question: Question, limit: float) -> bool:
+    """Whether anything that fits takes at most `limit` seconds."""
+    for offload in offloads(question.job, question.cluster):
+        search = Search(question.with_offload(offload))
+        ahead = sorted(search.with_bounds(limit))
+        if not ahead:  # another offload makes nothing faster
+            return False
+        if search.first_of(ahead, limit) is not None:
+            return True
+    return False
+
+
 def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
     """What is chosen on all of a question's hardware; None where nothing fits, or takes at most `limit` seconds."""
-    if limit < inf:
-        each = (question.with_offload(offload) for offload in offloads(question.job, question.cluster))
-        found = (Search(one).finds_within(limit) for one in each)
-        if not next((one for one in found if one is not False), False):
-            return None
+    if limit < inf and not _finds_within(question, limit):
+        return None
     best = chosen(search_offloads(question, all_strategies=False))
     return best and best[0].candidate(best[1].execution)
