@@ -1,8 +1,8 @@
 """Splits a global batch into micro-batches of tensors for one rank.
 
-Samples are sorted by length and cut into blocks, so that micro-batches need little padding. Every
-rank computes the shapes of all ranks. Missing samples of the last batch are filled with rows of
-zero weight.
+Samples are sorted by length and cut into blocks, so that micro-batches need little padding, and each
+block is dealt evenly to the ranks. Every rank computes the shapes of all ranks. Missing samples of
+the last batch are filled with rows of zero weight.
 
 There is no attention mask: kernels are told where packed documents lie, or transformers builds a
 mask from positions that restart, where `use_cache=False`.
@@ -137,14 +137,17 @@ class Batcher:
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
         slots = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
         slots[: len(ids)] = by_length
-        slots = slots.reshape(num_micro_batches, self.data_world_size, self.micro_batch_size)
+        # Dealt to and fro, so that no rank has the longest rows each time: experts do not see padding.
+        dealt = slots.reshape(-1, self.data_world_size)
+        dealt[1::2] = dealt[1::2, ::-1].copy()
+        dealt = dealt.reshape(num_micro_batches, self.micro_batch_size, self.data_world_size)
         return GlobalBatch(
             step=step,
             epoch=epoch,
             sample_ids=tuple(ids.tolist()),
             tokens=self.data.tokens_of(ids),
             trained_tokens=int(self.data.trained_counts[ids].sum(dtype=np.int64)),
-            micro_batches=tuple(self._micro_batch(everyone) for everyone in slots),
+            micro_batches=tuple(self._micro_batch(everyone.T) for everyone in dealt),
         )
 
     def _micro_batch(self, everyone: Ids) -> MicroBatch:

@@ -108,6 +108,14 @@ def test_rows_are_padded_on_the_right_to_multiples_of_eight_and_stay_one_documen
     assert fillers == 1
 
 
+@pytest.mark.parametrize("micro_batch_size", [1, 4])
+def test_no_rank_has_the_longest_rows_of_each_micro_batch(tmp_path: Path, micro_batch_size: int) -> None:
+    lengths = list(range(16, 0, -1))
+    data, wanted = store(tmp_path, lengths), {"global_batch_size": 16, "micro_batch_size": micro_batch_size}
+    shares = [next(batches(data, rank=rank, ranks=2, **wanted).from_(0)) for rank in range(2)]
+    assert [sum(int(data.lengths[sample]) for sample in seen(share)) for share in shares] == [68, 68]
+
+
 def test_rows_stop_at_max_length(tmp_path: Path) -> None:
     short = store(tmp_path, [13, 11], max_length=13)
     assert next(batches(short).from_(0)).micro_batches[0].input_ids.shape == (2, 13)
