@@ -122,6 +122,8 @@ def test_arguments_that_hold_no_object_are_refused_with_the_message_and_its_line
     assert said[f"{path}:2"] == f"messages[2].tool_calls[0]: arguments is {shown}; {expected}"
     with pytest.raises(RowError, match=r"messages\[1\].function_call: arguments is "):
         read(USER, {"role": "assistant", "content": "", "function_call": {"name": "f", "arguments": arguments}})
+    with pytest.raises(RowError, match="the key 'city' stands twice in one object; remove one"):
+        read(USER, calling('{"city": "Paris", "city": "Rome"}'))
 
 
 def test_a_row_that_quotes_its_arguments_in_pythons_notation_keeps_the_template_that_writes_json(

@@ -16,6 +16,7 @@ from shardwise.data.prepare.prepare import prepare
 from shardwise.data.read.formats import formats_of, read_row, recognise
 from shardwise.data.read.messages import RowError
 from shardwise.data.store import IGNORED, PreparedData
+from shardwise.data.workers.tokens import Rules, load_tokenizer
 from shardwise.errors import DataError
 from shardwise.spec.run import RunDirectory
 from tests.unit.data.helpers import write_jsonl
@@ -98,7 +99,8 @@ def test_long_pairs_are_cut_on_both_sides_or_dropped_together(plain_model, tmp_p
 
 
 def test_labels_are_kept_and_answers_change_prompts(plain_model, tmp_path) -> None:
-    rows = [{"prompt": "the", "completion": f" {word}", "label": word == "cat"} for word in ("cat", "dog", "log")]
+    labels = {"cat": "True", "dog": False, "log": "0"}  # CSV has text alone
+    rows = [{"prompt": "the", "completion": f" {word}", "label": label} for word, label in labels.items()]
     data, tokenizer = prepared(tmp_path, plain_model, rows, objective="kto"), AutoTokenizer.from_pretrained(plain_model)
     assert data.is_good(np.arange(3)).tolist() == [True, False, False]
     other = data.mismatched(np.array([2, 0]))
@@ -115,11 +117,17 @@ def test_labels_are_kept_and_answers_change_prompts(plain_model, tmp_path) -> No
         ("dpo", {**TEXT, "chosen": " "}, "chosen is empty; expected text to train on"),
         ("dpo", {"chosen": "the cat", "rejected": "the cat sat"}, "begin alike, and one of them has nothing more"),
         ("kto", {"prompt": "a", "completion": "b", "label": "yes"}, "label is 'yes'; expected true for a good answer"),
+        (
+            "dpo",
+            {**CHAT, "chosen": [{**says("no"), "weight": 0}]},
+            "message 2 is marked as not trained, and all behind",
+        ),
     ],
 )
-def test_a_bad_row_is_answered_with_a_sentence(objective, row, sentence) -> None:
+def test_a_bad_row_is_answered_with_a_sentence(objective, row, sentence, chat_model) -> None:
+    rules = Rules(template=None, columns={}, train_on="auto", max_length=9, over_long="error")
     with pytest.raises(RowError, match=sentence):
-        read_row(formats_of(objective)[0], row)
+        load_tokenizer(str(chat_model)).renderer(rules).sides(read_row(formats_of(objective)[0], row))
 
 
 def test_rows_of_another_objective_are_refused_with_the_one_that_reads_them() -> None:

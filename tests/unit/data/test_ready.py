@@ -25,13 +25,13 @@ INST = (
 )
 
 
-@pytest.fixture(scope="session")
-def beginning(plain_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A tokenizer that writes BOS by itself."""
+@pytest.fixture(scope="session", params=["<s> $A", "<s> $A </s>"])
+def beginning(request, plain_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer that writes BOS by itself, and one that writes EOS too."""
     folder = tmp_path_factory.mktemp("beginning")
     tokenizer = AutoTokenizer.from_pretrained(plain_model)
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
+        single=request.param, special_tokens=[("<s>", tokenizer.bos_token_id), ("</s>", tokenizer.eos_token_id)]
     )
     tokenizer.save_pretrained(folder)
     return load_tokenizer(str(folder))

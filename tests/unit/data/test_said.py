@@ -65,6 +65,7 @@ TOOLS = [{"type": "function", "function": {"name": "look", "description": "looks
         ("VICUNA", [S, u(), a()], r"content of message 1 \(system\)"),
         ("PHI", [u(), a(reasoning_content="so")], r"reasoning_content of message 2 \(assistant\)"),
         ("HARMONY", [u(), told("developer", "be brief"), a()], r"content of message 2 \(developer\)"),
+        ("QWEN25", [told("developer", "<brief>"), u(), a()], r"content of message 1 \(developer\)"),
         ("DEEPSEEK", [u(), a("<think>\nwhy\n</think>\n\nhello")], r"'why' in content of message 2 \(assistant\)"),
         ("DEEPSEEK", [S, u(), told("system", "be brief"), a()], r"content of message 1 \(system\)"),
         ("GLM", [u(), a(reasoning="so")], r"reasoning of message 2 \(assistant\)"),

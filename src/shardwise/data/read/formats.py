@@ -207,7 +207,7 @@ def _read_instruction(row: Row) -> Example:
     return _chat(prompt, text_of(row, "output"), system=_optional_text(row, "system"))
 
 
-def _read_pair(row: Row) -> Example:
+def _read_pair(row: Row) -> Conversation | Pair:
     both = "prompt", "completion"
     if not any(isinstance(row[column], list) for column in both) and not all(_is_chat(row[column]) for column in both):
         if tools_of(row):
@@ -218,10 +218,8 @@ def _read_pair(row: Row) -> Example:
 
 
 def _is_chat(value: Any) -> bool:
-    held = parsed(value)
-    return isinstance(held, list) and all(
-        isinstance(item, dict) and ("role" in item or "from" in item) for item in held
-    )
+    held = None if isinstance(value, str) and value.lstrip()[:1] != "[" else parsed(value)
+    return isinstance(held, list) and all(isinstance(item, dict) and {"role", "from"} & item.keys() for item in held)
 
 
 def _read_conversations(row: Row) -> Example:
@@ -304,13 +302,10 @@ def _answered(before: list[ChatMessage], answer: list[ChatMessage], row: Row, co
 
 
 def _read_labelled(row: Row) -> Labelled:
-    label = row["label"]
-    if not (isinstance(label, bool) or label in (0, 1)):
+    label = {"true": 1, "1": 1, "false": 0, "0": 0}.get(str(row["label"]).strip().lower(), row["label"])
+    if label not in (0, 1):
         raise RowError(f"label is {shown(label)}; expected true for a good answer, or false")
-    example = _read_pair(row)
-    if not isinstance(example, Conversation | Pair):
-        raise RowError("expected a prompt and a completion")
-    return Labelled(answer=example, label=bool(label))
+    return Labelled(answer=_read_pair(row), label=bool(label))
 
 
 #: What objectives of pairs read, and what `kto` reads.

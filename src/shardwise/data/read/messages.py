@@ -22,11 +22,25 @@ def shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values. Raises RowError: a key stands twice."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise RowError(f"the key {twice!r} stands twice in one object; remove one")
+    return entries
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=unique)
+
+
 def parsed(value: Any) -> Any:
-    """What the JSON text of an object or a list holds, as columns of one type need it; anything else as it is."""
+    """What the JSON text of an object or a list holds, as columns of one type need it; anything
+    else as it is. Raises RowError: a key stands twice in it."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value)
+            return DECODER.decode(value)
         except (ValueError, RecursionError):
             return value
     return value

@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.data.read.chunks import DELIMITERS, Chunk
 from shardwise.data.read.columnar import read_groups
 from shardwise.data.read.json_files import MAX_ROW_BYTES, after_space, nesting_or
+from shardwise.data.read.messages import DECODER, RowError, unique
 from shardwise.data.read.sources import COLUMNAR
 from shardwise.errors import said
 
@@ -49,22 +50,6 @@ def first_columns(chunks: Sequence[Chunk]) -> tuple[int, tuple[str, ...]] | None
     return None
 
 
-class _DuplicateKeyError(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise _DuplicateKeyError(f"the key {twice!r} stands twice in one object; remove one")
-    return entries
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
-
-
 def _row(line: int, value: Any) -> DataRow | BadRow:
     if isinstance(value, dict):
         return DataRow(line, value) if value else BadRow(line, "is an object without keys; expected a row's columns")
@@ -82,10 +67,10 @@ def _lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
 
 def _parse_line(line: int, content: str) -> DataRow | BadRow:
     try:
-        return _row(line, _DECODER.decode(content))
+        return _row(line, DECODER.decode(content))
     except json.JSONDecodeError as error:
         return BadRow(line, f"is not JSON: {error.msg} (column {error.colno}); expected one whole object per line")
-    except (RecursionError, ValueError) as error:
+    except (RecursionError, ValueError, RowError) as error:
         return BadRow(line, f"cannot be read: {nesting_or(error)}")
 
 
@@ -100,8 +85,8 @@ def _read_array(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     at, line = 0, chunk.first_line
     while at < len(text):
         try:
-            value, end = _DECODER.raw_decode(text, at)
-        except _DuplicateKeyError as error:
+            value, end = DECODER.raw_decode(text, at)
+        except RowError as error:
             yield BadRow(line, f"cannot be read: {error}")
             end = json.JSONDecoder().raw_decode(text, at)[1]
         except RecursionError as error:
@@ -172,7 +157,7 @@ def _objects(value: Any) -> Any:
         return value
     if not value or not isinstance(value[0], tuple):
         return [_objects(part) for part in value]
-    return _unique([(str(key), _objects(part)) for key, part in value])
+    return unique([(str(key), _objects(part)) for key, part in value])
 
 
 def _text(chunk: Chunk) -> str:

@@ -138,6 +138,9 @@ class Renderer:
             example = conversation([asked, {**answered, "content": example.completion}])
         elif self.rendered is True:
             raise RowError(_RENDERED_CHAT)
+        elif example.excluded:
+            marked = f"message {example.excluded} is marked as not trained, and all behind the prompt is compared"
+            raise RowError(f"{marked}; remove the mark")
         rendered = self._chat(example)
         start = min(first for first, _ in rendered.spans or ((0, 0),))
         return replace(rendered, spans=((start, len(rendered.text)),))

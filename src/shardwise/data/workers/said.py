@@ -184,7 +184,7 @@ def lost_of(
     numbers = count()
     for place, said in said_in(messages):
         if place in suspects:
-            parts = _CUTS.split(said) if is_whole(place) else [said]
+            parts = _CUTS.split(said) if is_whole(place) and _CUTS.sub("", said).strip() else [said]
             pieces[place] = [(part.strip(), mark(next(numbers))) for part in parts[::2] if part.strip()]
             marks = iter(pieces[place])
             parts[::2] = [part.rstrip() + next(marks)[1] if part.strip() else part for part in parts[::2]]

@@ -6,7 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,6 +206,8 @@ class Tokenizer:
         else:
             mask = _trained_tokens(encoding, text)
         row = Tokens(ids=np.array(encoding.ids, np.int32), trained=mask)
+        if not text.ends and encoding.ids[-1:] == [self.eos_id] and encoding.special_tokens_mask[-1]:
+            return replace(row, ids=row.ids[:-1], trained=mask[:-1])  # the tokenizer's own, behind the text's
         return self._ended(row) if text.ends else row
 
     def _ended(self, row: Tokens) -> Tokens:
