@@ -196,10 +196,9 @@ def _by_target(comparisons: Sequence[Comparison]) -> str:
         "",
         *_table(("target", "source", *_HEAD), rows),
         "",
-        "Steps on CPU processes (`python -m accuracy.grid.stacks TARGET`), forecast over measured; LLaMA-Factory",
-        "stands on the trainer that Axolotl does. TRL's loss runs other code on a CPU, so that its step has no row.",
-        "DeepSpeed's engine runs on one process and on two, with what `export --to deepspeed` writes, but for",
-        "buckets of a toy's size.",
+        "Steps on CPU processes (`python -m accuracy.grid.stacks TARGET`), forecast over measured. TRL's loss runs",
+        "other code on a CPU, so that its step has no row. DeepSpeed's engine runs on one process and on two, with",
+        "what `export --to deepspeed` or `--to llama-factory` writes, but for buckets of a toy's size.",
         "",
         *_table(
             ("target", "version", "layout", "words", "width", "layers", "tokens", "forecast / measured"), _on_a_cpu()

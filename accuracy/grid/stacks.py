@@ -15,7 +15,6 @@ import csv
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +155,8 @@ STEPS: dict[str, Callable[[Toy], int]] = {
     "llama-factory": of_trainer,
     "trl": lambda toy: of_trainer(toy, trl=True),
 }
-#: Of two processes: what is measured of a toy and a layout.
-LAYOUTS = ("single", "ddp", "zero1", "zero2", "fsdp")
+#: What DeepSpeed's engine is measured in, by target: all, or what is left to it.
+LAYOUTS = {"deepspeed": ("single", "ddp", "zero1", "zero2", "fsdp"), "llama-factory": ("zero1", "zero2", "fsdp")}
 
 
 def planned(toy: Toy, target: str, layout: str) -> Plan:
@@ -199,15 +198,14 @@ def main() -> None:
     asked = parser.parse_args()
     made = list(csv.DictReader(asked.out.open())) if asked.out.is_file() else []
     made = [row for row in made if row["target"] != asked.target]
-    stack, layouts = known_stacks()[asked.target], ("single",)
-    if asked.target == "deepspeed":
+    stack, layouts = known_stacks()[asked.target], LAYOUTS.get(asked.target, ())
+    peaks = {("single", toy): STEPS[asked.target](toy) for toy in TOYS if asked.target in STEPS}
+    if layouts:
         from accuracy.grid.zero import BUCKET, of_deepspeed
 
-        stack, layouts = replace(stack, bucket=BUCKET), LAYOUTS
-        peaks = of_deepspeed(TOYS, LAYOUTS)
-    else:
-        peaks = {("single", toy): STEPS[asked.target](toy) for toy in TOYS}
-    for toy, layout in product(TOYS, layouts):
+        stack = replace(stack, bucket=BUCKET)
+        peaks |= of_deepspeed(asked.target, TOYS, layouts)
+    for layout, toy in sorted(peaks, key=lambda one: TOYS.index(one[1])):
         measured, (forecast, ours) = peaks[layout, toy], forecast_of(toy, stack, layout)
         print(
             f"{asked.target} {layout} {toy}: measured {measured:,}, forecast {forecast:,} , ours {ours:,}", flush=True

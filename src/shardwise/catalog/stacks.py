@@ -25,6 +25,7 @@ class Stack:
     slices_loss: bool = False
     tile: tuple[int, int] = (0, 0)
     bucket: int = 0
+    half_engine: bool = False
 
 
 @cache

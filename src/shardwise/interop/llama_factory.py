@@ -41,7 +41,7 @@ def to_llama_factory(chosen: Chosen) -> Exported:
         "dataset_info.json": json.dumps(table, indent=2) + "\n",
     }
     if zero_of(chosen) is not None:
-        files["deepspeed.json"] = json.dumps(_deepspeed(chosen), indent=2) + "\n"
+        files["deepspeed.json"] = json.dumps(deepspeed_config(chosen), indent=2) + "\n"
     said = [
         "rows are read as chats (`messages`); LLaMA-Factory's data/README says what dataset_info.json has for others",
         "the command is run where the files lie; written for llamafactory 0.9.5",
@@ -88,7 +88,8 @@ def config(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _deepspeed(chosen: Chosen) -> dict[str, Any]:
+def deepspeed_config(chosen: Chosen) -> dict[str, Any]:
+    """DeepSpeed's keys; `auto` is what Trainer fills in."""
     return {
         **dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping"), "auto"),
         "gradient_accumulation_steps": "auto",

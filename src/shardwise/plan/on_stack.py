@@ -32,6 +32,9 @@ _NAMES = {
 }
 
 
+#: AdamW's 12 bytes of a weight in 16 bits, whose moments have 4, written as bytes beside 8.
+_HALF_STATES = 16
+
 #: What has none of these terms.
 _NONE = Difference(logit_bytes=0)
 
@@ -47,6 +50,8 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     # What the job states of the loss, holds there too.
     whole = bool(stack.logit_bytes) if job.train.loss == "auto" else job.train.loss == "full"
     theirs = replace(execution, loss="full" if whole else "chunked")
+    if stack.half_engine and _zero(stack, execution):
+        theirs = replace(theirs, precision="bf16")
     if stack.bucket and execution.layout.dp_shard > 1 and not execution.parameters_on_host:
         theirs = replace(theirs, layout=replace(theirs.layout, zero_stage=1, reshard_after_forward=False))
     # No other stack joins the products of adapters.
@@ -83,7 +88,11 @@ def _difference(stack: Stack, execution: Execution) -> Difference:
     return Difference(
         optimizer_copies=stack.optimizer_copies,
         logit_bytes=(SLICED_LOGIT_BYTES if sliced else stack.logit_bytes or WHOLE_LOGIT_BYTES) if whole else 0,
-        master_bytes=stack.master_bytes if zero is None or zero.stage else 0,
+        master_bytes=_HALF_STATES
+        if zero and stack.half_engine
+        else stack.master_bytes
+        if not zero or zero.stage
+        else 0,
         zero=zero,
         every_second_product=stack.every_second_product and execution.gradient_checkpointing == "selective",
         tile=(0, 0) if whole else stack.tile,
@@ -92,16 +101,19 @@ def _difference(stack: Stack, execution: Execution) -> Difference:
 
 def _zero(stack: Stack, execution: Execution) -> Zero | None:
     """DeepSpeed's stage as it is exported, with a bucket for each type that gradients are reduced
-    in: two under autocast, both in float32 in stages 1 and 2."""
-    if not stack.bucket:
-        return None
+    in: two under autocast, both in float32 in stages 1 and 2. An engine in 16 bits is started where
+    there is a stage."""
     layout = execution.layout
     stage = layout.zero_stage if layout.dp_shard > 1 else int(execution.optimizer_on_host)
     stage = 3 if execution.parameters_on_host else stage
+    if not stack.bucket or (stack.half_engine and not stage):
+        return None
     types = (4,) if execution.precision == "fp32" else (2, 4) if stage == 3 else (4, 4)
+    types = (2,) if stack.half_engine else types
     return Zero(
         ranks=1 if execution.parameters_on_host else layout.dp_shard,
         stage=stage,
         bucket_bytes=stack.bucket * sum(types),
         accumulates=execution.gradient_accumulation_steps > 1,
+        kept_bytes=2 if stack.half_engine else 4,
     )

@@ -1,7 +1,7 @@
 """DeepSpeed's ZeRO: gradients that are alive at other instants than this trainer's under the same sharding
 
 Code: deepspeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py. `python -m accuracy.grid.stacks deepspeed`
-measures its steps.
+and `llama-factory` measure its steps.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from shardwise.plan.work import FLOAT32_BYTES, Holding
 
-#: AdamW's two moments of an element, in float32.
-_MOMENTS_BYTES = 8
 #: Elements of a shard that stage 3 steps at a time, by default (sub_group_size).
 _SUB_GROUP = 1_000_000_000
 _BEFORE_GRADIENTS = ("forward of layer", "end of forward", "backward of the loss")
@@ -32,16 +30,21 @@ class Zero:
         bucket_bytes: of buffers that gradients are reduced in: in stages 1 and 2 from the first
             gradient to the end of backward, in stage 3 always.
         accumulates: a step has several micro-batches.
+        kept_bytes: of an element of the weights, which gradients have too: 4 under autocast, 2 in
+            an engine of 16 bits, whose masters the step alone knows.
     """
 
     stage: int
     ranks: int
     bucket_bytes: int
     accumulates: bool
+    kept_bytes: int = FLOAT32_BYTES
 
     def changed(self, name: str, alive: Mapping[str, float], holding: Holding) -> dict[str, float]:
         """What is alive at an instant of ours, as it is there."""
-        made, share = dict(alive), holding.optimizer / _MOMENTS_BYTES * FLOAT32_BYTES
+        # AdamW's two moments are of the weights' type in what is changed here.
+        made, share = dict(alive), holding.optimizer / 2
+        in_step = share * FLOAT32_BYTES / self.kept_bytes
         made["communication"] = made.get("communication", 0) + self._buckets(name)
         gradients = made.get("gradients", 0)
         if self.stage == 3:
@@ -49,25 +52,28 @@ class Zero:
             (unit, trained), backward = _unit(name, holding), name.startswith(_IN_BACKWARD)
             made["weights"] = holding.stored / self.ranks
             # What is frozen is stored in 16 bits.
-            made["communication"] = self.bucket_bytes + unit * 2 + trained * FLOAT32_BYTES
+            cast = trained * self.kept_bytes if self.kept_bytes == FLOAT32_BYTES else 0
+            made["communication"] = self.bucket_bytes + unit * 2 + cast
             made["gradients"] = share + (gradients - holding.gradients if gradients > holding.gradients else 0)
             if name in _STEP:
                 # Of a group at a time: its gradients twice more, and AdamW's copy, which is added
                 # for the whole shard.
-                group = min(share, _SUB_GROUP * FLOAT32_BYTES)
-                made["gradients"] += 2 * group
+                group = min(share, _SUB_GROUP * self.kept_bytes)
+                made["gradients"] += group + group * FLOAT32_BYTES / self.kept_bytes
                 made["temporary"] = made.get("temporary", 0) + group - share
             elif backward:
-                made["gradients"] += trained * FLOAT32_BYTES
+                made["gradients"] += trained * self.kept_bytes
         elif name in _STEP and self.stage:
-            # The shard's gradients, and they again as one tensor; weights are gathered in place.
-            made["gradients"], made["communication"] = 2 * share, 0
+            # The shard's gradients, and they again in float32, from 16 bits by way of one tensor;
+            # weights are gathered in place.
+            by_way = share if self.kept_bytes < FLOAT32_BYTES else 0
+            made["gradients"], made["communication"] = share + by_way + in_step, 0
         elif name.startswith(_BEFORE_GRADIENTS) and gradients >= holding.gradients and not self.accumulates:
             # Ours are parts of messages and stay; here they are freed as a step ends.
             made["gradients"] = gradients - holding.gradients
         if self.stage in (1, 2):
             # The last gradient that a backward makes, the embedding's, stays until the next.
-            made["gradients"] = made.get("gradients", 0) + holding.part.trained_head * FLOAT32_BYTES
+            made["gradients"] = made.get("gradients", 0) + holding.part.trained_head * self.kept_bytes
         return made
 
     def _buckets(self, name: str) -> int:
