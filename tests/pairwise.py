@@ -7,6 +7,18 @@ from itertools import combinations
 
 import pytest
 
+from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.execution import Execution
+
+
+def processes(item: pytest.Item) -> int:
+    """Of a cell that is, or is named in a table of its file as, a layout or an execution."""
+    given = [*item.callspec.params.values()] if isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
+    tables = [getattr(getattr(item, "module", None), name, {}) for name in ("CELLS", "LAYOUTS")]
+    cells = given + [table[name] for table in tables for name in given if isinstance(name, str) and name in table]
+    layouts = [cell.layout if isinstance(cell, Execution) else cell for cell in cells]
+    return max((layout.world_size for layout in layouts if isinstance(layout, Layout)), default=1)
+
 
 def mark_pairwise(items: Sequence[pytest.Item]) -> None:
     """Marks of each slow table the cell that CI runs; a test without parameters is a table of one cell."""
@@ -17,7 +29,7 @@ def mark_pairwise(items: Sequence[pytest.Item]) -> None:
     for cells in tables.values():
         slow = [item.get_closest_marker("slow") is not None for item in cells]
         if any(slow):
-            chosen = most_unlike([_values(item) for item in cells], slow)
+            chosen = most_unlike([_values(item) for item in cells], slow, [processes(item) for item in cells])
             cells[chosen].add_marker(pytest.mark.pairwise)
 
 
@@ -26,16 +38,18 @@ def _values(item: pytest.Item) -> dict[str, str]:
     return {} if spec is None else {name: repr(value) for name, value in spec.params.items()}
 
 
-def most_unlike(cells: Sequence[Mapping[str, object]], slow: Sequence[bool]) -> int:
-    """The slow cell with most values, and pairs of values, that no other cell has which is not slow; of several the
-    last, as tables begin with what is simple.
+def most_unlike(cells: Sequence[Mapping[str, object]], slow: Sequence[bool], sizes: Sequence[int]) -> int:
+    """The slow cell with most values, and pairs of values, that no other cell has which is not slow; of several the one
+    whose processes are nearest to two, and of these the last, as tables begin with what is simple.
 
     Args:
         cells: value of each parameter, of every cell.
         slow: of each, whether it is.
+        sizes: of each, its processes.
     """
     met = set[object]().union(*(_meets(cell) for cell, is_slow in zip(cells, slow, strict=True) if not is_slow))
-    return max((at for at, is_slow in enumerate(slow) if is_slow), key=lambda at: (len(_meets(cells[at]) - met), at))
+    of = [at for at, is_slow in enumerate(slow) if is_slow]
+    return max(of, key=lambda at: (len(_meets(cells[at]) - met), -abs(sizes[at] - 2), at))
 
 
 def _meets(cell: Mapping[str, object]) -> set[object]:

@@ -17,10 +17,9 @@ from transformers import PreTrainedTokenizerFast
 
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Execution
 from tests.dist.cells import Trained, spread, train_cell
 from tests.dist.worlds import toy_model
+from tests.pairwise import processes
 
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
@@ -28,51 +27,24 @@ NUM_EVAL_ROWS = 11
 #: Processes of a cell above which it is left to `make test-all`, where it is not `core`: two cores take turns for them.
 MANY_PROCESSES = 2
 
-#: Cells of one test, without those that are `core`, that `make test` runs at the most; and where it is `costly`.
-MOST_CELLS, MOST_COSTLY = 2, 1
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts processes; of large tables `make test` runs some cells, `make test-all` all."""
-    tables: dict[str, list[pytest.Function]] = {}
+    """Everything here starts processes; of a table `make test` runs one cell and the `core` ones, `make test-all`
+    all."""
+    tables: dict[str, list[pytest.Item]] = {}
     for item in items:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
-            if item.get_closest_marker("core") is not None:
-                continue
-            if _processes(item) > MANY_PROCESSES:
-                item.add_marker(pytest.mark.slow)
-            if isinstance(item, pytest.Function) and item.get_closest_marker("slow") is None:
-                tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cells in tables.values():
-        most = MOST_COSTLY if cells[0].get_closest_marker("costly") else MOST_CELLS
-        if len(cells) > most:
-            chosen = {id(item) for item in _spread(cells, most)}
-            for item in cells:
-                if id(item) not in chosen:
+            if item.get_closest_marker("core") is None:
+                if processes(item) > MANY_PROCESSES:
                     item.add_marker(pytest.mark.slow)
-
-
-def _processes(item: pytest.Item) -> int:
-    """Of a cell that is, or is named in a table of its file as, a layout or an execution."""
-    given = (
-        list(item.callspec.params.values()) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
-    )
-    tables = [getattr(item.module, name, {}) for name in ("CELLS", "LAYOUTS")]
-    cells = given + [table[name] for table in tables for name in given if isinstance(name, str) and name in table]
-    layouts = [cell.layout if isinstance(cell, Execution) else cell for cell in cells]
-    return max((layout.world_size for layout in layouts if isinstance(layout, Layout)), default=1)
-
-
-def _spread(cells: list[pytest.Function], most: int) -> list[pytest.Function]:
-    """Cells at even distances along the table's longest side (its layouts, as a rule), going round the other sides."""
-    values = [{name: repr(value) for name, value in item.callspec.params.items()} for item in cells]
-    longest = max(values[0], key=lambda name: len({value[name] for value in values}))
-    rows: dict[str, list[pytest.Function]] = {}
-    for item, value in zip(cells, values, strict=True):
-        rows.setdefault(value[longest], []).append(item)
-    kept = [*rows.values()][:: -(-len(rows) // most)]
-    return [row[turn % len(row)] for turn, row in enumerate(kept)]
+                if item.get_closest_marker("slow") is None:
+                    tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cells in tables.values():
+        plain = max(cells, key=processes)  # of several the first, which is the simplest
+        for item in cells:
+            if item is not plain:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,6 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.costly
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model", "kinds"), [("full", "deep tied", 1), ("lora", "deep untied", 2)])
 def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
@@ -87,7 +86,6 @@ BROKEN: dict[str, Execution] = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.costly
 @pytest.mark.parametrize("cell", BROKEN)
 @pytest.mark.parametrize(("method", "model"), [("full", "deep tied"), ("lora", "deep untied")])
 def test_blocks_of_several_graphs_train_as_eager_ones(

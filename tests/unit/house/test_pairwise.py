@@ -12,14 +12,23 @@ CELLS = [
 ]
 
 
+ONE = [1] * 4
+
+
 def test_the_cell_with_most_values_that_no_fast_cell_has_is_run():
-    assert most_unlike(CELLS, [False, True, True, True]) == 3
+    assert most_unlike(CELLS, [False, True, True, True], ONE) == 3
 
 
 def test_where_all_values_are_met_it_is_a_pair_that_is_not():
-    assert most_unlike(CELLS, [False, True, True, False]) == 2
-    assert most_unlike([*CELLS, {"layout": "tp", "method": "qlora"}], [False, True, True, False, True]) == 4
+    assert most_unlike(CELLS, [False, True, True, False], ONE) == 2
+    five = [*CELLS, {"layout": "tp", "method": "qlora"}]
+    assert most_unlike(five, [False, True, True, False, True], [1, *ONE]) == 4
 
 
 def test_of_a_table_that_make_test_leaves_out_it_is_the_last():
-    assert most_unlike(CELLS, [True] * 4) == 3
+    assert most_unlike(CELLS, [True] * 4, ONE) == 3
+
+
+def test_of_several_it_is_one_of_two_processes_or_nearly():
+    assert most_unlike(CELLS, [True] * 4, [2, 2, 4, 4]) == 1
+    assert most_unlike(CELLS, [True] * 4, [1, 4, 4, 8]) == 0
