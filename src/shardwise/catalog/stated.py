@@ -1,8 +1,6 @@
 """What a configuration states whatever its family: what is never read, storage type, dropout,
 rotary positions."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Whether the disk of output_dir has room for what a run writes there."""
 
-from __future__ import annotations
-
 import os
 
 from shardwise.errors import InputError, Problem

@@ -6,8 +6,6 @@ which the workers that lived on could only see from outside. A rank that torch a
 cause in its log.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Callable, Sequence

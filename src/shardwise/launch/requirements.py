@@ -1,7 +1,5 @@
 """What must hold before a training starts: the hardware is there, and this version trains what is asked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A job with the text it came from, so that errors found later can name the place."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Runs one job under several layouts, for `verify` and `compare`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

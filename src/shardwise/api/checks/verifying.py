@@ -1,7 +1,5 @@
 """`verify`: compares training under each layout with training on one process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace

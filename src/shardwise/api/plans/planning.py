@@ -1,7 +1,5 @@
 """`plan`, and how every verb reads a job and forecasts it."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`train --find-batch`: tries real steps upwards from the forecast micro-batch, and keeps the largest that fits."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A config.json leaves out keys that equal the defaults of transformers' configura
 Tests compare them with transformers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

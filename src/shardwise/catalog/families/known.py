@@ -1,7 +1,5 @@
 """All known families of models, by the `model_type` of their config.json."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from shardwise.catalog.families.family import Family

@@ -1,7 +1,5 @@
 """GPT-2 and other families with layer norms and, most of them, MLPs of two matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

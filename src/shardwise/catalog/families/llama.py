@@ -1,7 +1,5 @@
 """LLaMA and families like it: rotary positions, gated MLPs, RMS norms, all blocks alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from shardwise.catalog.families import blocks

@@ -1,7 +1,5 @@
 """Mixtures of experts, in every block or in some."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ Each file is read once, and only byte offsets and line numbers are kept. Bytes a
 character a byte, so that character offsets are byte offsets.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Types of numbers and text, the base of a job file's sections, and dataclasses made of plain data."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Annotated, Any, TypeVar

@@ -3,8 +3,6 @@
 A job file may come from a stranger: tags, anchors, aliases and duplicate keys are refused, and size and depth limited.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Chance: how often what is forecast like this fits, by the errors that were measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

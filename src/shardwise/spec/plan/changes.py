@@ -1,7 +1,5 @@
 """A run as it is planned, and the same job with one change: time, cost and drawback."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 

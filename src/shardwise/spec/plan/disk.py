@@ -1,7 +1,5 @@
 """Disk: the bytes that a run writes, and the type of the weights in its result."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Reads plan.json: a Plan that can be executed, or sentences that say what is wrong with it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import fields, replace

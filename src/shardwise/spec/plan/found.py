@@ -1,8 +1,6 @@
 """What was looked for and found: the value that `--solve` asks for, and the largest micro-batch that fitted when steps
 were taken with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

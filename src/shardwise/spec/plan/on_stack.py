@@ -1,7 +1,5 @@
 """OnStack: what another trainer needs for the execution that a plan chose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
