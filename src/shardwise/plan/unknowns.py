@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.catalog.offers import every_size
-from shardwise.errors import Problem, UnsupportedError
+from shardwise.errors import UnsupportedError
 from shardwise.plan.search import Admits, Question, ask, changed, every_layout, on_hardware
 from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
@@ -116,7 +116,7 @@ def _gpus(job: Job, asked: Callable[[Job], Question]) -> Unknown:
 
 
 def _refused(name: str, message: str) -> UnsupportedError:
-    return UnsupportedError(Problem(where=f"--solve {name}", message=message))
+    return UnsupportedError.at(f"--solve {name}", message)
 
 
 def _rounded(most: int) -> list[int]:

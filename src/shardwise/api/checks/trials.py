@@ -61,8 +61,7 @@ class Trials:
         with StopRequests() as requests:
             for trial in self.trials:
                 if requests.first is not None:
-                    message = f"stopped before {trial.label}; {stopped}"
-                    raise StoppedError(message, exit_code=128 + requests.first)
+                    raise StoppedError(f"stopped before {trial.label}; {stopped}", exit_code=128 + requests.first)
                 done.append(do(trial))
         return done
 

@@ -171,8 +171,7 @@ def _csv(opened: BinaryIO, delimiter: str, start: int) -> tuple[tuple[str, ...],
         try:
             return next(reader, None)
         except csv.Error as error:
-            message = f"is not CSV: {error}; quote cells that hold quotes or line ends"
-            raise BrokenFileError(line, message) from None
+            raise BrokenFileError(line, f"is not CSV: {error}; quote cells that hold quotes or line ends") from None
 
     def rows() -> Iterator[Place]:
         begin, line = position, reader.line_num + 1
