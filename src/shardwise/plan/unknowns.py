@@ -1,7 +1,5 @@
 """What a job can be solved for: the open values of one key, why they end where they do, and what each of them asks."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
