@@ -4,8 +4,6 @@ An error is a sentence: what was found, what was expected, what to do. Errors ab
 place, so that a user mends a file once and not once per error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self

@@ -1,7 +1,5 @@
 """Bytes, counts, rates and seconds: how they are written for people."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 KIB = 1024

@@ -29,8 +29,6 @@ class RunKind:
     """What runs have in common that are compared. `device`: the GPU's name, or the processor's with its cores;
     `probed`: times were forecast with rates that were measured; `parameters`: of the model."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
-
     device: str
     probed: bool
     strategy: str

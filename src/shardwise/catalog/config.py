@@ -4,8 +4,6 @@ No code is run for it. A configuration that names Python code beside a model_typ
 type, as transformers does when told to trust no code.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The GPUs that the driver reports: their memory, what of it is free and who holds the rest, and which are visible."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

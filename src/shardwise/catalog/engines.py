@@ -3,8 +3,6 @@
 Sources: vLLM 0.32 `vllm/config/lora.py` and `vllm/lora/peft_helper.py`; llama.cpp `convert_lora_to_gguf.py`.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

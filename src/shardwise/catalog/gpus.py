@@ -1,8 +1,6 @@
 """The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`,
 `cpu:4`."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from dataclasses import dataclass, replace

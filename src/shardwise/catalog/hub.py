@@ -1,7 +1,5 @@
 """A model's files by hub id: config.json from the local cache or by one HTTP request, and names of tokenizer files."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress

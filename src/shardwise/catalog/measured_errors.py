@@ -1,8 +1,6 @@
 """Errors of memory forecasts that were measured, and the chance that follows from them that a plan
 fits"""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,8 +1,6 @@
 """What a job's `model:` names, as a ModelShape: a folder, a config.json, a catalogue name or a hub
 id."""
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """What was counted of a job's data, found again by paths, sizes and times of change: no row is read for it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

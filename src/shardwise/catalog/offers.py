@@ -1,7 +1,5 @@
 """Hardware that a question leaves open: `any` of what providers rent out, or a list."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cache
 

@@ -3,8 +3,6 @@
 A GPU in no list has no price; none is guessed.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field

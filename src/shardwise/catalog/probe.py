@@ -1,7 +1,5 @@
 """What this machine has, found without torch: GPUs by nvidia-smi, otherwise CPU processes; and facts for `doctor`."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """CPU processes that stand in for GPUs: how many, how much memory each, and their nominal rates."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `shardwise probe` measured on this machine, and a cluster that has these rates in place of the catalogue's."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """A model whose rotary positions a job stretches (`rope_scaling`): its config.json, and its
 shape."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast

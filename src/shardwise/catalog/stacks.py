@@ -1,7 +1,5 @@
 """Stacks: what other trainers do with memory that this one does not, as data with a source each"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 

@@ -1,8 +1,6 @@
 """What a configuration states whatever its family: what is never read, storage type, dropout,
 rotary positions."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -187,8 +185,7 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
         refuse_foreign(data, file=file)
         layers = data.get("num_hidden_layers")
         if isinstance(layers, int) and not 1 <= layers <= MAX_LAYERS:
-            message = f"num_hidden_layers is {layers}; expected a whole number from 1 to {MAX_LAYERS}"
-            return ModelError.at(file, message)
+            return ModelError.at(file, f"num_hidden_layers is {layers}; expected a whole number from 1 to {MAX_LAYERS}")
         return UnlistedFamilyError(data, file=file)
     code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
     build = (
@@ -198,8 +195,7 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
             "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
         )
     )
-    message = f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}"
-    return ModelError.at(file, message)
+    return ModelError.at(file, f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}")
 
 
 def can_build() -> bool:

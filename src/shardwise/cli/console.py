@@ -1,7 +1,5 @@
 """What commands share: options, and a console with colours on a terminal and no escape codes in a pipe."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

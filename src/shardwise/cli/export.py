@@ -1,7 +1,5 @@
 """`shardwise export`: a plan for torchrun, Slurm, Kubernetes and clouds, or for another trainer"""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`shardwise init`: five questions, and a job file with comments."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The program `shardwise`: its commands, and how errors are printed."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -1,7 +1,5 @@
 """`shardwise merge`: the adapter of a run into its base model; `shardwise chat`: talk to what a run trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -123,8 +123,7 @@ def _refuse_together(*, task: str, dtype: str | None, draws: bool, **asked: obje
         kept = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
         raise InputError(f"--task generate has no {kept}, --timeline, --html or --output; leave them out")
     if task == "train" and dtype is not None:
-        message = "--dtype is of --task generate; in training types are train.precision and train.save_dtype"
-        raise InputError(message)
+        raise InputError("--dtype is of --task generate; in training types are train.precision and train.save_dtype")
     if len(several) > 1:
         raise InputError(f"{' and '.join(several)} exclude each other; keep one, then ask for the other")
 

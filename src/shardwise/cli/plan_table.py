@@ -1,7 +1,5 @@
 """A plan for the terminal: the answer and its reasons, tables of candidates and hardware, and what was not chosen."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

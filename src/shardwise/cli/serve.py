@@ -1,7 +1,5 @@
 """`shardwise serve`: the planner as a page, and the runs below a folder"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

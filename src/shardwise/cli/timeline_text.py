@@ -1,7 +1,5 @@
 """The timeline of one step for the terminal: a line for each GPU, a letter for each interval of time."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import replace

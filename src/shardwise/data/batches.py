@@ -1,7 +1,5 @@
 """Global batches: the same samples in the same order for any number of ranks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Which samples a rank saw, compared with the store's; digests that add up over ranks."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple

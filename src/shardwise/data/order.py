@@ -3,8 +3,6 @@
 The order uses its own counter-based hash, because NumPy's streams may change between releases.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from bisect import bisect_left, insort

@@ -1,7 +1,5 @@
 """Accelerate: the configuration that spreads a user's own script as a plan says, with FSDP2 where it shards"""
 
-from __future__ import annotations
-
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml

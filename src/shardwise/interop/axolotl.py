@@ -1,7 +1,5 @@
 """Axolotl: its one YAML file"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

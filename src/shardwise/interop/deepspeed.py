@@ -1,7 +1,5 @@
 """DeepSpeed: the ZeRO configuration of a plan"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Kubernetes: a JobSet with a pod for each machine, on a volume that all of them see"""
 
-from __future__ import annotations
-
 from typing import Any
 
 from shardwise.interop.chosen import CORES, GIB_OF_HOST, Chosen, Exported, as_yaml

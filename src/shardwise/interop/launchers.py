@@ -1,7 +1,5 @@
 """Targets that start Shardwise on machines that are there: torchrun and Slurm"""
 
-from __future__ import annotations
-
 import math
 
 from shardwise.interop.chosen import CORES, Chosen, Exported, script

@@ -1,7 +1,5 @@
 """What another trainer's files can say of a plan, and the sentences that refuse the rest"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

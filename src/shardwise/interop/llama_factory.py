@@ -1,7 +1,5 @@
 """LLaMA-Factory: its YAML file, its table of data, DeepSpeed's file where it shards"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

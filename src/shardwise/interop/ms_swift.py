@@ -1,7 +1,5 @@
 """ms-swift: its YAML file, which names one of its own DeepSpeed configurations where it shards"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

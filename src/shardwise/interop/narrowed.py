@@ -1,7 +1,5 @@
 """A job that leaves open only what a target can say"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """SkyPilot: a task on rented machines, by the names that its catalogues have for GPUs"""
 
-from __future__ import annotations
-
 from typing import Any
 
 from shardwise.errors import UnsupportedError

@@ -1,7 +1,5 @@
 """Everything that a plan can be exported to; trainers among them can be planned for"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """torchtitan: a configuration in Python, on top of one that torchtitan has of the model"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import ceil
 

@@ -1,7 +1,5 @@
 """TRL: a script of a plan, and the Accelerate configuration that shards it"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TRL's DPOTrainer: a script with the DPOConfig of a plan"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The cuDNN that PyTorch will find here, and what an old one costs on GPUs where its attention goes
 first."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,10 +1,8 @@
 """Whether the disk of output_dir has room for what a run writes there."""
 
-from __future__ import annotations
-
 import os
 
-from shardwise.errors import InputError, Problem
+from shardwise.errors import InputError
 from shardwise.spec.plan.disk import Disk
 from shardwise.spec.plan.forecast import Plan, TimeForecast
 from shardwise.spec.request import Request
@@ -26,7 +24,7 @@ def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
     here = f"its disk ({next(path for path in above if path.is_mount())}) has"
     if found.f_files and found.f_favail < _LITTLE_FILES:
         message = f"output_dir {run.root}: {here} room for {found.f_favail} more files; remove some, or name another"
-        raise InputError(Problem(where=request.where("output_dir"), message=message))
+        raise InputError.at(request.where("output_dir"), message)
     needed = _still_written(run, disk, plan.best.time)
     writes = f"output_dir {run.root} is to hold {disk.parts}"
     has = f"and {here} {format_bytes(free)} free"
@@ -39,7 +37,7 @@ def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
             f"{writes}, of which {format_bytes(needed)} are not there yet, {has}; free {format_bytes(needed - free)} "
             f"of it, name another output_dir{less}"
         )
-        raise InputError(Problem(where=request.where("output_dir"), message=message))
+        raise InputError.at(request.where("output_dir"), message)
     left = free - needed
     if left < max(_LITTLE_BYTES, _LITTLE_SHARE * needed):
         return f"{writes}, {has}: {format_bytes(left)} will be left for logs and all else; free some before it is full"

@@ -6,8 +6,6 @@ which the workers that lived on could only see from outside. A rank that torch a
 cause in its log.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Callable, Sequence
@@ -239,8 +237,7 @@ def conclude(
     if said.get("outcome") == "stopped":
         step, name = said.get("step"), "a signal" if asked is None else asked.name
         at = f" after step {step}" if isinstance(step, int) else ""
-        sentence = f"stopped{at} by {name}; {resume_hint(run)}"
-        raise StoppedError(sentence, exit_code=128 + (asked or Signals.SIGTERM))
+        raise StoppedError(f"stopped{at} by {name}; {resume_hint(run)}", exit_code=128 + (asked or Signals.SIGTERM))
     raise WorkerFailedError(f"the workers ended without saying how; look into {run.rank_log(0)}")
 
 

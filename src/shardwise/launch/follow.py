@@ -1,7 +1,5 @@
 """Follows a run while it writes: phases and steps as they appear, each once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress

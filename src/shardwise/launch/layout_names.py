@@ -1,7 +1,5 @@
 """The names of layouts in `verify` and `compare`: a strategy, or a product such as `fsdp+pp`."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from dataclasses import replace

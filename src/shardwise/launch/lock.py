@@ -1,7 +1,5 @@
 """One run per folder: a lock that the kernel lets go of when its holder ends, however it ends."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -1,7 +1,5 @@
 """The ranks that this process has started: they wait, begin, are asked to stop, and are ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

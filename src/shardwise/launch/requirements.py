@@ -1,7 +1,5 @@
 """What must hold before a training starts: the hardware is there, and this version trains what is asked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -149,8 +147,7 @@ def check_trainable(request: Request, *, cluster: Cluster) -> None:
     of processes."""
     job = request.job
     if not job.data.path:
-        message = "data.path is missing; planning can do without, training needs rows"
-        raise InputError(Problem(where=request.where("data"), message=message))
+        raise InputError.at(request.where("data"), "data.path is missing; planning can do without, training needs rows")
     reasons = execution_refusals(job, _asked(request, cluster=cluster))
     if reasons:
         raise UnsupportedError([Problem(where=place_of(request, reason), message=reason) for reason in reasons])
@@ -191,7 +188,7 @@ def check_compiler(request: Request, *, compiles: bool) -> None:
             "compiled blocks need a C compiler, and neither CC names one nor is there gcc, cc or clang; install gcc, "
             "or set train.compile: false"
         )
-        raise InputError(Problem(where=request.where("train", "compile"), message=message))
+        raise InputError.at(request.where("train", "compile"), message)
 
 
 def _needing_bitsandbytes(request: Request) -> Iterator[Problem]:
@@ -237,13 +234,13 @@ def _asked(request: Request, *, cluster: Cluster) -> Execution:
     try:
         layout = request.job.layout_on(cluster) or Layout(dp_replicate=cluster.num_gpus)
     except ValueError as error:
-        raise InputError(Problem(where=request.where("layout"), message=str(error))) from None
+        raise InputError.at(request.where("layout"), str(error)) from None
     if layout.world_size != processes:
         message = (
             f"layout needs {layout.world_size} processes, and the hardware gives {processes}; write one for "
             f"{processes}, or layout: auto, which plans for what is there"
         )
-        raise InputError(Problem(where=request.where("layout"), message=message))
+        raise InputError.at(request.where("layout"), message)
     return stated_execution(request.job, layout)
 
 

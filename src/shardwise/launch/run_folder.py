@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.errors import DamagedResultError, JobError, Problem, RunDirectoryError
+from shardwise.errors import DamagedResultError, JobError, RunDirectoryError
 from shardwise.spec.data_facts import DataFacts, Lengths
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import HOW_IT_RUNS, LENGTH, Job, TrainSpec
@@ -41,12 +41,10 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
     try:
         before = read_job(run.resolved)
     except JobError as error:
-        raise RunDirectoryError(
-            Problem(
-                where=str(run.resolved),
-                message=f"the job of the run in this folder cannot be read ({error.problems[0].message}); "
-                "set another output_dir, or remove the folder",
-            )
+        raise RunDirectoryError.at(
+            str(run.resolved),
+            f"the job of the run in this folder cannot be read ({error.problems[0].message}); "
+            "set another output_dir, or remove the folder",
         ) from None
     if not _has_trained(run):
         run.model.unlink(missing_ok=True)

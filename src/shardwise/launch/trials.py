@@ -1,7 +1,5 @@
 """The layouts of a job that this machine can run, for `verify` and `compare`. Others are listed with a reason."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

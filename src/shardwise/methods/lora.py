@@ -1,8 +1,6 @@
 """LoRA with PEFT's adapters. Initial values depend only on (seed, name, full shape), so they are the same on every
 layout."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

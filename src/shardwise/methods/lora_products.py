@@ -5,8 +5,6 @@ the A's of queries, keys and values, or of gate and up, are one matrix, and prod
 files of parameters stay PEFT's, and so do the forwards of whatever is not plain LoRA of a frozen linear layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a Hugging Face causal language model keeps its embedding, blocks and head; transformers' plan to slice it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

@@ -3,8 +3,6 @@
 Every rank holds those of its blocks whole, in the type in which transformers builds them; files keep the type they had.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

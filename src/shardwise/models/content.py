@@ -4,8 +4,6 @@ Files are hashed whole; of weights of more than `WHOLE_BYTES`, headers and the f
 tensor are. Not seen are elements that differ between these blocks and nowhere else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ Files hold each expert's matrices by themselves, and transformers stacks them in
 loads; of some layers it joins several weights by rows.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """What forwards of transformers would wait for the device to learn, and the host knows: whether rows are packed, and
 that none is too long for rotary frequencies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial

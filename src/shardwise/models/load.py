@@ -5,8 +5,6 @@ No rank ever holds more than what its layout says: parameters are made on the me
 there, and only then filled, each from the part of the safetensors file that this rank keeps.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ bitsandbytes quantises each matrix as a whole, so that every layout holds parts 
 kept in rows, which tensor parallelism slices and FSDP2 shards as it does any other weight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast

@@ -5,8 +5,6 @@ The stack is written out while its experts are at work. What autograd keeps of i
 made of.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

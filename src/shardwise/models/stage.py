@@ -1,7 +1,5 @@
 """A pipeline stage: a Hugging Face model without what other stages hold. Names and indices stay."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 

@@ -4,8 +4,6 @@ On GPUs that is FlashAttention over all documents at once. For processors torch 
 here: PyTorch's attention, one document after another. All else is the same code on both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from inspect import signature
 from typing import Any, cast

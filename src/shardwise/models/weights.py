@@ -4,8 +4,6 @@ A model folder is data from a stranger: names inside it must be plain file names
 pointer, a truncated file or a pickle is refused by content with a sentence.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping

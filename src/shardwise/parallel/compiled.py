@@ -3,8 +3,6 @@
 A block is compiled for the length that it meets first, and once more, for any length, when it meets another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

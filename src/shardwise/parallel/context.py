@@ -5,8 +5,6 @@ one, and so on: each then compares as many queries with keys. Attention is given
 (`NAME`), so that a model's own code runs unchanged; labels and positions are those of the whole row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -8,8 +8,6 @@ al., 2022). Where none of these kernels is for the inputs (masks on GPUs, float3
 another width), backward computes attention once more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

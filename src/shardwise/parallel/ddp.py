@@ -1,7 +1,5 @@
 """Data parallel without sharding: every rank holds all weights, and DDP averages gradients during backward."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Schedules that split backward in two compute the gradients of weights after thos
 the weights when FSDP2 would free them. torchtitan does the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -2,8 +2,6 @@
 (all-to-all). Under tensor parallel, where each rank has all tokens, none travels. Padding goes to
 no expert, here or elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ Frozen and trainable parameters share a unit, so that a LoRA block is gathered i
 memory FSDP2 also serves a single rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, cast

@@ -4,8 +4,6 @@ First over tensor-parallel ranks, then over replicas, last over the two copies o
 pipeline: a sum of two rounds alike in either order; three or more replicas, added on each end by itself, would not.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The mesh has all axes of `spec.layout.AXES` in their order, those of degree 1 to
 which axes exist. spec/layout/axes.py says which rank has which coordinates; a test compares it with this mesh.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Gloo takes the one that this machine's own name leads to, and on Debian's and Ub
 several machines it is told to take the one of the route to MASTER_ADDR instead.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

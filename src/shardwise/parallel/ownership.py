@@ -1,7 +1,5 @@
 """Ownership: of all ranks that hold the same elements exactly one counts them, in norms, checkpoints and files."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 import torch

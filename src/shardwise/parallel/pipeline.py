@@ -5,8 +5,6 @@ Of `torch.distributed.pipelining` the split of a backward in two is used, and no
 of all micro-batches, and the planner reads the same schedules.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

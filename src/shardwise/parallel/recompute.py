@@ -4,8 +4,6 @@ Non-reentrant, because the reentrant kind needs inputs that require gradients, w
 wraps `forward`, so that parameters keep their names and weights are gathered before recomputation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial

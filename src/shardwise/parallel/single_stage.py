@@ -1,7 +1,5 @@
 """A model that each rank runs from its first to its last block: every layout without pipeline stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

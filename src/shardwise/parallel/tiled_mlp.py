@@ -7,8 +7,6 @@ again, takes its gradients and lets go of it. Where its block is computed again
 is not made once more for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 

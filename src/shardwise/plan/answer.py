@@ -1,8 +1,6 @@
 """The plan of a job: the best of each strategy, the choice for the goal, and a reason for
 everything else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What would help, and what if: a job with one change, planned, beside the plan of it as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf

@@ -1,7 +1,5 @@
 """What a run writes: checkpoints, the trained model, the merged one, and prepared rows."""
 
-from __future__ import annotations
-
 from shardwise.plan.search import Question
 from shardwise.plan.time import num_steps
 from shardwise.plan.work import TYPES, state_bytes

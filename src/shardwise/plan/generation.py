@@ -1,7 +1,5 @@
 """What generating text with a job's model needs: weights, and keys and values by length and number of sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf
 

@@ -1,7 +1,5 @@
 """Which hardware? Everything on offer, or a list, with the best execution of a job on each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf

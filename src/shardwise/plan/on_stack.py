@@ -1,7 +1,5 @@
 """What another trainer needs for the execution that a plan chose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from shardwise.catalog.stacks import Stack

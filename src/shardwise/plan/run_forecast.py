@@ -1,8 +1,6 @@
 """Forecasts the memory of a plan's job as it is run otherwise: by another execution, or for the
 rows that a run saw, which may all be shorter than the longest of its data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain

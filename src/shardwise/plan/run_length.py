@@ -1,7 +1,5 @@
 """How long a run is, in steps, seconds and money, or what to say for that to be known."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from shardwise.plan.time import num_steps

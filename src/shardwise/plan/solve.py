@@ -1,7 +1,5 @@
 """`--solve`: the extreme value of a key with which a job fits: by bisection, numbers of GPUs one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

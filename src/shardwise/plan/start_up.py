@@ -1,7 +1,5 @@
 """What a rented machine takes beside its steps: boot, download, load, compile and save."""
 
-from __future__ import annotations
-
 from shardwise.plan.search import Question
 from shardwise.plan.work import BFLOAT16_BYTES
 from shardwise.spec.plan.forecast import Candidate

@@ -1,13 +1,11 @@
 """What a job can be solved for: the open values of one key, why they end where they do, and what each of them asks."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.catalog.offers import every_size
-from shardwise.errors import Problem, UnsupportedError
+from shardwise.errors import UnsupportedError
 from shardwise.plan.search import Admits, Question, ask, changed, every_layout, on_hardware
 from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
@@ -116,7 +114,7 @@ def _gpus(job: Job, asked: Callable[[Job], Question]) -> Unknown:
 
 
 def _refused(name: str, message: str) -> UnsupportedError:
-    return UnsupportedError(Problem(where=f"--solve {name}", message=message))
+    return UnsupportedError.at(f"--solve {name}", message)
 
 
 def _rounded(most: int) -> list[int]:

@@ -1,8 +1,6 @@
 """`python -m shardwise.programs.block_profiles < QUESTION`: measures what blocks of a model keep and do under some
 executions of a job; writes their profiles as JSON, or the sentence that says why there are none."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """`python -m shardwise.programs.data_worker`: prepares chunks, as lines of JSON on stdin ask."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any, cast

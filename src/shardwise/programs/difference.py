@@ -5,8 +5,6 @@ python -m shardwise.programs.difference A B [--tolerance 1e-5] [--floor 1e-6]
 A and B hold safetensors, such as `final/` of two runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,8 +1,6 @@
 """`python -m shardwise.programs.model_shape < QUESTION`: writes the shape of the model that a config.json describes, or
 sentences that say what is not understood, as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

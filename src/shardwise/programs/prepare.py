@@ -1,7 +1,5 @@
 """`python -m shardwise.programs.prepare RUN_DIR [--brief]`: from a job's data to data.json."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """`python -m shardwise.programs.rehearse < QUESTION`: rehearses ranks of an execution; writes JSON lines: one as each
 of them begins, and at last what each found, or the sentence with which it was refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """`python -m shardwise.programs.sample_rows FOLDER`: counts a job's rows for plans."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

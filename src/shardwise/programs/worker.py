@@ -1,7 +1,5 @@
 """One rank: `python -m shardwise.programs.worker RUN_DIR`, started by the launcher, by torchrun or by a cluster."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

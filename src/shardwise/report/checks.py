@@ -1,7 +1,5 @@
 """Consistency checks: figures that can be computed in two ways are compared."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from statistics import median

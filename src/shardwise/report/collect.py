@@ -1,7 +1,5 @@
 """Makes a Report from a run directory: settings, curves, counts and files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise

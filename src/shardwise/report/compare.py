@@ -1,7 +1,5 @@
 """Forecast beside measurement: memory part by part, time, throughput and utilisation, and what explains a gap."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any

@@ -3,8 +3,6 @@
 A figure that was not forecast or not measured is None, never zero.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Reads single values from files that may be damaged; a value of the wrong type is None."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, cast
 

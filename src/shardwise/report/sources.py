@@ -1,7 +1,5 @@
 """Reads the files of a run directory; a missing or damaged file is recorded as a gap, with a reason."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One job under several layouts: what each run measured, its forecast beside it, the fastest first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

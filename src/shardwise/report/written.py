@@ -1,7 +1,5 @@
 """How figures are written, in the terminal and on every page."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from shardwise.units import format_bytes, format_seconds, printable

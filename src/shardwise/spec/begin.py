@@ -1,7 +1,5 @@
 """The start signal: ranks are started while data is prepared, import what they need, and wait for it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -32,14 +32,8 @@ class Lengths:
     document: float | None = None
 
 
-class _Open:
-    """Keys of a later version are passed over."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
-
-
 @dataclass(frozen=True, kw_only=True)
-class RowLengths(_Open):
+class RowLengths:
     """Tokens of all rows of `data.path`, before any is cut, dropped or set aside.
 
     Attributes:
@@ -105,7 +99,7 @@ def _bins(counts: Mapping[int, int], *, max_length: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceFacts(_Open):
+class SourceFacts:
     """One entry of `data.path` or `data.eval_path`. `notes`: what was done with rows, and with how
     many; `note`: what is to be said of it as a whole."""
 
@@ -130,7 +124,7 @@ class SourceFacts(_Open):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartFacts(_Open):
+class PartFacts:
     """The rows to train on, or to evaluate on, as they are used; None is not known. `sides`: rows
     of a sample."""
 
@@ -159,7 +153,7 @@ class PartFacts(_Open):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndToken(_Open):
+class EndToken:
     """A token that trained answers end in, and how many."""
 
     id: int
@@ -168,7 +162,7 @@ class EndToken(_Open):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndFacts(_Open):
+class EndFacts:
     """How trained answers end. `unmarked`: how many in no special token; `cause`: why, as a
     sentence."""
 
@@ -186,7 +180,7 @@ class EndFacts(_Open):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowShown(_Open):
+class RowShown:
     """A row as (piece, whether it is trained)."""
 
     where: str
@@ -194,7 +188,7 @@ class RowShown(_Open):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataFacts(_Open):
+class DataFacts:
     """What was counted of a job's data.
 
     Attributes:
@@ -203,6 +197,8 @@ class DataFacts(_Open):
         sampled: rows whose lengths were looked at, which stand for all; 0 where there is no
             tokenizer, so that lengths are from bytes; None where all were prepared.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     train: PartFacts
     eval: PartFacts | None = None

@@ -1,8 +1,6 @@
 """What rehearsing a plan finds: for each distinct rank the peak of the training code on tensors
 without numbers, beside the forecast of it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A job with the text it came from, so that errors found later can name the place."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -92,7 +90,7 @@ def _text_of_plan(path: str | Path) -> str:
     plan = read_plan(path)
     if plan.best is None:
         message = "this plan chose nothing, because nothing fits; plan again with other hardware or a smaller job"
-        raise InputError(Problem(where=str(path), message=message))
+        raise InputError.at(str(path), message)
     return _as_text(restricted_to(plan.job, plan.best.execution))
 
 

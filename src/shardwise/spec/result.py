@@ -4,8 +4,6 @@ A person may write into a result: `README.md` is theirs once they have changed i
 base anew, and files that no manifest records are left alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Composes job, execution, model, data, optimizer, checkpoints and metrics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """Answers with what a run trained, on the user's stdin and stdout."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

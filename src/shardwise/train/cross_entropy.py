@@ -4,8 +4,6 @@ Gradients are made together with logits, in forward: a chunk's logits become the
 scales what was made. No more than one chunk of logits exists, and nothing is computed twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

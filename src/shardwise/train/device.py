@@ -1,7 +1,5 @@
 """Whether torch has what the plan is for: GPUs where it is for GPUs, with the memory that it counts on"""
 
-from __future__ import annotations
-
 import os
 import time
 

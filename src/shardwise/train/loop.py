@@ -1,7 +1,5 @@
 """The training loop. It does not know how the model is parallelized."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from shardwise.data.digests import look

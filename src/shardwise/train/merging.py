@@ -1,7 +1,5 @@
 """Merges the adapter of a run into its base model, and compares their logits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

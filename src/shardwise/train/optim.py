@@ -1,7 +1,5 @@
 """Optimizer, learning rate schedule and the norm of gradients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any

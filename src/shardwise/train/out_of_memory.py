@@ -1,7 +1,5 @@
 """Out of memory as one sentence: what was planned, what is measured, which part is larger, and what to set next"""
 
-from __future__ import annotations
-
 import re
 import resource
 from collections.abc import Callable

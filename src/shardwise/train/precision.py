@@ -1,7 +1,5 @@
 """Dtypes of each precision."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loads the libraries that a rank's model needs while data is still being prepared."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 from typing import Any, cast

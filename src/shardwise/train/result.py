@@ -1,7 +1,5 @@
 """What a finished run has in `final/`, for programs that use it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

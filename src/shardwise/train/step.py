@@ -1,7 +1,5 @@
 """Forwards and backwards of one optimizer step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -4,8 +4,6 @@ torch's fused optimizers clip (`grad_scale`) and leave everything as it is (`fou
 that they are launched before the host knows. For others the host reads first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cached_property
 

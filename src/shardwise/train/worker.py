@@ -3,8 +3,6 @@
 It reads the run directory and nothing else, and leaves its results and, if it fails, the cause there.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

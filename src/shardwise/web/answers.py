@@ -1,8 +1,6 @@
 """Answers: the plan of a question, made once for as long as it is remembered, or what is wrong with
 each field."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The pages as one application behind its guard: each address, and the runs below a folder."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The planner as a folder of files: pages, Pyodide, and the packages that a worker runs"""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

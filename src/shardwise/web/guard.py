@@ -1,7 +1,5 @@
 """What every request passes before anything else: host, origin, token, method and size; and the headers of answers."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 from http.cookies import CookieError, SimpleCookie

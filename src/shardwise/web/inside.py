@@ -1,7 +1,5 @@
 """What the worker of a browser calls: pages of a folder, answered where there is no server"""
 
-from __future__ import annotations
-
 from functools import cache
 from urllib.parse import parse_qsl
 

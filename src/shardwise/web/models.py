@@ -1,8 +1,6 @@
 """The models that the page plans: the catalogue's, a dropped config.json, a folder below the served one, and a hub id
 where the hub may be asked."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import shutil

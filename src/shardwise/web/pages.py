@@ -1,7 +1,5 @@
 """The pages that need no server: the question with its answer, and the toy model"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from shardwise.api import Override
-from shardwise.errors import InputError, Problem
+from shardwise.errors import InputError
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import LoraSpec, TrainSpec
 from shardwise.spec.layout.execution import Checkpointing, Offload, Precision
@@ -116,8 +116,7 @@ class WebQuestion:
         for field in FIELDS:
             texts[field.name] = text = query.get(field.name, "" if asked else field.usual).strip()
             if len(text) > MOST_LETTERS:
-                message = f"{field.key} has {len(text)} letters; expected {MOST_LETTERS} at most"
-                raise InputError(Problem(where=field.name, message=message))
+                raise InputError.at(field.name, f"{field.key} has {len(text)} letters; expected {MOST_LETTERS} at most")
         return cls(texts=texts, hub=query.get("hub") == "1", what_if=query.get("what_if") == "1")
 
     def __getitem__(self, name: str) -> str:

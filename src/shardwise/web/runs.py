@@ -1,8 +1,6 @@
 """Run directories below the served folder: found, listed, and looked at; nothing of them is
 changed."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Listens: a socket on this machine, or on another address with a token, and uvicorn behind it"""
 
-from __future__ import annotations
-
 import gc
 import secrets
 import socket

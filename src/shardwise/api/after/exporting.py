@@ -1,7 +1,5 @@
 """`export`: a plan in the words of another launcher or trainer"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

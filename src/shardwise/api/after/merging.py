@@ -1,7 +1,5 @@
 """`merge` and `chat`: what is done with the result of a run."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`report`, with what is forecast of the rows that a run has seen; known models and GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

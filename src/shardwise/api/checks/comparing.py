@@ -1,7 +1,5 @@
 """`compare`: runs a job under several layouts and puts the measurements side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Trains and compares one layout with one process. Where AdamW may amplify rounding, trains both again with SGD
 and with a larger epsilon, which tell rounding from real differences."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Runs one job under several layouts, for `verify` and `compare`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,8 +61,7 @@ class Trials:
         with StopRequests() as requests:
             for trial in self.trials:
                 if requests.first is not None:
-                    message = f"stopped before {trial.label}; {stopped}"
-                    raise StoppedError(message, exit_code=128 + requests.first)
+                    raise StoppedError(f"stopped before {trial.label}; {stopped}", exit_code=128 + requests.first)
                 done.append(do(trial))
         return done
 

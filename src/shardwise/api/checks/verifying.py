@@ -1,7 +1,5 @@
 """`verify`: compares training under each layout with training on one process."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ from shardwise.api.checks.proof import NOTHING_PROVEN, Proof
 from shardwise.api.checks.trials import Trying, read_trials
 from shardwise.api.plans.shapes import find_model, read_request
 from shardwise.api.runs.opening import Programs, Update
-from shardwise.errors import InputError, Problem, UnsupportedError
+from shardwise.errors import InputError, UnsupportedError
 from shardwise.launch.trials import REFERENCE, Unable, nothing_to_compare
 from shardwise.report.parity import Agreement, Parity
 from shardwise.spec.job.keys import Job
@@ -69,7 +67,7 @@ def verify(
     request = read_request(job, overrides=overrides)
     stated = request.job
     if stated.train.precision == "fp16":
-        raise UnsupportedError([Problem(where=request.where("train", "precision"), message=NO_FP16)])
+        raise UnsupportedError.at(request.where("train", "precision"), NO_FP16)
     common, changes = for_parity(
         stated, model=find_model(stated.model, offline=True, rope=stated.rope_scaling), steps=steps
     )

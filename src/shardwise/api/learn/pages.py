@@ -1,7 +1,5 @@
 """Plans, runs and comparisons as parts of a page; nothing here writes into a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

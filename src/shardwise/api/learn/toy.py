@@ -5,8 +5,6 @@ Who holds what is asked of the layout code that planner and trainer share (`spec
 `spec/model`). Who works when is the planner's timeline of one step (`shardwise plan --timeline`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Finished runs are noted with what they measured over their forecasts; a plan says so, and multiplies if asked to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The chance that a plan's choice fits, from the errors of measured runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import floor
 

@@ -1,7 +1,5 @@
 """`plan --for`: the plan of a job for another trainer, with what that needs beside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

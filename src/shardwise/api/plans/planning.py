@@ -1,7 +1,5 @@
 """`plan`, and how every verb reads a job and forecasts it."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -176,7 +174,7 @@ def _solved(request: Request, name: str) -> Plan:
         cluster = _hardware(job)
     if cluster is None:
         message = "the hardware is open, and so there is no one answer; name it, such as --hardware '4x RTX-6000-Ada'"
-        raise HardwareError(Problem(where=f"--solve {name}", message=message))
+        raise HardwareError.at(f"--solve {name}", message)
     with request.blaming("model"):
         model = profiled(find_model(job.model, rope=job.rope_scaling), job, [cluster])
     with request.placing():
@@ -267,4 +265,4 @@ def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> 
     layout = request.job.layout_on(cluster)
     reason = None if layout is None else misfit(as_trained(request.job, model), layout, stated=True)
     if reason is not None:
-        raise InputError(Problem(where=request.where("layout"), message=reason))
+        raise InputError.at(request.where("layout"), reason)

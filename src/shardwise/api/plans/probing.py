@@ -1,7 +1,5 @@
 """`probe`: measures the rates of this machine, which plans for it then use."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

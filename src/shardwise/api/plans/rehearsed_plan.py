@@ -1,7 +1,5 @@
 """`plan --rehearse`: what a plan chooses is rehearsed, and what does not fit gives way to the next best."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

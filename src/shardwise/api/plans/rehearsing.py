@@ -1,7 +1,5 @@
 """`rehearse`: runs a plan's training code on tensors without numbers, on each kind of rank."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Finds the shape of a job's model, and profiles of blocks that no rule knows, which are kept."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

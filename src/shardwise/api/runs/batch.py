@@ -1,13 +1,11 @@
 """`train --find-batch`: tries real steps upwards from the forecast micro-batch, and keeps the largest that fits."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shardwise.api.plans.planning import plan_for
-from shardwise.errors import DoesNotFitError, InputError, Problem, RanOutOfMemoryError, StoppedError
+from shardwise.errors import DoesNotFitError, InputError, RanOutOfMemoryError, StoppedError
 from shardwise.launch.follow import Phase, tell
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.launch.processes.workers import run_workers
@@ -29,7 +27,7 @@ def check_open(request: Request) -> None:
             f"micro_batch_size is {stated}, and --find-batch finds it; leave one of them out, or add "
             "--set train.micro_batch_size=auto"
         )
-        raise InputError(Problem(where=request.where("train", "micro_batch_size"), message=message))
+        raise InputError.at(request.where("train", "micro_batch_size"), message)
 
 
 def find_batch(

@@ -1,7 +1,5 @@
 """`train` on several machines, on each of which the user starts it: node 0 prepares, and all train together."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """`train`: from a job to a run directory, by workers that it starts or among which it is one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The MLPs and norms of a block, by kind of transformers' code, under the names of the Hugging Face module tree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Experts: their matrices, which transformers stacks in two parameters, and the blocks that have them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

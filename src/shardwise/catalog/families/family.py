@@ -1,12 +1,10 @@
-"""What a family's row says, and the defaults that rows share.
+"""What the rules of a family say.
 
-A config.json leaves out keys that equal the defaults of transformers' configuration class, so a row states those.
-Tests compare them with transformers.
+A config.json leaves out keys that equal the defaults of transformers' configuration class, so `configurations.json`
+states those, and how keys are read. Tests compare them with transformers.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,16 +64,16 @@ class Family:
             ModelShape.
     """
 
-    defaults: Mapping[str, Any]
     attention: Matrices = LLAMA_ATTENTION
     mlp: Matrices = gated_mlp
     norms: Norms = LLAMA_NORMS
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
-    aliases: tuple[str, ...] = ()
-    fallbacks: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    layer_lists: tuple[str, ...] = ()
+    aliases: Sequence[str] = ()
+    fallbacks: Sequence[str] = ()
+    numbers: Sequence[str] = ()
+    optional: Sequence[str] = ()
+    layer_lists: Sequence[str] = ()
     experts: Matrices | None = None
     placement: Placement = everywhere
     bare_experts: str | None = None
@@ -101,23 +99,6 @@ class Family:
     scales_stream: bool = False
     eager_attention: bool = False
     broadcasts_keys: bool = False
-
-
-_SIZES = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("max_position_embeddings", "num_key_value_heads"),
-)
-
-
-def config(*sizes: int | None, **others: Any) -> dict[str, Any]:
-    """Keys of a configuration: `sizes` in the order of `_SIZES` (None leaves one out), and others by name."""
-    return {key: size for key, size in zip(_SIZES, sizes, strict=False) if size is not None} | others
-
-
-EQUAL_HEADS: dict[str, Any] = {**config(None, 4096, None, 32, 32), "tie_word_embeddings": False, "hidden_act": "silu"}
-COMMON: dict[str, Any] = {**EQUAL_HEADS, "num_key_value_heads": None, "head_dim": None}
-LLAMA: dict[str, Any] = {**COMMON, **config(32000, 4096, 11008, 32, 32, 2048), "attention_bias": False}
-LLAMA_BIASES: dict[str, Any] = {**LLAMA, "mlp_bias": False}
 
 
 def blocks_of(family: Family, d: Dimensions) -> tuple[OtherBlocks, ...]:

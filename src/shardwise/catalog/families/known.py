@@ -1,16 +1,19 @@
 """All known families of models, by the `model_type` of their config.json."""
 
-from __future__ import annotations
+import json
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
 
-from dataclasses import dataclass
-
-from shardwise.catalog.families.family import Family
 from shardwise.catalog.families.layer_norm import LAYER_NORM
 from shardwise.catalog.families.llama import LLAMA_LIKE
 from shardwise.catalog.families.with_experts import EXPERTS
 
-#: model_type -> its rules.
-FAMILIES: dict[str, Family] = {**LLAMA_LIKE, **LAYER_NORM, **EXPERTS}
+_FILE = resources.files("shardwise.catalog") / "families" / "configurations.json"
+_CONFIGURATIONS: dict[str, dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))
+_RULES = {**LLAMA_LIKE, **LAYER_NORM, **EXPERTS}
+#: model_type -> its rules, with how its config.json is read.
+FAMILIES = {kind: replace(rules, **_CONFIGURATIONS[kind]) for kind, rules in _RULES.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

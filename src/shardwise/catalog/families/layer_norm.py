@@ -1,38 +1,12 @@
 """GPT-2 and other families with layer norms and, most of them, MLPs of two matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from shardwise.catalog.families import blocks
-from shardwise.catalog.families.family import (
-    BIASED_FINAL_NORM,
-    COMMON,
-    EQUAL_HEADS,
-    FINAL_NORM,
-    LLAMA_BIASES,
-    Family,
-    config,
-)
+from shardwise.catalog.families.family import BIASED_FINAL_NORM, FINAL_NORM, Family
 from shardwise.spec.model.shape import Matrix, Norm, OuterNames
 
-_TIED = {"tie_word_embeddings": True}
-_GPT_KEYS = config(
-    hidden_size="n_embd",
-    num_hidden_layers="n_layer",
-    num_attention_heads="n_head",
-    max_position_embeddings="n_positions",
-    intermediate_size="n_inner",
-    hidden_act="activation_function",
-)
-_GPT_ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-_GPT2: dict[str, Any] = {
-    **EQUAL_HEADS,
-    **config(50257, 768, None, 12, 12, 1024, intermediate_size=None, hidden_act="gelu_new", **_TIED),
-}
-_GPT2_DROPOUT = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 _GPT_NAMES = OuterNames(
     embedding="transformer.wte", final_norm="transformer.ln_f", blocks="transformer.h", positions="transformer.wpe"
 )
@@ -103,11 +77,6 @@ _OPT_NORMS = ("self_attn_layer_norm", "final_layer_norm")
 #: model_type -> its rules.
 LAYER_NORM: dict[str, Family] = {
     "gpt_neox": _Plain(
-        defaults={
-            **EQUAL_HEADS,
-            **config(50432, 6144, 24576, 44, 64, 2048, hidden_act="gelu", attention_bias=True),
-            **config(use_parallel_residual=True),
-        },
         parallel=blocks.flag("use_parallel_residual"),
         attention=blocks.fused("attention", "query_key_value", "dense", bias=blocks.flag("attention_bias")),
         mlp=blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.always),
@@ -117,26 +86,17 @@ LAYER_NORM: dict[str, Family] = {
         ),
     ),
     "gpt2": _Gpt(
-        defaults={**_GPT2, **_GPT2_DROPOUT},
-        keys=_GPT_KEYS,
-        aliases=_GPT_ALIASES,
         attention=blocks.fused("attn", "c_attn", "c_proj", bias=blocks.always, transposed=True),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always, transposed=True),
         position_offset=0,
     ),
     "gpt_bigcode": _Gpt(
-        defaults={**_GPT2, **_GPT2_DROPOUT, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
-        keys=_GPT_KEYS,
-        aliases=_GPT_ALIASES,
         refine=_one_key_value_head,
         attention=blocks.fused("attn", "c_attn", "c_proj", bias=blocks.always),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.always),
         position_offset=0,
     ),
     "gpt_neo": _Gpt(
-        defaults={**_GPT2, **config(50257, 2048, None, 24, 16, 2048)},
-        keys=config(num_hidden_layers="num_layers", num_attention_heads="num_heads", hidden_act="activation_function"),
-        aliases=("num_hidden_layers", "num_attention_heads"),
         attention=blocks.separate(
             bias=blocks.never, output_bias=blocks.always, module="attn.attention", output="out_proj"
         ),
@@ -145,9 +105,6 @@ LAYER_NORM: dict[str, Family] = {
         eager_attention=True,
     ),
     "gptj": _Gpt(
-        defaults={**_GPT2, **config(50400, 4096, None, 28, 16, 2048), "tie_word_embeddings": False},
-        keys=_GPT_KEYS,
-        aliases=_GPT_ALIASES,
         attention=blocks.separate(bias=blocks.never, module="attn", output="out_proj"),
         mlp=blocks.beside_attention(blocks.plain_mlp("mlp.fc_in", "mlp.fc_out", bias=blocks.always)),
         norms=blocks.hidden_norms("ln_1", bias=True),
@@ -158,14 +115,6 @@ LAYER_NORM: dict[str, Family] = {
         eager_attention=True,
     ),
     "opt": _Plain(
-        defaults={
-            **EQUAL_HEADS,
-            **config(50272, 768, 3072, 12, 12, 2048, hidden_act="relu", **_TIED, do_layer_norm_before=True),
-            **config(_remove_final_layer_norm=False, enable_bias=True, layer_norm_elementwise_affine=True),
-            **config(word_embed_proj_dim=None, layerdrop=0.0, dropout=0.1),
-        },
-        keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
-        optional=("word_embed_proj_dim",),
         attention=blocks.separate(bias=blocks.flag("enable_bias"), output="out_proj"),
         mlp=blocks.plain_mlp("fc1", "fc2", bias=blocks.flag("enable_bias")),
         norms=blocks.where(_OPT_AFFINE, blocks.hidden_norms(*_OPT_NORMS, bias=True), blocks.bare_norms(*_OPT_NORMS)),
@@ -182,15 +131,8 @@ LAYER_NORM: dict[str, Family] = {
         outer_matrices=_opt_projections,
         embedding_key="word_embed_proj_dim",
     ),
+    # Its positions are a bias of attention without an end; it was trained on 2,048 tokens.
     "bloom": _Plain(
-        # Its positions are a bias of attention without an end; it was trained on 2,048 tokens.
-        defaults={**EQUAL_HEADS, **config(250880, 64, None, 2, 8, 2048), **_TIED},
-        keys={
-            **config(hidden_size="n_embed", num_hidden_layers="n_layer", num_attention_heads="n_head"),
-            **config(max_position_embeddings="seq_length"),
-        },
-        aliases=("num_hidden_layers", "num_attention_heads"),
-        fallbacks=("hidden_size", "max_position_embeddings"),
         attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.always),
         mlp=blocks.plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=blocks.always),
         names=replace(_GPT_NAMES, embedding="transformer.word_embeddings", positions=None),
@@ -199,7 +141,6 @@ LAYER_NORM: dict[str, Family] = {
         eager_attention=True,
     ),
     "phi": _Plain(
-        defaults={**COMMON, **config(51200, 2048, 8192, 24, None, 2048, hidden_act="gelu_new", qk_layernorm=False)},
         attention=blocks.separate(bias=blocks.always, output="dense"),
         mlp=blocks.beside_attention(blocks.plain_mlp("mlp.fc1", "mlp.fc2", bias=blocks.always)),
         norms=blocks.where(blocks.flag("qk_layernorm"), _PHI_HEADS, _PHI_NORM),
@@ -210,40 +151,19 @@ LAYER_NORM: dict[str, Family] = {
         partial_rotary=True,
     ),
     "stablelm": _LayerNorm(
-        defaults={
-            **EQUAL_HEADS,
-            **config(50304, 2560, 6912, None, None, 4096, 32, use_qkv_bias=False, qk_layernorm=False),
-            **config(use_parallel_residual=False),
-        },
         parallel=blocks.flag("use_parallel_residual"),
         attention=blocks.separate(bias=blocks.flag("use_qkv_bias"), output_bias=blocks.never),
         norms=_stablelm_norms,
         partial_rotary=True,
     ),
     "starcoder2": _Plain(
-        defaults={
-            **COMMON,
-            **config(49152, 3072, 12288, 30, 24, 4096, 2, hidden_act="gelu_pytorch_tanh", **_TIED, use_bias=True),
-            **config(sliding_window=None),
-        },
         attention=blocks.separate(bias=blocks.flag("use_bias")),
         mlp=blocks.plain_mlp("mlp.c_fc", "mlp.c_proj", bias=blocks.flag("use_bias")),
     ),
     "nemotron": _Plain(
-        defaults={**LLAMA_BIASES, **config(256000, 6144, 24576, None, 48, 4096), "hidden_act": "relu2"},
-        mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias")),
-        partial_rotary=True,
+        mlp=blocks.plain_mlp("mlp.up_proj", "mlp.down_proj", bias=blocks.flag("mlp_bias")), partial_rotary=True
     ),
     "falcon": _Plain(
-        defaults={
-            **EQUAL_HEADS,
-            **config(65024, 4544, None, 32, 71, 2048, intermediate_size=None, hidden_act="gelu", **_TIED, bias=False),
-            **config(multi_query=True, parallel_attn=True, new_decoder_architecture=False, num_kv_heads=None),
-            **config(num_ln_in_parallel_attn=None),
-        },
-        keys={"hidden_size": "n_embed", "intermediate_size": "ffn_hidden_size", "hidden_act": "activation"},
-        fallbacks=("hidden_size",),
-        optional=("num_kv_heads", "num_ln_in_parallel_attn"),
         refine=_falcon_heads,
         attention=blocks.fused("self_attention", "query_key_value", "dense", bias=blocks.flag("bias")),
         mlp=blocks.beside_attention(
@@ -256,12 +176,6 @@ LAYER_NORM: dict[str, Family] = {
         parallel=_falcon_parallel,
     ),
     "mpt": _Plain(
-        defaults={**EQUAL_HEADS, **config(50368, 2048, None, 24, 16, 2048), **_TIED, "logit_scale": None},
-        keys={
-            **config(hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads"),
-            **config(max_position_embeddings="max_seq_len"),
-        },
-        aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
         attention=blocks.fused("attn", "Wqkv", "out_proj", bias=blocks.never),
         mlp=blocks.plain_mlp("ffn.up_proj", "ffn.down_proj", bias=blocks.never),
         norms=blocks.hidden_norms("norm_1", "norm_2"),

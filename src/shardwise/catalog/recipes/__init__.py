@@ -1,7 +1,5 @@
 """Job files to begin with: one for each kind of job that people come with, as data."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files

@@ -7,8 +7,6 @@
 The key hashes the content of data files and tokenizer and the settings that shape tokens, not names of files.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Which token ends what is trained, and why none does: a model stops by itself where it was trained to stop."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing

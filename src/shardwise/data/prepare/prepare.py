@@ -1,7 +1,5 @@
 """From the job's data to data.json, before training starts (`programs/prepare.py`)."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Counts the rows of a job's files and the tokens of some of them, before data is prepared."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What preparation tells the user on stderr: a bar on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -4,8 +4,6 @@ Each file is read once, and only byte offsets and line numbers are kept. Bytes a
 character a byte, so that character offsets are byte offsets.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -173,8 +171,7 @@ def _csv(opened: BinaryIO, delimiter: str, start: int) -> tuple[tuple[str, ...],
         try:
             return next(reader, None)
         except csv.Error as error:
-            message = f"is not CSV: {error}; quote cells that hold quotes or line ends"
-            raise BrokenFileError(line, message) from None
+            raise BrokenFileError(line, f"is not CSV: {error}; quote cells that hold quotes or line ends") from None
 
     def rows() -> Iterator[Place]:
         begin, line = position, reader.line_num + 1

@@ -1,7 +1,5 @@
 """Parquet and Arrow files: their columns, how many rows each of their groups holds, and the rows of some groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The row formats as one table: columns, and how a row becomes an example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ A data set is written once as Parquet into the cache, under the commit it came f
 `datasets` reads data files only (since version 4).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

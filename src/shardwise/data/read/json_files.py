@@ -1,7 +1,5 @@
 """JSON files: whether one is a list of rows or a row per line, and where the rows of a list lie."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

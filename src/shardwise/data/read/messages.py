@@ -1,7 +1,5 @@
 """The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT; and text, from any column."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Reads a chunk's rows with their lines; a bad row is reported, not raised, so that all are found at once."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Which files a job's `data.path` and `data.eval_path` mean: single files, folders of files, hub ids."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager

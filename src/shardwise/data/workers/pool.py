@@ -4,8 +4,6 @@ A hostile chat template must not take the machine. Memory is limited by RLIMIT_D
 reserved address space. Processor time is limited per batch of rows: the soft RLIMIT_CPU is moved ahead before each.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

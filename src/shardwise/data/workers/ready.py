@@ -1,7 +1,5 @@
 """Marks that rows carry already: a prompt that was put into a template before, and ends that are written once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

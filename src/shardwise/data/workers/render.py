@@ -16,8 +16,6 @@ before a trained one is refused. The text is tokenised once, so no token is spli
 sandbox, in a worker process with limits.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

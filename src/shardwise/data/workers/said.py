@@ -1,7 +1,5 @@
 """The texts that messages say, each by its place; and what of them a rendering leaves out."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A row's own rendering is always the truth. Where it is the shape's with the row'
 another rendering where each text stands and what is trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate

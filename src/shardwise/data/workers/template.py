@@ -1,7 +1,5 @@
 """A chat template, rendered in transformers' sandbox; what it raises becomes a sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

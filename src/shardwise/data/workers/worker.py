@@ -9,8 +9,6 @@ It alone parses rows and renders chat templates, both from strangers. It speaks 
     {"do": "decode", ...}  -> tokens as text, for the preview
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import json

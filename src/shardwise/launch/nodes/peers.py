@@ -1,7 +1,5 @@
 """The other machines of a run, as one of them sees them: who ended how, who is gone or silent, how the run ended."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -1,7 +1,5 @@
 """The command lines, logs and environment that workers start with."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs data preparation: one helper process whose messages go straight to the user's terminal."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

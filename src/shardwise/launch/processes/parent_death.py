@@ -5,8 +5,6 @@ the exec. A small program of its own (`programs/parent_death.py`), because code 
 fork and exec (Popen's `preexec_fn`) can deadlock in a parent with threads.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

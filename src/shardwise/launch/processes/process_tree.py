@@ -4,8 +4,6 @@ torchrun gives each rank a session of its own, so no process group holds them al
 the launch's name in its environment instead, which children inherit and which survives the death of any parent.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Runs what needs torch in a short child process: the shape of a model, a rehearsal, the difference of two results."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ name of this launch; the other ranks wait for it. So the ranks need a shared fil
 and no process group.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

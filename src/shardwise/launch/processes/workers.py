@@ -4,8 +4,6 @@ The promises: a request to stop reaches each rank once and is waited for; a seco
 everything within seconds; no process outlives this call, whatever ends it; one cause is named.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import nullcontext

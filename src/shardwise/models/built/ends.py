@@ -1,8 +1,6 @@
 """What runs before a model's blocks and behind them, seen in one forward: whether stages can pass on one residual
 stream, and what each then does without."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

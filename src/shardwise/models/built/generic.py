@@ -4,8 +4,6 @@ configuration the numbers that a forecast is told once for all blocks.
 How its blocks split is said as far as one forward without numbers, where the model's code has one, was seen to go.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Whether a model's logits are its head's output, seen with hidden states in the place of its backbone's."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

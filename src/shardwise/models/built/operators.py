@@ -1,7 +1,5 @@
 """Operators by what they do: views, parts of every block, activations, and the kinds of norms."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from functools import cache

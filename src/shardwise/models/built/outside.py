@@ -1,7 +1,5 @@
 """What lies outside a model's blocks: embedding, positions, norms and head."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ A block is known if it is attention and an MLP: matrices that make queries, keys
 reads attention's output, and one or two matrices with a known activation and one behind them. Else it is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

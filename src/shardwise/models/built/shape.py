@@ -6,8 +6,6 @@ recognised, and have rules for what they save (`roles.py`); of all others parame
 (`generic.py`). A model's own Python code is never run.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections import Counter

@@ -4,8 +4,6 @@ transformers' plan must slice each matrix by its role, and the model must run wi
 slices.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

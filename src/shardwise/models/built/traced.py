@@ -1,7 +1,5 @@
 """What a forward was seen to do: filled by `watch.py`, read by `shape.py`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

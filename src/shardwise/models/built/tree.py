@@ -4,8 +4,6 @@ A linear layer is a matrix that adapters can hang on. Parameters of two dims and
 their first dim counts the experts of a module. All others are listed with the norms, as their size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature

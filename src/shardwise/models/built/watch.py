@@ -6,8 +6,6 @@ are landmarks. Attention and masks are registered with transformers under a name
 gives heads and windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

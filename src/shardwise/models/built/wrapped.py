@@ -1,7 +1,5 @@
 """What lies beside the language model of a model of more than text; the shape of one by the rules of its family."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

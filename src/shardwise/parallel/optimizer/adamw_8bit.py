@@ -4,8 +4,6 @@ A block is 256 neighbouring elements of a row, with one scale. Which tensors hav
 tensor alone, so that a rank's part is quantised as on one process; moments of the others stay in 32 bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

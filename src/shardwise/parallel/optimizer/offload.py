@@ -6,8 +6,6 @@ the step that the device would take. On a GPU copies are page-locked and do not 
 gradients; without a GPU the host is the device, and what holds is the arithmetic, not the saving.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

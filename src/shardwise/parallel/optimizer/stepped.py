@@ -4,8 +4,6 @@ All of it is plain tensors: a step of DTensors takes several times as long, and 
 detour maps parameters to parts of the same names. It passes gradients on before a step and values back after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ After the step the ranks exchange rows. Under tensor parallelism, windows are ro
 slice, placed as FSDP2 places shards of slices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 They are torch's functional collectives, whose results selective recompute keeps; no DTensor is made of activations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast

@@ -3,8 +3,6 @@
 So a module's own code runs unchanged on this rank's slice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast

@@ -14,8 +14,6 @@ Gradients of replicated parameters are partial sums: FSDP2 sums them at each bac
 step.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

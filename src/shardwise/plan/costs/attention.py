@@ -1,7 +1,5 @@
 """Attention's products and scores: how many multiplications, and their seconds."""
 
-from __future__ import annotations
-
 from shardwise.plan.rates import ATTENTION_BACKWARD, MASKED_ATTENTION, Device
 from shardwise.plan.work import FLOAT32_BYTES, Work
 from shardwise.spec.support.attention import MASKED

@@ -1,7 +1,5 @@
 """Autocast: copies of trained weights in the compute type, what waits for their gradients, and what both move."""
 
-from __future__ import annotations
-
 from shardwise.plan.work import Scene, Work
 
 

@@ -1,7 +1,5 @@
 """A block: what it keeps from its forward to its backward, and what all blocks share."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.saved_on_host import on_gpu
 from shardwise.plan.work import Scene
 

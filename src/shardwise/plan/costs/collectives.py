@@ -1,7 +1,5 @@
 """Collectives among ranks that share weights or states: their group, and seconds."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from shardwise.plan.rates import RankGroup, group_of

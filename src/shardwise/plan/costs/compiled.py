@@ -1,7 +1,5 @@
 """Compiled blocks: what fusing leaves of the passes over memory, and what is made again out of what was saved."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.piece import device_of
 from shardwise.plan.work import Work
 

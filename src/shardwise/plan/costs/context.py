@@ -1,7 +1,5 @@
 """Context parallelism: keys and values of a whole sequence, gathered by ranks that hold parts of it."""
 
-from __future__ import annotations
-
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import heads_at_once

@@ -1,7 +1,5 @@
 """DDP: a bucket of gradients for each block, reduced beside the backward of earlier ones."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Unit, Work, ends_of, mean

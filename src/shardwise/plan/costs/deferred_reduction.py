@@ -5,8 +5,6 @@ What is alive when is read from torch 2.11's FSDP2 (`_fsdp_param_group.post_back
 `to_accumulated_grad_if_needed` and `accumulate_unsharded_grad_if_needed`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

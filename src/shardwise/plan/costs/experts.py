@@ -1,7 +1,5 @@
 """Expert parallelism: tokens that travel to the experts of other ranks and back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from shardwise.plan.rates import Device, group_of

@@ -1,7 +1,5 @@
 """FSDP2: weights that are gathered unit by unit, unsharded gradients that wait and leave, and the seconds of both."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.collectives import MessageTime, replica_group, shard_group
 from shardwise.plan.costs.deferred_reduction import adds_in_place
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus

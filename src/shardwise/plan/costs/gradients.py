@@ -1,7 +1,5 @@
 """Gradients that are summed after the last backward of a step, where neither DDP nor FSDP has done it on the way."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.collectives import replica_group, shard_group
 from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.rates import RankGroup, group_of

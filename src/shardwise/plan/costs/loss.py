@@ -1,7 +1,5 @@
 """The final norm, the head and the loss: logits, the head's gradient on its way, what both keep; and their seconds."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.autocast import weight_bytes
 from shardwise.plan.costs.piece import RankTime, launched
 from shardwise.plan.rates import Device, group_of

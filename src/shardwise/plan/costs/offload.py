@@ -1,7 +1,5 @@
 """Offload: seconds in which weights come from the host's memory and gradients go there, and of a step that is there."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.rates import copy_seconds
 from shardwise.plan.work import Unit, Work, weight_degree

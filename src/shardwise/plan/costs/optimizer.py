@@ -1,7 +1,5 @@
 """The optimizer's step: what it needs beside its states, and its seconds."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.offload import step_on_host
 from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.work import Scene, Work, shard_degree

@@ -1,7 +1,5 @@
 """Stretches of a rank's time: the device that they run on, and the host that launches them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from shardwise.plan.rates import COMPILED_OPERATORS_SHARE, Device

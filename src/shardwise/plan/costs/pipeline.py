@@ -1,7 +1,5 @@
 """Pipeline stages: what other micro-batches in flight keep, and the messages between ranks, in bytes and seconds."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.autocast import kept_casts
 from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.loss import head_input, made_head_gradient, saved_by_head

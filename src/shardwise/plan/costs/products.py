@@ -1,7 +1,5 @@
 """Seconds of a block's matrix products, with the adapters beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from shardwise.plan.costs.compiled import fused_share

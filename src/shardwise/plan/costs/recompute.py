@@ -1,7 +1,5 @@
 """Activation checkpointing: the seconds of what a block's backward computes again."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.compiled import written_again
 from shardwise.plan.costs.piece import BlockTime
 from shardwise.plan.work import Work

@@ -1,8 +1,6 @@
 """Forwards without gradients that a step of preferences has beside its own: of the reference, of
 the KL of `kto`."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.loss import head_input, logits
 from shardwise.plan.work import Alive, Scene, Work
 from shardwise.spec.job.preference import WITH_REFERENCE

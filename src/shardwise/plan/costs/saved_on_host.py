@@ -1,7 +1,5 @@
 """What recomputed blocks save, kept in the host's memory from forward to backward."""
 
-from __future__ import annotations
-
 from shardwise.plan.rates import copy_seconds
 from shardwise.plan.work import Holding, Scene, Work, flights, page_locked_bytes
 from shardwise.spec.layout.axes import stages_per_rank

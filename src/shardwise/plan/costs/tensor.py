@@ -1,7 +1,5 @@
 """Tensor parallelism: the collectives that a block waits for, on slices of the stream, and what is not sliced."""
 
-from __future__ import annotations
-
 from shardwise.plan.rates import Device, group_of
 from shardwise.plan.work import Work
 

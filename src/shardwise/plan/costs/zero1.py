@@ -1,7 +1,5 @@
 """ZeRO-1: after a step every rank has its rows of all weights, and hands them to the others."""
 
-from __future__ import annotations
-
 from shardwise.plan.costs.collectives import shard_group
 from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.work import Scene, Work

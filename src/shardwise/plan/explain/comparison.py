@@ -1,7 +1,5 @@
 """Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
 
-from __future__ import annotations
-
 from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, ratio, tie_of, unmeasured, weights_on_host
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal

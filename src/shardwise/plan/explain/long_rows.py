@@ -1,8 +1,6 @@
 """What sharing rows among ranks costs: keys and values that are gathered, and from which length
 that is little."""
 
-from __future__ import annotations
-
 from math import ceil
 
 from shardwise.plan.costs.attention import attention_seconds

@@ -1,8 +1,6 @@
 """Why the chosen execution is as it is, in sentences: what its strategy does, and what its costs
 are counted at."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

@@ -1,8 +1,6 @@
 """Why an execution does not fit, and what would make a job fit; each change is tried before it is
 named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

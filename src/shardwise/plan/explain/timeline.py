@@ -1,7 +1,5 @@
 """The timeline of one step: blocks and their messages on one rank, or forwards and backwards of pipeline stages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from shardwise.plan.costs.piece import RankTime

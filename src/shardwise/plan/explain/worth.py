@@ -1,8 +1,6 @@
 """Whether compiled blocks earn their seconds over a run, and from which length of rows context parallelism does; and
 the sentences that say so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import takewhile
 from math import inf

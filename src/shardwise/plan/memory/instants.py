@@ -3,8 +3,6 @@
 The order of a step: forward, loss, backward from the last block to the first, optimizer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal

@@ -5,8 +5,6 @@ Each term is a whole number of tensors of known size; none is a factor fitted to
 was found, and on which source, is said beside it; the other sources are then the check.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from shardwise.plan.costs.loss import in_loss

@@ -4,8 +4,6 @@ Code: deepspeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py. `python -m 
 and `llama-factory` measure its steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -17,8 +17,6 @@ much.
 an RTX A6000.
 """
 
-from __future__ import annotations
-
 from shardwise.spec.cluster import Gpu
 
 #: The kind of attention that walks over all scores, for a mask says which count.

@@ -13,8 +13,6 @@ and 96 to 126 in kernels of the third generation (Dao-AILab/flash-attention, iss
 of the second reach on Ampere, and the H20 has Ampere's where there is no figure.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,8 +1,6 @@
 """Seconds of messages between GPUs: a latency for each hop, and bytes over the rate that a link reaches (alpha-beta
 model); and of copies to and from the host's memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd

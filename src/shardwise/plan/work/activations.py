@@ -11,8 +11,6 @@ Under tensor parallelism the model given is that of one rank (`parts.sliced_shap
 along the sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The tensors that LoRA adds to a model, and the settings of it that no forecast is made for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the largest block of one rank keeps and works in, as one record: bytes per token, unless said."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The micro-batches that a rank has in flight at the fullest moments of its schedule, and one of them at work."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """How certain a forecast of memory is, what the allocator reserves, and what lies outside the allocator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What of a model lies on one pipeline and tensor-parallel rank, before data parallelism shards or copies it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

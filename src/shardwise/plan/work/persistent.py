@@ -1,8 +1,6 @@
 """What a rank holds between steps: weights, gradients and optimizer states. FSDP2 cuts along the first dim as
 `torch.chunk` does, so that ranks differ, and every distinct one is counted."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 from functools import lru_cache

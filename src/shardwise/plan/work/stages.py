@@ -1,7 +1,5 @@
 """What each stage of a pipeline holds: its blocks, all like the mean one, and what lies outside the blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """The charts' data: stacked bars, the timeline of a step, and curves, with positions in percent of the width."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

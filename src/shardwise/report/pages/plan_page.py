@@ -1,7 +1,5 @@
 """The plan as a page: what was chosen and why, memory and time of every candidate, one step as a timeline."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """report.html: what ran, how it ended, and the forecast beside the measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """compare.html: one job under several layouts, as bars and as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@
 Accepted are targets whose adapters the planner counts, and modules whose copies it counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from shardwise.spec.adapters.targets import around, hidden_names, is_adaptable, names_it

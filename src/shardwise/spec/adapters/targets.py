@@ -6,8 +6,6 @@ are parameters, not modules; for some families PEFT (0.21,
 parameters, and then such names reach no module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The `data` section of a job: the rows to train on, and how they become token sequences."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator

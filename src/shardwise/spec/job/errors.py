@@ -1,7 +1,5 @@
 """Turns pydantic's errors into sentences, each at its place in the job file."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass

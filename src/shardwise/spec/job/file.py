@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from shardwise.errors import JobError, Problem
+from shardwise.errors import JobError
 from shardwise.spec.job.errors import problems_in
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import Places
@@ -58,16 +58,14 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise JobError(Problem(where=file, message="there is no such file; write a job file or name another")) from None
+        raise JobError.at(file, "there is no such file; write a job file or name another") from None
     except IsADirectoryError:
-        raise JobError(Problem(where=file, message="is a folder; expected a YAML job file")) from None
+        raise JobError.at(file, "is a folder; expected a YAML job file") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise JobError(
-            Problem(where=f"{file}:{line}", message="is not UTF-8 text; save the job file as UTF-8")
-        ) from None
+        raise JobError.at(f"{file}:{line}", "is not UTF-8 text; save the job file as UTF-8") from None
     except OSError as error:
-        raise JobError(Problem(where=file, message=f"cannot be read: {error.strerror}")) from None
+        raise JobError.at(file, f"cannot be read: {error.strerror}") from None
 
 
 def parse_job(text: str, *, file: str = "job.yaml", overrides: Sequence[str | Override] = ()) -> Job:
@@ -81,9 +79,7 @@ def parse_placed(text: str, *, file: str, overrides: Sequence[str | Override] = 
     value: object = located.value
     if not isinstance(value, dict):
         found = "nothing" if value is None else f"a {type(value).__name__}"
-        raise JobError(
-            Problem(where=f"{file}:1", message=f"found {found}; expected keys such as model:, data:, method:")
-        )
+        raise JobError.at(f"{file}:1", f"found {found}; expected keys such as model:, data:, method:")
     data, places = cast(dict[str, Any], value), located.places
     for override in overrides:
         places = _apply_override(data, Override.of(override), places)
@@ -102,11 +98,11 @@ def _apply_override(data: dict[str, Any], override: Override, places: Places) ->
     _, equals, text = override.text.partition("=")
     path, where = override.path, override.where
     if not equals or not all(path):
-        raise JobError(Problem(where=where, message="expected KEY=VALUE, for example --set train.learning_rate=1e-4"))
+        raise JobError.at(where, "expected KEY=VALUE, for example --set train.learning_rate=1e-4")
     try:
         value = parse_yaml(text, file="--set").value
     except JobError as error:
-        raise JobError(Problem(where=where, message=error.problems[0].message)) from None
+        raise JobError.at(where, error.problems[0].message) from None
     at = data
     for depth, key in enumerate(path[:-1], start=1):
         below = at.get(key)

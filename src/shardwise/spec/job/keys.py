@@ -1,8 +1,6 @@
 """Job: what the user asks for, as strict pydantic models in the words of Transformers, TRL and
 PEFT."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Literal, Self, cast
 

@@ -1,7 +1,5 @@
 """What renting a machine adds to a run: how it starts, and the least that is charged."""
 
-from __future__ import annotations
-
 from shardwise.spec.job.strict import NotNegative, Positive, Strict
 
 

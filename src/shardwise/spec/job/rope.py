@@ -1,8 +1,6 @@
 """How rotary positions are stretched, in transformers' words (`rope_parameters`, formerly
 `rope_scaling`)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator

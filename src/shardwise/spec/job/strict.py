@@ -1,7 +1,5 @@
 """Types of numbers and text, the base of a job file's sections, and dataclasses made of plain data."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -28,9 +26,9 @@ def changed_keys(keys: BaseModel) -> set[str]:
     return {name for name, field in type(keys).model_fields.items() if getattr(keys, name) != field.default}
 
 
-#: Of what nothing executes, such as the most of plan.json: a later version may have added keys.
+#: Of what nothing executes, and all inside it: a later version may have added keys.
 OPEN = ConfigDict(extra="ignore", strict=True)
-#: Of what is executed: a key that is not known is a mistake.
+#: Of what is executed, likewise: a key that is not known is a mistake.
 EXACT = ConfigDict(extra="forbid", strict=True)
 
 

@@ -3,8 +3,6 @@
 A job file may come from a stranger: tags, anchors, aliases and duplicate keys are refused, and size and depth limited.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -31,13 +29,9 @@ def parse_yaml(text: str, *, file: str) -> Located:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     if len(text.encode("utf-8", errors="replace")) > MAX_BYTES:
-        raise JobError(
-            Problem(where=f"{file}:1", message=f"larger than {MAX_BYTES} bytes; a job file is a page of text")
-        )
+        raise JobError.at(f"{file}:1", f"larger than {MAX_BYTES} bytes; a job file is a page of text")
     if text.startswith("version https://git-lfs"):
-        raise JobError(
-            Problem(where=f"{file}:1", message="this is a Git LFS pointer, not the file; run `git lfs pull`")
-        )
+        raise JobError.at(f"{file}:1", "this is a Git LFS pointer, not the file; run `git lfs pull`")
     yaml: Any = YAML(typ="safe", pure=True)
     try:
         root = yaml.compose(text)
@@ -46,9 +40,9 @@ def parse_yaml(text: str, *, file: str) -> Located:
         mark: Any = marked.problem_mark or marked.context_mark
         line: int = mark.line + 1 if mark is not None else 1
         what = " ".join(str(part) for part in (marked.context, marked.problem) if part)
-        raise JobError(Problem(where=f"{file}:{line}", message=f"not valid YAML: {what}")) from None
+        raise JobError.at(f"{file}:{line}", f"not valid YAML: {what}") from None
     except (YAMLError, ValueError, RecursionError) as error:
-        raise JobError(Problem(where=f"{file}:1", message=f"not valid YAML: {said(error)}")) from None
+        raise JobError.at(f"{file}:1", f"not valid YAML: {said(error)}") from None
     reader = _Reader(file=file, yaml=yaml)
     value = reader.read(root, ()) if root is not None else None
     if reader.problems:

@@ -1,7 +1,5 @@
 """Execution: how one optimizer step is executed on a layout, with every choice made"""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The optimizers by name, one row each: what they keep for a weight, take beside it, and obey of a job's keys"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -10,8 +10,6 @@ The trainer executes these orders and the planner simulates them. Messages follo
 - `zero_bubble` (Qi et al., 2023, ZB-H1): 1f1b with the backward split in two; weight gradients fill the bubble.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache

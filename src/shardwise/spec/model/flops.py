@@ -5,8 +5,6 @@ width * length for attention, without recompute. Frozen matrices need no weight 
 parameter, and 6 per parameter of an adapter or of a trained copy (`modules_to_save`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from shardwise.spec.adapters.asked_names import is_saved

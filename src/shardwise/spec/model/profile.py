@@ -1,7 +1,5 @@
 """What blocks of a model were measured to keep and to do, for a forecast of code that no rule knows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from shardwise.spec.layout.execution import Attention, Precision, Recompute

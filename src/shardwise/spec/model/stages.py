@@ -3,8 +3,6 @@
 Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored elements (bytes) of their parts.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,13 +1,7 @@
 """Chance: how often what is forecast like this fits, by the errors that were measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from pydantic import ConfigDict
-
-from shardwise.spec.job.strict import OPEN
 from shardwise.units import format_gib
 
 #: From so many in 100 on, in a word.
@@ -26,8 +20,6 @@ class Chance:
         narrowed_by: the measurement that would narrow it most.
         screen_bytes: what it leaves for a screen that the card may drive.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     in_100: int
     group: str

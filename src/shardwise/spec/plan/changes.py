@@ -1,13 +1,7 @@
 """A run as it is planned, and the same job with one change: time, cost and drawback."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
-
-from pydantic import ConfigDict
-
-from shardwise.spec.job.strict import OPEN
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +15,6 @@ class RunForecast:
         num_steps, seconds, usd: None where they are not known.
         sentence: all of it, or what to say for it to be known.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     rows_from: Literal["stated", "counted", "sampled", "max_steps"] | None
     num_rows: int | None
@@ -47,8 +39,6 @@ class PlannedChange:
         reason: why nothing fits, where nothing does: figures are None then.
         sentence: what it takes beside the plan, with its drawback.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     name: str
     sets: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -1,14 +1,9 @@
 """Disk: the bytes that a run writes, and the type of the weights in its result."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-from pydantic import ConfigDict
+from typing import Any
 
 from shardwise.spec.job.keys import Job
-from shardwise.spec.job.strict import OPEN
 from shardwise.spec.layout.execution import Precision
 from shardwise.units import format_bytes
 
@@ -25,8 +20,6 @@ class Disk:
         data_cache_bytes: of the prepared rows, in the cache; None where their number is not known.
         total_bytes: the most that lies in output_dir at once, without `merged/`.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     checkpoint_bytes: int
     checkpoints_bytes: int

@@ -1,7 +1,5 @@
 """Reads plan.json: a Plan that can be executed, or sentences that say what is wrong with it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -25,13 +23,12 @@ def read_plan(path: str | Path) -> Plan:
     try:
         data: Any = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as error:
-        raise InputError(Problem(where=str(path), message=f"cannot be read: {error.strerror}")) from None
+        raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
         message = f"is not JSON: {error.msg} in column {error.colno}; make it again by `shardwise plan --output`"
-        raise InputError(Problem(where=f"{path}:{error.lineno}", message=message)) from None
+        raise InputError.at(f"{path}:{error.lineno}", message) from None
     except (ValueError, RecursionError):
-        message = "is not JSON that `shardwise plan --output` writes; make it again"
-        raise InputError(Problem(where=str(path), message=message)) from None
+        raise InputError.at(str(path), "is not JSON that `shardwise plan --output` writes; make it again") from None
     try:
         return plan_from_json(data)
     except InputError as error:

@@ -152,8 +152,6 @@ class Candidate:
 class Rejection:
     """A way of spreading the work that was not taken, and the sentence that says why."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
-
     strategy: str
     layout: Layout
     reason: str

@@ -1,14 +1,9 @@
 """What was looked for and found: the value that `--solve` asks for, and the largest micro-batch that fitted when steps
 were taken with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import ConfigDict
-
-from shardwise.spec.job.strict import OPEN
 from shardwise.units import format_bytes
 
 
@@ -20,8 +15,6 @@ class BatchTrial:
         peak_bytes: the most that a rank took, on a GPU reserved and with the context; None where one ran out of memory.
         forecast_bytes: the same, as it was forecast.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     micro_batch_size: int
     fits: bool
@@ -37,8 +30,6 @@ class BatchTrial:
 @dataclass(frozen=True, kw_only=True)
 class FoundBatch:
     """What `train --find-batch` tried, in that order. `share`: sequences of the global batch for each rank."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     capacity_bytes: int
     share: int
@@ -104,8 +95,6 @@ class Solved:
         next: None where the last one fits.
         tried: every value that was tried, in that order.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     key: str
     asks: Extreme

@@ -1,7 +1,5 @@
 """What generating text needs: weights, and keys and values (the KV cache), which planner and `chat` count alike."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hardware options: the hardware that a question left open, each with what a job takes on it; to and from JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -1,13 +1,7 @@
 """OnStack: what another trainer needs for the execution that a plan chose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from pydantic import ConfigDict
-
-from shardwise.spec.job.strict import OPEN
 from shardwise.units import format_gib
 
 
@@ -24,8 +18,6 @@ class OnStack:
         checked: how this is known: measured steps of toys, or published rows.
         source: the code that it was read from.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
     target: str
     version: str

@@ -1,7 +1,5 @@
 """Timeline: who computes, who talks and who waits during one optimizer step, as the planner lays it out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Attention kernels: the GPUs, models and rows that they are for."""
 
-from __future__ import annotations
-
 from shardwise.spec.cluster import Gpu
 from shardwise.spec.job.keys import Auto, Job
 from shardwise.spec.layout.execution import Attention, Precision

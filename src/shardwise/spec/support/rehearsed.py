@@ -1,8 +1,6 @@
 """What of that which is trained cannot be rehearsed: code that PyTorch does not run on tensors
 without numbers."""
 
-from __future__ import annotations
-
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 

@@ -7,8 +7,6 @@ which torch 2.11 to 2.13 follow: `check_prefer_cudnn_attention` and `priority_or
 conditions. Compute capabilities are those of developer.nvidia.com/cuda-gpus, in the catalogue.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from shardwise.spec.cluster import Gpu

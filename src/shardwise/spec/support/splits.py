@@ -1,7 +1,5 @@
 """Which models are split in pipeline stages or tensor-parallel slices, by family or by what was seen of a build."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import gcd
 from typing import Literal

@@ -4,8 +4,6 @@
 sentence that says so; the trainer refuses it before it loads any weight.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from shardwise.spec.job.keys import Job, Method

@@ -1,7 +1,5 @@
 """Checks that run in every training: ranks agree, the layout that was asked for is what runs, numbers are finite."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 The dtypes of matrix products and reductions belong to no tensor that stays; they are reported as configured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

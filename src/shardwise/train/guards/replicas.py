@@ -1,7 +1,5 @@
 """Checks by hashes that replicas of a weight are bit-identical on all ranks, trained or frozen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

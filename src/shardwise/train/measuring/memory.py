@@ -5,8 +5,6 @@ two steps, the second of which has optimizer states: the peak above the step's b
 Phases are told apart by when the optimizer's step begins and ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ tokens_per_second = tokens / step_seconds, and mfu = model FLOPs per token * tok
 Padding does not count as tokens.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Mapping

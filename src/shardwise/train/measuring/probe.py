@@ -4,8 +4,6 @@
 machine is more than it has beside its peers, which share memory, links and processors with it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

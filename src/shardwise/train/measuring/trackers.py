@@ -1,7 +1,5 @@
 """Experiment trackers. One that fails is dropped and never stops training."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """What is handed out to optimizers: of every trained weight this rank's part, under the same names on every rank. And
 whether an optimizer steps parts as it steps wholes: tried out, because a class does not say so."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import weakref

@@ -1,7 +1,5 @@
 """`shardwise.Trainer`: the Trainer of transformers with `layout`, for people who train by it."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

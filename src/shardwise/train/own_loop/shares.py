@@ -1,7 +1,5 @@
 """A batch as collators of Hugging Face make it becomes this rank's share of a global batch."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any

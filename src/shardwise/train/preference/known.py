@@ -1,7 +1,5 @@
 """Log-probabilities under the reference, computed once, before the first step."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ SPPO (Wu et al., 2024), APO (D'Oosterlinck et al., 2024), DiscoPOP (Lu et al., 2
 al., 2024), SimPO (Meng et al., 2024), KTO (Ethayarajh et al., 2024).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

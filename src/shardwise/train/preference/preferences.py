@@ -1,7 +1,5 @@
 """The reference's part of a step of preferences, the KL of a batch, figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

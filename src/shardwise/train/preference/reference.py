@@ -1,7 +1,5 @@
 """The reference: the model with adapters off, or log-probabilities known before."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

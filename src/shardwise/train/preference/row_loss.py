@@ -1,7 +1,5 @@
 """The loss of a micro-batch by log-probabilities of its rows, and its slope in each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -3,8 +3,6 @@
 20 MiB or of their own size in multiples of 2 MiB; the smallest free piece that is large enough, cut where much of it is
 left, and joined again with free neighbours."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 

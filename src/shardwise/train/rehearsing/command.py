@@ -3,8 +3,6 @@
 Each rank is a fork of this process, as many at once as there are cores: a process can be in one world only.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import tempfile

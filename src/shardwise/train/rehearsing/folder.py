@@ -1,8 +1,6 @@
 """The run directory of a rehearsal: rows of full length, and a model's configuration with files of weights that have a
 header and nothing behind it."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -13,8 +13,6 @@ In backward stand, beside gradients of what was given, states of all chunks with
 and what is made again.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ Bytes and FLOPs are measured for a row of three lengths and for two rows of the 
 to be a quadratic of the length times the rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """The profiles that a job's executions need of a model (`programs/block_profiles.py`)."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict

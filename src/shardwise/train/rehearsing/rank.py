@@ -1,7 +1,5 @@
 """One rank's rehearsal: its part of a run is composed, and two steps are taken, on fake tensors."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 import warnings

@@ -1,7 +1,5 @@
 """Atomic folders, and file actions whose failure on one rank is known to all."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

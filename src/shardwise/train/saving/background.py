@@ -1,7 +1,5 @@
 """Work beside training: copies in host memory and a thread that writes them; operators of one thread beside others."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """The model card of a result, fit to publish, and what its files call the base."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each rank reads the part of each file that it holds itself, so that no rank need
 Rank 0 also asks transformers or PEFT which tensors it will load.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ checkpoint-200/
   rank-00000.safetensors   this rank's pieces of trained weights and optimizer states, and its random state
 """
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import Future
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A piece is a name, a global shape, and the window that this rank holds. Names ar
 of one layout can be read by another.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -3,8 +3,6 @@
 Both hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a time.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass

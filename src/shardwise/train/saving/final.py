@@ -4,8 +4,6 @@ Tensors are gathered one at a time. The files are compared with the live weights
 `final/`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

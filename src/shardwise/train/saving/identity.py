@@ -1,7 +1,5 @@
 """What a checkpoint belongs to: the job, the model, the data and the versions of the tokenizing libraries."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping

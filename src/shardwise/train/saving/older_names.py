@@ -1,7 +1,5 @@
 """config.json with the names that transformers 5 gave up, for programs that read these alone."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from pathlib import Path
 from typing import Any

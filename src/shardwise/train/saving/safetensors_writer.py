@@ -5,8 +5,6 @@ tensor by tensor, or cast, takes no second copy of itself. The format: 8 bytes w
 header with dtype, shape and offsets of each tensor, the data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

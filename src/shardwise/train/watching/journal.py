@@ -1,7 +1,5 @@
 """What a worker writes into the run directory: its phase, its progress, how it ended. Mostly rank 0 writes."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

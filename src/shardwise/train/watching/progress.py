@@ -1,8 +1,6 @@
 """Progress of a rank's main thread, and how long the watchdog waits for more: between two steps a multiple of the
 longest of the last ones, before the first and in phases of unknown duration (loading, saving) long."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Generator, Mapping

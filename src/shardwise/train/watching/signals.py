@@ -2,8 +2,6 @@
 comes within seconds of the first is the same request, for Slurm sends it to every process, and the launcher passes it
 on. And the end of a process without the interpreter's shutdown."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import select

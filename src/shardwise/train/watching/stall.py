@@ -1,7 +1,5 @@
 """Finds the rank that a stuck run waits for: it began fewer collectives, and waits for nobody."""
 
-from __future__ import annotations
-
 import json
 import linecache
 import sys

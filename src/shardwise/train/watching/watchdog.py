@@ -1,8 +1,6 @@
 """A watchdog thread: ends a rank that makes no progress, and receives signals while the main thread is in a collective,
 where Python runs no handlers. Ranks find out together which of them they wait for."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import sys
