@@ -32,9 +32,6 @@ _NAMES = {
 }
 
 
-#: AdamW's 12 bytes of a weight in 16 bits, whose moments have 4, written as bytes beside 8.
-_HALF_STATES = 16
-
 #: What has none of these terms.
 _NONE = Difference(logit_bytes=0)
 
@@ -49,9 +46,8 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
     # What the job states of the loss, holds there too.
     whole = bool(stack.logit_bytes) if job.train.loss == "auto" else job.train.loss == "full"
-    theirs = replace(execution, loss="full" if whole else "chunked")
-    if stack.half_engine and _zero(stack, execution):
-        theirs = replace(theirs, precision="bf16")
+    held = "bf16" if stack.half_engine and _zero(stack, execution) else execution.precision
+    theirs = replace(execution, loss="full" if whole else "chunked", precision=held)
     if stack.bucket and execution.layout.dp_shard > 1 and not execution.parameters_on_host:
         theirs = replace(theirs, layout=replace(theirs.layout, zero_stage=1, reshard_after_forward=False))
     # No other stack joins the products of adapters.
@@ -88,11 +84,10 @@ def _difference(stack: Stack, execution: Execution) -> Difference:
     return Difference(
         optimizer_copies=stack.optimizer_copies,
         logit_bytes=(SLICED_LOGIT_BYTES if sliced else stack.logit_bytes or WHOLE_LOGIT_BYTES) if whole else 0,
-        master_bytes=_HALF_STATES
-        if zero and stack.half_engine
-        else stack.master_bytes
-        if not zero or zero.stage
-        else 0,
+        # Of moments in 16 bits, of 4 bytes, the engine's 12 are written as 16 beside 8.
+        master_bytes=16 * (zero is not None)
+        if stack.half_engine
+        else stack.master_bytes * (not zero or zero.stage > 0),
         zero=zero,
         every_second_product=stack.every_second_product and execution.gradient_checkpointing == "selective",
         tile=(0, 0) if whole else stack.tile,
@@ -109,11 +104,11 @@ def _zero(stack: Stack, execution: Execution) -> Zero | None:
     if not stack.bucket or (stack.half_engine and not stage):
         return None
     types = (4,) if execution.precision == "fp32" else (2, 4) if stage == 3 else (4, 4)
-    types = (2,) if stack.half_engine else types
+    kept = 2 if stack.half_engine else 4
     return Zero(
         ranks=1 if execution.parameters_on_host else layout.dp_shard,
         stage=stage,
-        bucket_bytes=stack.bucket * sum(types),
+        bucket_bytes=stack.bucket * (kept if stack.half_engine else sum(types)),
         accumulates=execution.gradient_accumulation_steps > 1,
-        kept_bytes=2 if stack.half_engine else 4,
+        kept_bytes=kept,
     )

@@ -113,6 +113,11 @@ def test_a_stack_holds_what_its_code_holds():
         for trainer in ("HF Trainer", "DeepSpeed ZeRO-2")
     ]
     assert [case.difference.logit_bytes for case in qwen] == [12, 8]  # without autocast its own loss is in 16 bits
+    # Adapters have the base's type but for DeepSpeed's masters; AdamW of torch 2.0 makes two copies.
+    assert [case.execution.precision for case in qwen] == ["bf16", "mixed"]
+    assert [case.difference.optimizer_copies for case in qwen] == [2, 0] and not qwen[1].difference.widens
+    zero = qwen[1].difference.zero
+    assert zero is not None and (zero.stage, zero.kept_bytes, zero.bucket_bytes) == (2, 2, 2 * 2 * 200_000_000)
     tiled = case_of(row(source_id="trl-1m-2026", notes="with MLP tiling; they must lie in host memory (inferred)"))
     assert (tiled.execution.mlp, tiled.execution.gradient_checkpointing) == ("chunked", "offloaded")
     assert tiled.difference.tile == (4096, 32768)
