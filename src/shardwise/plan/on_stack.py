@@ -32,10 +32,6 @@ _NAMES = {
 }
 
 
-#: What has none of these terms.
-_NONE = Difference(logit_bytes=0)
-
-
 def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was
     written by hand or by another version."""
@@ -57,10 +53,11 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     context = max(memory.ranks, key=lambda rank: rank.peak_bytes).parts["context"]
     full = _difference(stack, replace(theirs, layout=execution.layout))
     instant, allocated = peak_of_stack(work, full)
+    none = Difference(logit_bytes=0)
     terms = {
-        name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(_NONE, field)}))[1])
+        name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(none, field)}))[1])
         for field, name in _NAMES.items()
-        if getattr(full, field) != getattr(_NONE, field)
+        if getattr(full, field) != getattr(none, field)
     }
     beyond = allocated + context - memory.peak_bytes
     return OnStack(
