@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from accuracy.differences import difference_of
 from accuracy.naming import CATALOGUE, CONFIGS, GPUS, RECOMPUTE, SHARDING, first_match, lora_targets
 from accuracy.rows import Published
-from accuracy.stacks import STACKED, Stack, stack_of
+from accuracy.stacks import STACKED, Stack, stack_of, under_deepspeed
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import cluster_of, find_gpu
 from shardwise.catalog.models import find_model
@@ -103,7 +103,7 @@ def case_of(row: Published) -> Case:
         model=model,
         cluster=cluster,
         execution=execution,
-        difference=difference_of(row, stack, method=method, sharded=layout.dp_shard > 1),
+        difference=difference_of(row, stack, method=method, sharded=layout.dp_shard > 1, width=model.hidden_size),
     )
 
 
@@ -252,7 +252,7 @@ def _precision(row: Published, stack: Stack, *, method: Method) -> Precision:
     if words == "fp32":
         return "fp32"
     if method != "full":
-        return stack.adapters
+        return "mixed" if under_deepspeed(row) else stack.adapters
     if stack.masters and stack.full:
         return stack.full
     if masters.startswith("none") or "pure" in words or words == "bf16-true":

@@ -11,6 +11,7 @@ from accuracy.errors import relative
 from accuracy.forecast import Answer, answer
 from accuracy.rivals import estimates
 from accuracy.rows import Published, memory_figures, tokens_per_second
+from accuracy.stacks import under_deepspeed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,7 @@ class Comparison:
 
     Attributes:
         kind: of memory figure, or `tokens/s`.
+        deepspeed: transformers' Trainer had its engine.
         plain: the forecast for our trainer, without the terms of the row's own stack.
         rivals: other tools' estimates.
     """
@@ -31,6 +33,7 @@ class Comparison:
     forecast: float
     plain: float
     rivals: dict[str, float]
+    deepspeed: bool = False
 
     @property
     def error(self) -> float:
@@ -135,6 +138,7 @@ def _memory(case: Case, found: Answer, *, kind: str, measured: float) -> Compari
         forecast=found.memory[kind],
         plain=found.plain_memory[kind],
         rivals=estimates(case),
+        deepspeed=under_deepspeed(case.row),
     )
 
 

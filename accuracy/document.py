@@ -49,7 +49,8 @@ whole number of tensors of known size (`accuracy/differences.py`), from what its
 
 | term | size | where it was found |
 |---|---|---|
-| AdamW over lists of tensors (`foreach`) | one copy of what a rank trains | PyTorch's code |
+| AdamW over lists of tensors (`foreach`) | one copy of what a rank trains; two in torch 2.0 | PyTorch's code |
+| DeepSpeed's engine in 16 bits | masters, moments, buckets, gradients of a step | its code, and its steps on CPUs |
 | fused cross entropy that writes over its input | 8 bytes per logit instead of 12 | the kernel's code |
 | 4-bit preparation that turns norms to float32 | one more copy of each block's input | fms-acceleration, one GPU |
 | FSDP1's hooks on frozen blocks | gradients of block inputs stay | fms-acceleration, LoRA, slope over tokens |
@@ -183,14 +184,24 @@ def _feasibility(found: Sequence[Feasibility]) -> str:
 def _by_target(comparisons: Sequence[Comparison]) -> str:
     """By the trainer that `plan --for` is asked for."""
     rows = [
-        (f"`{name}`", source, *_cells(c for c in comparisons if c.source == source and c.kind != DEVICE))
+        (
+            f"`{name}`",
+            source,
+            *_cells(
+                c
+                for c in comparisons
+                if c.source == source and c.kind != DEVICE and c.deepspeed == (name == "llama-factory")
+            ),
+        )
         for name, sources in TARGETS.items()
         for source in sources
     ]
     lines = [
         "## As `plan --for` says it",
         "The same figures by the trainer that ran, or that the source stands on, with its loss and its AdamW as the",
-        "row states them; goal: within 10 %. Axolotl and LLaMA-Factory have no published row. AutoModel is not",
+        "row states them; goal: within 10 %. The rows of qwen-readme are transformers' Trainer, alone or over",
+        "DeepSpeed's engine in 16 bits, as LLaMA-Factory starts it. Axolotl has no published row, nor has DeepSpeed",
+        "under `torch_autocast`, which `export --to deepspeed` writes. AutoModel is not",
         "offered: its recipes (0.7.0) ask torch.cuda for a device as they begin, and of its two rows",
         "(nemo-automodel-ac) the unit of one and the sharding of the other are not certain.",
         "",

@@ -14,6 +14,7 @@ from shardwise.plan.time.pieces import Pieces, pieces_of, ran_by
 from shardwise.plan.time.step import forecast_time
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.work import Work, work_of
+from shardwise.spec.layout.execution import Execution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +48,14 @@ def answer(case: Case) -> Answer:
         LeftOutError: the planner refuses what the row ran.
     """
     try:
-        work = _work(case)
+        work = _work(case, case.execution)
         memory = forecast_memory(work)
         seconds = forecast_time(work, pieces=_pieces(work, case))
     except ShardwiseError as error:
         raise LeftOutError(f"refused: {str(error).partition(';')[0]}") from None
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
     context = worst.parts["context"]
-    instant, allocated = peak_of_stack(work, case.difference)
+    instant, allocated = peak_of_stack(_work(case, _as_held(case)), case.difference)
     plain, plain_reserved = memory.peak_bytes - context, memory.peak_reserved_bytes - context
     # What the allocator holds above what it has given out grows with that.
     reserved = allocated * plain_reserved / plain
@@ -86,7 +87,18 @@ def _by_kind(*, allocated: float, reserved: float, context: float) -> dict[str, 
     }
 
 
-def _work(case: Case) -> Work:
+def _as_held(case: Case) -> Execution:
+    """DeepSpeed's engine has 16 bits, and its stages are all beside our `zero1`."""
+    execution = case.execution
+    if case.difference.zero is None:
+        return execution
+    execution = replace(execution, precision="bf16")
+    if execution.layout.dp_shard == 1:
+        return execution
+    return replace(execution, layout=replace(execution.layout, zero_stage=1, reshard_after_forward=False))
+
+
+def _work(case: Case, execution: Execution) -> Work:
     # No other stack joins the products of adapters.
     inventory = replace(take_inventory(case.job, case.model), joined=frozenset())
-    return work_of(case.job, model=case.model, cluster=case.cluster, execution=case.execution, inventory=inventory)
+    return work_of(case.job, model=case.model, cluster=case.cluster, execution=execution, inventory=inventory)

@@ -30,8 +30,8 @@ _KIND_BY_PREFIX: tuple[tuple[str, str | None], ...] = (
     ("MiB per GPU as printed (nvidia-smi style)", DEVICE),
 )
 
-#: Sources whose GB are 10^9 bytes.
-_DECIMAL = ("trl-1m-2026",)
+#: Sources whose GB are 10^9 bytes: qwen-readme's 162.0 on two GPUs would be more GiB than these have.
+_DECIMAL = ("trl-1m-2026", "qwen-readme")
 
 _TOTAL = re.compile(r"TOTAL over (\d+) GPUs")
 _SECONDS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}

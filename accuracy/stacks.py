@@ -19,7 +19,7 @@ class Stack:
     Attributes:
         adapters: types of a LoRA run; PEFT promotes adapters to float32, which is `mixed`, unless told not to.
         full: types of full training, where the row does not say.
-        foreach: AdamW walks over lists of tensors, which takes one more copy of what it updates; fused does not.
+        copies: of what it updates, that AdamW over lists of tensors makes: two in torch 2.0, then one; fused: none.
         steps: the run takes an optimizer step at all.
         lora_dropout: as the scripts set it.
         attention: where the row does not say; `blackwell`: on those GPUs, where that is another.
@@ -28,7 +28,6 @@ class Stack:
         loss: `chunked` where the head and the loss are fused or run in chunks.
         filled_loss: likewise, in rows whose settings were filled from the source's configurations.
         fsdp1: sharding is FSDP's first form, whose hooks hold more where weights are frozen.
-        widens: PEFT's preparation for 4-bit training is called, which leaves in float32 what is not quantised.
         masters: `full` is of what each rank holds whole, and optimizers keep float32 masters and moments beside it.
         tile: tokens and words of the buffer of a loss that is made in tiles.
         loads_float32: frozen weights are in float32 too.
@@ -45,7 +44,7 @@ class Stack:
 
     adapters: Precision = "mixed"
     full: Precision | None = None
-    foreach: bool = True
+    copies: int = 1
     steps: bool = True
     lora_dropout: float = 0.0
     attention: Attention = "sdpa"
@@ -55,7 +54,6 @@ class Stack:
     loss: LossKind = "full"
     filled_loss: LossKind | None = None
     fsdp1: bool = False
-    widens: bool = False
     masters: bool = False
     tile: tuple[int, int] = (0, 0)
     loads_float32: bool = False
@@ -80,7 +78,7 @@ _TORCHTITAN = Stack(
 #: Transformer Engine's attention is cuDNN's on Hopper; its collectives overlap products (`tp_comm_overlap` of NeMo's
 #: recipes). Weights are in 16 bits on each rank and never cast, the product of a weight's gradient adds it to those of
 #: the micro-batches before (`gradient_accumulation_fusion`), and float32 masters and moments are sharded.
-_MEGATRON = Stack(full="bf16", masters=True, foreach=False, fused=True, hides_slices=True)
+_MEGATRON = Stack(full="bf16", masters=True, copies=0, fused=True, hides_slices=True)
 
 #: What dgxc-benchmarking calls hf-*: PEFT on transformers' trainer, under FSDP's first form, with the flash kernel that
 #: SDPA had in the container of that release (24.02).
@@ -88,17 +86,20 @@ _PEFT_UNDER_FSDP1 = Stack(full="bf16", fsdp1=True, attention="flash_attention_2"
 
 STACKS: dict[str, Stack] = {
     "fms-acceleration": Stack(full="bf16", attention="flash_attention_2", fsdp1=True),
-    # DeepSpeed keeps float32 masters beside 16-bit weights: 16 bytes a parameter, as `mixed` has.
+    # Adapters have the type of what they adapt, and GPTQ's models are not widened (peft 0.6.2, tuners/lora/layer.py and
+    # utils/other.py; its README asks for peft below 0.8). Full training is taken to hold float32 weights.
     # QWenLMHeadModel.forward of modeling_qwen.py hands logits to CrossEntropyLoss without a cast.
-    "qwen-readme": Stack(full="mixed", lora_dropout=0.05, attention="flash_attention_2", widens=True, own_loss=True),
+    "qwen-readme": Stack(
+        adapters="bf16", full="mixed", copies=2, lora_dropout=0.05, attention="flash_attention_2", own_loss=True
+    ),
     "fsdp_qlora": Stack(adapters="bf16", lora_dropout=0.1, fsdp1=True),
     "torchtitan-202412": _TORCHTITAN,
     "torchtitan-7a04053a": _TORCHTITAN,
     "torchtitan-asyncTP-202506": replace(_TORCHTITAN, length=8192),
     "torchtitan-docs-perf-2024": _TORCHTITAN,
     # Its configurations (recipes/configs) name LinearCrossEntropyLoss, which works in chunks.
-    "torchtune-readme": Stack(full="bf16", adapters="bf16", foreach=False, filled_loss="chunked"),
-    "torchtune-docs": Stack(full="bf16", adapters="bf16", foreach=False),
+    "torchtune-readme": Stack(full="bf16", adapters="bf16", copies=0, filled_loss="chunked"),
+    "torchtune-docs": Stack(full="bf16", adapters="bf16", copies=0),
     "litgpt-config-hub": Stack(full="bf16", adapters="bf16", lora_dropout=0.05),
     # Its tables are older than FlashAttention-2 (their page awaits torch 2.0).
     "llm-foundry": Stack(full="mixed", first_flash=True),
@@ -113,27 +114,33 @@ STACKS: dict[str, Stack] = {
     "deepspeed-zenflow": Stack(full="mixed"),
     # FSDP2 and torch.compile of its own blocks; the head is fused with the loss in the RL trainer; `optimization_dtype`
     # of its trainer's ModelConfig is float32, for the frozen base too.
-    "prime-rl-bench": Stack(full="mixed", adapters="mixed", foreach=False, loads_float32=True),
+    "prime-rl-bench": Stack(full="mixed", adapters="mixed", copies=0, loads_float32=True),
     "torchtitan-commits-2026": _TORCHTITAN,
-    "trl-1m-2026": Stack(full="bf16", foreach=False, tile=(4096, 32768)),
+    "trl-1m-2026": Stack(full="bf16", copies=0, tile=(4096, 32768)),
     "nemo-automodel-ac": Stack(full="bf16"),
-    "scicom-ddp-2025": Stack(full="bf16", foreach=False),
+    "scicom-ddp-2025": Stack(full="bf16", copies=0),
     "fsdp_qlora-nb": Stack(refused="memory right after a forward, no peak of a step"),
     "hf-transformers-perf": Stack(refused="BERT is no causal language model"),
     "llm.c": Stack(refused="CUDA code of its own, without PyTorch's allocator"),
 }
 
 
-#: Targets of `plan --for` -> sources that ran them, or what they stand on.
+#: Targets of `plan --for` -> sources that ran them, or what they stand on; `under_deepspeed` tells rows apart.
 TARGETS: dict[str, tuple[str, ...]] = {
-    "accelerate": ("fms-acceleration", "peft-docs"),
-    "deepspeed": ("qwen-readme",),
+    "accelerate": ("fms-acceleration", "peft-docs", "qwen-readme"),
+    "llama-factory": ("qwen-readme",),
     "torchtitan": ("torchtitan-202412", "torchtitan-7a04053a", "torchtitan-commits-2026"),
     "trl": ("trl-1m-2026",),
 }
 
 #: Sources whose experts are stacked and multiplied by one kernel.
 STACKED = ("prime-rl-bench", "torchtitan-commits-2026")
+
+
+def under_deepspeed(row: Published) -> bool:
+    """Whether transformers' Trainer had DeepSpeed's engine, as LLaMA-Factory has it: in 16 bits, of
+    the repository's finetune/ds_config_zero2.json and zero3.json."""
+    return stack_of(row).own_loss and "DeepSpeed" in row.text("framework")
 
 
 def stack_of(row: Published) -> Stack:

@@ -134,14 +134,13 @@ def source_refusals(chosen: Chosen, target: str) -> Iterator[str]:
     job, data = chosen.job, chosen.job.data
     if len(data.path) != 1 or data.path[0].weight != 1:
         yield f"data.path is exported to {target} where it is one source of weight 1; name one"
-    for is_asked, key, why in (
-        (data.packing, "data.packing", ", which packs otherwise; leave it out"),
-        (job.train.disable_dropout, "train.disable_dropout", ", which has no word for it; leave it out"),
-        (job.adapters is not None and chosen.execution.precision == "bf16", "train.precision: bf16",
-         " for adapters, which PEFT keeps in float32; write mixed"),
-    ):  # fmt: skip
-        if is_asked:
-            yield f"{key} is not exported to {target}{why}"
+    if data.packing:
+        yield f"data.packing is not exported to {target}, which packs otherwise; leave it out"
+    if job.train.disable_dropout and job.objective == "sft":
+        yield f"train.disable_dropout is not exported to {target}, which has no word for it; leave it out"
+    if job.adapters is not None and chosen.execution.precision == "bf16":
+        why = "for adapters, which PEFT keeps in float32; write mixed"
+        yield f"train.precision: bf16 is not exported to {target} {why}"
 
 
 def sft_settings(chosen: Chosen) -> dict[str, Any]:

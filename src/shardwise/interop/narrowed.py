@@ -34,7 +34,7 @@ def narrowed(job: Job, limits: TrainerLimits, *, cluster: Cluster | None, whole_
         if job.train.loss == "auto" and whole_logits:
             train["loss"] = "full"
         if job.train.precision == "auto":
-            train["precision"] = _precision(job, limits, cluster=cluster)
+            train["precision"] = _precision(job, limits, cluster=cluster, sharded=offload in ("parameters", "all"))
         open_ways = [way for way in ways if offload in ("none", "optimizer", "auto") or way in _SHARDED]
         layout: dict[str, Any] = {} if job.stated_layout is not None or not open_ways else {"layout": open_ways}
         yield changed_job(job, train=train, **layout)
@@ -72,9 +72,9 @@ def _recomputes(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> list[dict[s
     return [{"compile": False}]
 
 
-def _precision(job: Job, limits: TrainerLimits, *, cluster: Cluster | None) -> str:
+def _precision(job: Job, limits: TrainerLimits, *, cluster: Cluster | None, sharded: bool) -> str:
     alone = cluster is not None and cluster.num_gpus == 1
     if limits.whole_in_bf16 and job.method == "full" and alone:
-        return "bf16"
+        return "mixed" if sharded else "bf16"
     on_cpu = cluster is not None and cluster.gpu.kind == "cpu"
     return "mixed" if on_cpu and "fp32" not in limits.precisions else "auto"

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml, script
-from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, usual_settings
+from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, source_refusals, usual_settings
 from shardwise.interop.trl_dpo import dpo_refusals, dpo_settings
 
 LIMITS = TrainerLimits(
@@ -97,30 +97,14 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
 
 
 def _refusals(chosen: Chosen) -> Iterator[str]:
-    job, data = chosen.job, chosen.job.data
-    if len(data.path) != 1 or data.path[0].weight != 1:
-        yield "data.path is exported to trl where it is one source of weight 1; name one"
-    elif (place := Path(data.path[0].path)).is_dir() or place.suffix.lower() in (".txt", ".gz", ".xlsx", ".tsv"):
-        ends = ", ".join(LOADERS)
-        yield f"data.path names {data.path[0].path}, which is not exported to trl; name a file ({ends}) or a hub id"
-    bf16_adapters = job.adapters is not None and chosen.execution.precision == "bf16"
-    for is_asked, key, why in (
-        (data.packing, "data.packing", ", which needs flash attention to keep rows apart; leave it out"),
-        (
-            data.train_on == "completion",
-            "data.train_on: completion",
-            ", which trains every answer of a chat; write auto or all",
-        ),
-        (job.train.momentum, "train.momentum", ", whose sgd has none; leave it out"),
-        (
-            job.train.disable_dropout and job.objective == "sft",
-            "train.disable_dropout",
-            ", which has no word for it; leave it out",
-        ),
-        (bf16_adapters, "train.precision: bf16", " for adapters, which PEFT keeps in float32; write mixed"),
-    ):
-        if is_asked:
-            yield f"{key} is not exported to trl{why}"
+    job, place = chosen.job, Path(chosen.job.data.path[0].path)
+    yield from source_refusals(chosen, "trl")
+    if place.is_dir() or place.suffix.lower() in (".txt", ".gz", ".xlsx", ".tsv"):
+        yield f"data.path names {place}, which is not exported to trl; name a file ({', '.join(LOADERS)}) or a hub id"
+    if job.data.train_on == "completion":
+        yield "data.train_on: completion is not exported to trl, which trains every answer of a chat; write auto or all"
+    if job.train.momentum:
+        yield "train.momentum is not exported to trl, whose sgd has none; leave it out"
     if job.objective == "dpo":
         yield from dpo_refusals(chosen)
 

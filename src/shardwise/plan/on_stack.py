@@ -30,13 +30,6 @@ _NAMES = {
 }
 
 
-#: AdamW's 12 bytes of a weight in 16 bits, whose moments have 4, written as bytes beside 8.
-_HALF_STATES = 16
-
-#: What has none of these terms.
-_NONE = Difference(logit_bytes=0)
-
-
 def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was
     written by hand or by another version."""
@@ -47,9 +40,8 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
     # What the job states of the loss, holds there too.
     whole = bool(stack.logit_bytes) if job.train.loss == "auto" else job.train.loss == "full"
-    theirs = replace(execution, loss="full" if whole else "chunked")
-    if stack.half_engine and _zero(stack, execution):
-        theirs = replace(theirs, precision="bf16")
+    held = "bf16" if stack.half_engine and _zero(stack, execution) else execution.precision
+    theirs = replace(execution, loss="full" if whole else "chunked", precision=held)
     if stack.bucket and execution.layout.dp_shard > 1 and not execution.parameters_on_host:
         theirs = replace(theirs, layout=replace(theirs.layout, zero_stage=1, reshard_after_forward=False))
     # No other stack joins the products of adapters.
@@ -59,10 +51,11 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     context = max(memory.ranks, key=lambda rank: rank.peak_bytes).parts["context"]
     full = _difference(stack, replace(theirs, layout=execution.layout))
     instant, allocated = peak_of_stack(work, full)
+    none = Difference(logit_bytes=0)
     terms = {
-        name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(_NONE, field)}))[1])
+        name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(none, field)}))[1])
         for field, name in _NAMES.items()
-        if getattr(full, field) != getattr(_NONE, field)
+        if getattr(full, field) != getattr(none, field)
     }
     beyond = allocated + context - memory.peak_bytes
     return OnStack(
@@ -86,11 +79,10 @@ def _difference(stack: Stack, execution: Execution) -> Difference:
     return Difference(
         optimizer_copies=stack.optimizer_copies,
         logit_bytes=(SLICED_LOGIT_BYTES if sliced else stack.logit_bytes or WHOLE_LOGIT_BYTES) if whole else 0,
-        master_bytes=_HALF_STATES
-        if zero and stack.half_engine
-        else stack.master_bytes
-        if not zero or zero.stage
-        else 0,
+        # Of moments in 16 bits, of 4 bytes, the engine's 12 are written as 16 beside 8.
+        master_bytes=16 * (zero is not None)
+        if stack.half_engine
+        else stack.master_bytes * (not zero or zero.stage > 0),
         zero=zero,
         every_second_product=stack.every_second_product and execution.gradient_checkpointing == "selective",
         tile=(0, 0) if whole else stack.tile,
@@ -107,11 +99,11 @@ def _zero(stack: Stack, execution: Execution) -> Zero | None:
     if not stack.bucket or (stack.half_engine and not stage):
         return None
     types = (4,) if execution.precision == "fp32" else (2, 4) if stage == 3 else (4, 4)
-    types = (2,) if stack.half_engine else types
+    kept = 2 if stack.half_engine else 4
     return Zero(
         ranks=1 if execution.parameters_on_host else layout.dp_shard,
         stage=stage,
-        bucket_bytes=stack.bucket * sum(types),
+        bucket_bytes=stack.bucket * (kept if stack.half_engine else sum(types)),
         accumulates=execution.gradient_accumulation_steps > 1,
-        kept_bytes=2 if stack.half_engine else 4,
+        kept_bytes=kept,
     )

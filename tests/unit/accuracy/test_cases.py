@@ -8,6 +8,7 @@ from accuracy.naming import CATALOGUE, CONFIGS, GPUS
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import find_gpu
 from shardwise.catalog.models import known_models
+from shardwise.plan.memory.zero import Zero
 from tests.unit.accuracy.published import LORA, row
 
 
@@ -113,6 +114,9 @@ def test_a_stack_holds_what_its_code_holds():
         for trainer in ("HF Trainer", "DeepSpeed ZeRO-2")
     ]
     assert [case.difference.logit_bytes for case in qwen] == [12, 8]  # without autocast its own loss is in 16 bits
+    assert [case.execution.precision for case in qwen] == ["bf16", "mixed"]
+    assert [case.difference.optimizer_copies for case in qwen] == [2, 0] and not qwen[1].difference.widens
+    assert qwen[1].difference.zero == Zero(stage=2, ranks=2, bucket_bytes=800_000_000, accumulates=False, kept_bytes=2)
     tiled = case_of(row(source_id="trl-1m-2026", notes="with MLP tiling; they must lie in host memory (inferred)"))
     assert (tiled.execution.mlp, tiled.execution.gradient_checkpointing) == ("chunked", "offloaded")
     assert tiled.difference.tile == (4096, 32768)

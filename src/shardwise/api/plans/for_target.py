@@ -36,8 +36,9 @@ def targets_to_plan_for() -> tuple[str, ...]:
 
 
 def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: Planner) -> Plan:
-    """The plan of what the target can say, with `on_stack`. Raises InputError: no such target or
-    layout; UnsupportedError: the job states what is not said there."""
+    """The plan of what the target can say, with `on_stack`: what `export` would refuse is refused.
+    Raises InputError: no such target or layout; UnsupportedError: the job states what is not said
+    there."""
     if target not in targets_to_plan_for():
         why = _NOT_KNOWN.get(target, "there is no such trainer")
         raise InputError(f"--for {target}: {why}; write one of {', '.join(targets_to_plan_for())}")
@@ -47,7 +48,7 @@ def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: 
     for open_job in narrowed(job, limits, cluster=cluster, whole_logits=bool(stack.logit_bytes)):
         made = _that_fits(open_job, target, cluster=cluster, planned=planned)
         if made.best is not None:
-            limits.refuse(Chosen.of(made, path="--for"))
+            TARGETS[target].write(Chosen.of(made, path="--for"))
             return made
     assert made is not None  # noqa: S101
     return made

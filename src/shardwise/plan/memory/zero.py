@@ -49,8 +49,8 @@ class Zero:
             # Shards of all gradients are a buffer that stays.
             (unit, trained), backward = _unit(name, holding), name.startswith(_IN_BACKWARD)
             made["weights"] = holding.stored / self.ranks
-            # What is frozen is stored in 16 bits.
-            cast = trained * self.kept_bytes if self.kept_bytes == FLOAT32_BYTES else 0
+            # What is frozen is stored in 16 bits, as all is without autocast.
+            cast = trained * FLOAT32_BYTES * (self.kept_bytes == FLOAT32_BYTES)
             made["communication"] = self.bucket_bytes + unit * 2 + cast
             made["gradients"] = share + (gradients - holding.gradients if gradients > holding.gradients else 0)
             if name in _STEP:
@@ -64,7 +64,7 @@ class Zero:
         elif name in _STEP and self.stage:
             # The shard's gradients, and they again in float32, from 16 bits by way of one tensor;
             # weights are gathered in place.
-            by_way = share if self.kept_bytes < FLOAT32_BYTES else 0
+            by_way = share * (self.kept_bytes < FLOAT32_BYTES)
             made["gradients"], made["communication"] = share + by_way + in_step, 0
         elif name.startswith(_BEFORE_GRADIENTS) and gradients >= holding.gradients and not self.accumulates:
             # Ours are parts of messages and stay; here they are freed as a step ends.

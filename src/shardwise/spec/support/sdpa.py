@@ -13,14 +13,15 @@ from shardwise.spec.cluster import Gpu
 
 SdpaKernel = Literal["cudnn", "flash", "efficient", "math"]
 
-#: cuDNN goes first on these, with cuDNN above 9.15.0; wheels of torch 2.11 to 2.13 for CUDA 13 bring a newer one. An
-#: older one of the system's that hides it leaves FlashAttention-2 (`check_prefer_cudnn_attention`; `doctor` says so).
-_CUDNN_FIRST = ((9, 0), (10, 0), (10, 3))
+#: Widths of heads up to which cuDNN goes first, by capability (`check_cudnn_tensor_shapes`), with
+#: cuDNN above 9.15.0; wheels of torch 2.11 to 2.13 for CUDA 13 bring a newer one. An older one of the
+#: system's that hides it leaves FlashAttention-2 (`check_prefer_cudnn_attention`; `doctor` says so).
+_WIDEST_CUDNN = {(9, 0): 256, (10, 0): 128, (10, 3): 128}
 #: The least of its versions, as `torch.backends.cudnn.version()` prints it, below which it does not.
 LEAST_CUDNN = 91501
 #: FlashAttention and cuDNN compute in 16 bits from this capability on, the memory-efficient kernel in bfloat16.
 _TENSOR_CORES_OF_16_BITS = (8, 0)
-_WIDEST_CUDNN, _WIDEST_FLASH = 128, 256
+_WIDEST_FLASH = 256
 #: Keys and values of DeepSeek's heads, which cuDNN takes too.
 _LATENT_HEADS = (192, 128)
 #: Where FlashAttention has no backward for heads wider than 192 and up to 224 (`check_requires_grad_and_head_dim_...`).
@@ -40,8 +41,8 @@ def sdpa_kernel(gpu: Gpu, compute: str, *, heads: tuple[int, int], masked: bool 
         return "efficient" if masked or compute == "float32" or wide != narrow else "flash"
     in_16_bits = compute == "float16" or (compute == "bfloat16" and capability >= _TENSOR_CORES_OF_16_BITS)
     fused = in_16_bits and capability >= _TENSOR_CORES_OF_16_BITS
-    fits = (wide % 8 == 0 and narrow % 8 == 0 and max(heads) <= _WIDEST_CUDNN) or heads == _LATENT_HEADS
-    if fused and capability in _CUDNN_FIRST and fits:
+    widest = _WIDEST_CUDNN.get(capability, 0)
+    if fused and wide % 8 == narrow % 8 == 0 and (max(heads) <= widest or (widest and heads == _LATENT_HEADS)):
         return "cudnn"
     backward = not (capability in _WITHOUT_WIDE_BACKWARD and 192 < wide <= 224)
     if fused and not masked and wide == narrow <= _WIDEST_FLASH and backward:
