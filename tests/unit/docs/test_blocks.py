@@ -34,6 +34,7 @@ def folder(made, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_get_started_works_from_its_first_block_to_its_last(folder):
     for page in START:
