@@ -24,7 +24,9 @@ def mark_pairwise(items: Sequence[pytest.Item]) -> None:
     """Marks of each slow table the cell that CI runs; a test without parameters is a table of one cell."""
     tables: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("timed") is None:
+        if item.get_closest_marker("rare") is not None:
+            item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("timed") is None:
             tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
         slow = [item.get_closest_marker("slow") is not None for item in cells]

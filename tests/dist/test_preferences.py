@@ -174,7 +174,7 @@ def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, alone,
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize("cell", ["accumulation 4", "fsdp", "pp"])
+@pytest.mark.parametrize("cell", ["accumulation 4", "fsdp", pytest.param("pp", marks=pytest.mark.rare)])
 @pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
 def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
     objective, packing, cell, ask, alone, monkeypatch, tmp_path

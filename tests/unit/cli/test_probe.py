@@ -235,6 +235,7 @@ QUICK = """
 import runpy
 from shardwise.train.measuring import probe
 probe.SECONDS, probe.SAMPLE_SECONDS, probe.TURNS, probe.STEPS, probe.MESSAGES = 0.04, 0.0, 1, 3, (2**6, 2**22)
+probe._seconds.__kwdefaults__["lasting"] = probe.SECONDS
 probe.SHAPES, probe.LENGTHS = {"cpu": ((256, 256, 256), (128, 128, 128), (256, 256, 16))}, {"cpu": (64, 128, 256)}
 if __name__ == "__main__":
     runpy.run_module("shardwise.programs.probe", run_name="__main__")
