@@ -42,6 +42,7 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
     return trained, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model", "kinds"), [("full", "deep tied", 1), ("lora", "deep untied", 2)])
@@ -85,6 +86,7 @@ BROKEN: dict[str, Execution] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("cell", BROKEN)
 @pytest.mark.parametrize(("method", "model"), [("full", "deep tied"), ("lora", "deep untied")])

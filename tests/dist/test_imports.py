@@ -30,6 +30,7 @@ UNUSED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "method"), [(1, "full"), pytest.param(2, "lora", marks=pytest.mark.rare)], ids=["single", "ddp"]
 )

@@ -39,6 +39,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of what PEFT warns of as plain transformers is adapted
 @pytest.mark.parametrize("family", rare_but_first(installed(tuple(FAMILIES))))
 def test_a_mixture_trains_as_transformers_does_and_alike_under_every_layout(family, tmp_path) -> None:

@@ -69,6 +69,7 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
     must_move_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize(
     ("cell", "kind", "method", "model", "moved"),
