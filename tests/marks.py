@@ -18,6 +18,12 @@ def first(count: int, values: Iterable[Any]) -> list[Any]:
     return [_parameter(value, slow=index >= count) for index, value in enumerate(values)]
 
 
+def rare_but_first(values: Iterable[Any]) -> list[Any]:
+    """Parameters of a table that CI runs one cell of."""
+    kept, *others = values
+    return [kept, *(pytest.param(value, marks=pytest.mark.rare) for value in others)]
+
+
 def _parameter(value: Any, *, slow: bool) -> Any:
     values = value if isinstance(value, tuple) else (value,)
     return pytest.param(*values, marks=[pytest.mark.slow] if slow else [])

@@ -14,7 +14,7 @@ from shardwise.spec.layout.execution import Execution
 def processes(item: pytest.Item) -> int:
     """Of a cell that is, or is named in a table of its file as, a layout or an execution."""
     given = [*item.callspec.params.values()] if isinstance(item, pytest.Function) and hasattr(item, "callspec") else []
-    tables = [getattr(getattr(item, "module", None), name, {}) for name in ("CELLS", "LAYOUTS")]
+    tables = [table for table in vars(getattr(item, "module", None) or object).values() if isinstance(table, Mapping)]
     cells = given + [table[name] for table in tables for name in given if isinstance(name, str) and name in table]
     layouts = [cell.layout if isinstance(cell, Execution) else cell for cell in cells]
     return max((layout.world_size for layout in layouts if isinstance(layout, Layout)), default=1)
@@ -24,7 +24,9 @@ def mark_pairwise(items: Sequence[pytest.Item]) -> None:
     """Marks of each slow table the cell that CI runs; a test without parameters is a table of one cell."""
     tables: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("timed") is None:
+        if item.get_closest_marker("rare") is not None:
+            item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("timed") is None:
             tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
         slow = [item.get_closest_marker("slow") is not None for item in cells]

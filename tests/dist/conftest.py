@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "tests/dist" in str(item.path):
             item.add_marker(pytest.mark.dist)
             if item.get_closest_marker("core") is None:
-                if processes(item) > MANY_PROCESSES:
+                if processes(item) > MANY_PROCESSES or item.get_closest_marker("rare") is not None:
                     item.add_marker(pytest.mark.slow)
                 if item.get_closest_marker("slow") is None:
                     tables.setdefault(item.nodeid.partition("[")[0], []).append(item)

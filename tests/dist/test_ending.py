@@ -49,7 +49,7 @@ def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, tmp
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TEST_HANDED_OVER", str(tmp_path / "handed over"))
     train = {"max_steps": 1, "warmup_steps": 0}
-    job = make_job(train=train, hardware="cpu:2", layout="ddp", output_dir=str(tmp_path / "run"))
+    job = make_job(train=train, hardware="cpu:1", output_dir=str(tmp_path / "run"))
     notices: list[object] = []
     result = api.train(
         job,

@@ -30,8 +30,9 @@ UNUSED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("processes", "method"), [(1, "full"), pytest.param(2, "lora", marks=pytest.mark.slow)], ids=["single", "ddp"]
+    ("processes", "method"), [(1, "full"), pytest.param(2, "lora", marks=pytest.mark.rare)], ids=["single", "ddp"]
 )
 def test_a_rank_imports_what_its_lane_uses(make_job, tmp_path, monkeypatch, processes, method) -> None:
     (tmp_path / "listing.py").write_text(LISTING)

@@ -17,6 +17,7 @@ from tests.dist.test_final import finish
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import installed, said_by
+from tests.marks import rare_but_first
 
 WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "pp", "tp", "ep")
 
@@ -38,8 +39,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of what PEFT warns of as plain transformers is adapted
-@pytest.mark.parametrize("family", installed(tuple(FAMILIES)))
+@pytest.mark.parametrize("family", rare_but_first(installed(tuple(FAMILIES))))
 def test_a_mixture_trains_as_transformers_does_and_alike_under_every_layout(family, tmp_path) -> None:
     found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=WAYS)
     assert found["planned"] == found["count"]

@@ -107,6 +107,7 @@ def trained(folder: Path, layout: Layout | None, ways: list[str], adapters: Any,
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "adapters"), CELLS)
 def test_every_usual_way_to_clip_is_that_of_one_process(folder, tmp_path, layout, adapters) -> None:
     ways = list(WAYS) if importlib.util.find_spec("lightning_fabric") else [way for way in WAYS if way != "fabric"]

@@ -29,7 +29,7 @@ from tests.dist.cells import (
 from tests.dist.reference import reference_losses
 
 #: These run with every method and model, every time.
-CORE = ("ddp(2)", "fsdp(2)")
+CORE = ("fsdp(2)",)
 
 #: Parameters of two of the toys' blocks: more than those of one, with adapters or without.
 TWO_BLOCKS, ALL_BLOCKS = 15_000, 10**9

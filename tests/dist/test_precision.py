@@ -142,6 +142,7 @@ def _scaled(run: RunDirectory, chosen: Any, scale: float) -> tuple[Trained, floa
 HALF = 2e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", SCALED)
 def test_float16_skips_the_same_steps_on_every_rank(cell, make_job, tmp_path) -> None:
     job = make_job("untied", train={"max_steps": 40, "learning_rate": 5e-4})
@@ -167,6 +168,7 @@ def test_float16_trains_as_on_one_process(cell, make_job, tmp_path) -> None:
     assert relative(expected.series("grad_norm"), found.series("grad_norm")) <= 10 * HALF
 
 
+@pytest.mark.slow
 def test_the_scale_goes_on_from_a_checkpoint_bit_for_bit(make_job, tmp_path) -> None:
     job, chosen = make_job(train={"max_steps": 6}), replace(CELLS["fsdp, uneven"], precision="fp16")
     whole = train_cell(job, tmp_path / "whole", chosen)[0]

@@ -173,8 +173,9 @@ def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, alone,
     assert abs(expected.metrics[-1]["eval_loss"] - ranks[0].metrics[-1]["eval_loss"]) <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize("cell", ["accumulation 4", "fsdp", "pp"])
+@pytest.mark.parametrize("cell", ["accumulation 4", "fsdp", pytest.param("pp", marks=pytest.mark.rare)])
 @pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
 def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
     objective, packing, cell, ask, alone, monkeypatch, tmp_path
@@ -190,6 +191,7 @@ def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
     assert abs(ranks[0].metrics[-1]["rewards/chosen"]) > 1e-4, "the reference is apart from what is trained"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout(cp=2), Layout(cp=2, dp_shard=2), Layout(pp=2)])
 @pytest.mark.parametrize("objective", ["dpo", "orpo", "kto"])
 def test_a_rehearsal_has_the_forwards_of_the_reference(objective, layout, ask) -> None:

@@ -13,6 +13,7 @@ RUNS = [("qwen3_5_text", "fsdp"), ("openai-gpt", "single")]
 RUNS += [(family, layout) for family in PROFILED for layout in WAYS if (family, layout) not in RUNS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "layout"), first(2, RUNS))
 def test_what_is_measured_is_what_profiles_forecast(family, layout, tmp_path) -> None:
     if not installed([family]):

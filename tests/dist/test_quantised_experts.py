@@ -41,6 +41,7 @@ def lora(targets: str) -> dict[str, Any]:
     return {"r": 4, "lora_alpha": 8, "target_modules": TARGETS[targets]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", SPREAD)
 @pytest.mark.parametrize("targets", TARGETS)
 def test_it_trains_as_one_process_does(targets, cell, single, make_job, tmp_path) -> None:
@@ -48,6 +49,7 @@ def test_it_trains_as_one_process_does(targets, cell, single, make_job, tmp_path
     must_equal(single(job), train_cell(job, tmp_path, replace(SPREAD[cell], optimizer="sgd")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["fsdp(2) x ep(2)", "ddp(2) x ep(2), recompute", "fsdp(4) x ep(2)"])
 @pytest.mark.parametrize("targets", TARGETS)
 def test_experts_that_are_dealt_among_ranks_are_quantised_there(targets, cell, single, make_job, tmp_path) -> None:
@@ -55,6 +57,7 @@ def test_experts_that_are_dealt_among_ranks_are_quantised_there(targets, cell, s
     must_equal(single(job), train_cell(job, tmp_path, replace(DEALT[cell], optimizer="sgd")))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")  # as PEFT made them
 @pytest.mark.parametrize("targets", TARGETS)
 def test_one_process_has_the_losses_of_transformers_with_the_documented_loader(targets, make_job, tmp_path) -> None:

@@ -110,6 +110,7 @@ def test_a_rehearsal_is_what_the_same_code_allocates(layout, kind, make_job, tmp
         assert sum(found["parts"].values()) == found["peak_bytes"] <= found["peak_reserved_bytes"]
 
 
+@pytest.mark.slow
 def test_a_micro_batch_of_one_row_keeps_under_tp_what_real_tensors_keep(make_job, tmp_path) -> None:
     """Strides of one row, which fakes once had otherwise, choose the product, and products are what
     is kept."""
@@ -119,6 +120,7 @@ def test_a_micro_batch_of_one_row_keeps_under_tp_what_real_tensors_keep(make_job
     assert 0 <= peak - found["peak_bytes"] <= _BESIDE * peak + _ATTENTION
 
 
+@pytest.mark.slow
 def test_prepared_rows_are_rehearsed_as_they_are(make_job, tmp_path) -> None:
     run, job, chosen = _cell(tmp_path, make_job, "fsdp", "full", length=32)
     longer = job.model_copy(update={"data": job.data.model_copy(update={"max_length": 64})})

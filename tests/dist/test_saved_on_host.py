@@ -69,6 +69,7 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
     must_move_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize(
     ("cell", "kind", "method", "model", "moved"),
@@ -77,8 +78,8 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
         ("single", "offloaded", "lora", "deep untied", 1),
         ("single", "selective_offloaded", "full", "deep tied", 7),
         ("single", "selective_offloaded", "lora", "deep untied", 14),
-        ("fsdp(2)", "selective_offloaded", "full", "deep tied", 7),
         ("1f1b(2)", "selective_offloaded", "lora", "deep untied", 14),
+        ("fsdp(2)", "selective_offloaded", "full", "deep tied", 7),
     ],
 )
 def test_compiled_blocks_keep_what_they_save_on_the_host(

@@ -17,7 +17,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
 from tests.unit.fakes import wait_until
 
-STEPS = 150
+STEPS = 80
 
 
 def _train(job: Job, path: Path, *options: str) -> subprocess.Popen[str]:

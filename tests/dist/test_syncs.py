@@ -150,8 +150,10 @@ CELLS: dict[str, tuple[Execution, bool]] = {
 }
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("cell", CELLS)
+CORE = ("ddp, packed", "fsdp", "tp", "1f1b")
+
+
+@pytest.mark.parametrize("cell", [pytest.param(name, marks=pytest.mark.core if name in CORE else ()) for name in CELLS])
 def test_the_host_waits_once_in_a_step(cell, make_job, tmp_path) -> None:
     chosen, packing = CELLS[cell]
     job = make_job(data={"packing": packing}, train={"max_steps": 4})

@@ -47,16 +47,16 @@ def test_adapters_of_named_matrices_train_as_on_one_process(targets, single, mak
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", [FSDP, TP2])
 @pytest.mark.parametrize("method", ["full", "dora"])
-def test_adamw_and_mixed_precision_stay_near(method, make_job, tmp_path) -> None:
+def test_adamw_and_mixed_precision_stay_near(method, layout, make_job, tmp_path) -> None:
     """In bfloat16 sums over slices round otherwise, so that this is no proof; it shows that nothing is left out."""
     asked: dict[str, Any] = {"full": {}, "dora": {"method": "lora", "lora": {"r": 4, "use_dora": True}}}[method]
     rate = {"full": 5e-4, "dora": 5e-3}[method]
     losses: list[list[float]] = []
-    for layout in (Layout(), TP2, FSDP):
-        chosen = spread(layout, precision="mixed")
+    for one in (Layout(), layout):
+        chosen = spread(one, precision="mixed")
         job = make_job("tied", train={"precision": "mixed", "learning_rate": rate, "max_steps": 10}, **asked)
-        losses.append(train_cell(job, tmp_path / str(layout.world_size), chosen)[0].series("loss"))
+        losses.append(train_cell(job, tmp_path / str(one.world_size), chosen)[0].series("loss"))
     assert relative(losses[0], losses[1]) < 5e-3
-    assert relative(losses[0], losses[2]) < 5e-3
     assert losses[0][-1] < losses[0][0] - 0.1

@@ -221,9 +221,10 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
         from shardwise.train.watching import journal
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
-        started = SimpleNamespace(**vars(os))
-        started.getpid = lambda: asked["pid"]  # of whom the launcher has started
-        journal.os = started
+        started = journal.os = SimpleNamespace(**vars(os))
+    else:
+        started = os
+    started.getpid = lambda: asked["pid"]  # of whom the launcher has started
     code = 0
     try:
         _run(asked["words"])

@@ -14,6 +14,7 @@ _ATTENTION = 256 * 1024
 _LAYOUTS = ("fsdp 4", "1f1b")
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_alone_allocates_what_is_rehearsed_and_holds_what_is_forecast(tmp_path, capsys):
     small = [cell for cell in alone.cells("cpu") if (cell.layout, cell.method) in [(x, "full") for x in _LAYOUTS]]
     alone.measure(small, device="cpu", out=tmp_path / "alone.csv", over=time.monotonic() + 600)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.counting import asked, chat_model, rows
 from tests.unit.fakes import Maker, module_maker
+from tests.warm.shim import KIND
 
 __all__ = ["asked", "chat_model", "rows"]
 
@@ -54,6 +55,7 @@ JobMaker = Callable[..., Path]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(KIND, "pure")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     maker = module_maker(tmp_path / "modules")

@@ -37,6 +37,7 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.unit.api.conftest import CONFIG, TRAIN
 from tests.unit.fakes import nvidia_smi, processes_of
+from tests.warm.shim import KIND
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
 GPUS = [FoundGpu(index=n, uuid=str(n), name="H100-SXM", memory_bytes=80 * 10**9, driver="1") for n in range(4)]
@@ -328,7 +329,7 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
     program = job.with_name("joining.py")
     program.write_text(JOINING)
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program), str(job), preparation]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", KIND: "torch"}
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

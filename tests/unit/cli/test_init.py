@@ -20,7 +20,7 @@ HYBRID = {"hybrid-24gb": ("transformers.models.qwen3_5.configuration_qwen3_5", "
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in HYBRID else name for name in recipes()]
+    "name", [pytest.param(name, marks=pytest.mark.rare) if name in HYBRID else name for name in recipes()]
 )
 def test_a_recipe_is_planned_as_it_claims(name: str, tmp_path: Path, shardwise: Shardwise) -> None:
     file, models = tmp_path / "job.yaml", []

@@ -15,11 +15,11 @@ from tests.unit.cli.conftest import Said, Shardwise
 from tests.unit.cli.odd import Case, odd_case, open_case
 from tests.unit.cli.plan_json import flaws
 
-CASES = first(30, range(250))
+CASES = first(16, range(250))
 #: Of a quiet core's time, for each.
 MOST_SECONDS = 1.0
 #: Where hardware or a value is open, one question is many of them.
-OPEN, MOST_SECONDS_OPEN = first(16, range(50)), 6.0
+OPEN, MOST_SECONDS_OPEN = first(5, range(50)), 6.0
 #: What a sentence for people never holds.
 PYTHON = re.compile(r"Traceback|<class|object at 0x|\bError\(|\bdict\b|NoneType|\[type=")
 

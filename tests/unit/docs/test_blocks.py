@@ -34,6 +34,7 @@ def folder(made, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_get_started_works_from_its_first_block_to_its_last(folder):
     for page in START:
@@ -41,9 +42,15 @@ def test_get_started_works_from_its_first_block_to_its_last(folder):
     assert (folder / "runs/first/final/adapter_model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_how_to_page_work(page, folder):
-    run_blocks(page, folder=folder, slow=False)
+def test_the_blocks_of_a_how_to_page_work(folder):
+    run_blocks(PAGES[0], folder=folder, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_blocks_of_all_other_how_to_pages_work(made, tmp_path):
+    for number, page in enumerate(PAGES[1:]):
+        run_blocks(page, folder=shutil.copytree(made, tmp_path / str(number)), slow=False)
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def comparable(shape: ModelShape) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("config", every(2, READ), ids=name_of)
+@pytest.mark.parametrize("config", every(4, READ), ids=name_of)
 def test_a_build_says_what_the_catalogue_says(config: dict[str, Any]) -> None:
     ours, theirs = comparable(shape_from_data(config, file="-")), comparable(built(config))
     different = {key for key in ours if ours[key] != theirs[key]}

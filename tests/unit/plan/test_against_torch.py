@@ -333,7 +333,7 @@ def setting_of(model, *, method, precision, attention="sdpa", compiled=False, dr
 
 @pytest.mark.parametrize(("kind", "packed"), [*((kind, False) for kind in COUNTED), *PACKED])
 @pytest.mark.parametrize("method", ["full", "lora"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "mixed"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow), "mixed"])
 def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method, precision):
     config = config_of(kind)
     ours = shape(config)

@@ -137,6 +137,7 @@ def test_any_hardware_has_a_row_for_cards_that_people_own_and_counts_starting(an
     assert made.notes()[0].startswith("runs and costs include starting: 5 min to boot")
 
 
+@pytest.mark.slow
 def test_eight_gpus_for_minutes_are_not_the_cheapest_and_one_offer_alone_does_not_win(anywhere):
     from shardwise.catalog.gpus import parse_hardware
     from shardwise.catalog.offers import num_offers

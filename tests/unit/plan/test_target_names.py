@@ -39,7 +39,7 @@ def ours(config, named, **also):
 
 
 @pytest.mark.filterwarnings("ignore")  # PEFT warns of adapters on tied ends
-@pytest.mark.parametrize("kind", every(2, DENSE))
+@pytest.mark.parametrize("kind", every(4, DENSE))
 def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(kind):
     """Ends of all names of the model, beside one that is known."""
     config = small_config(kind, tie_word_embeddings=False)
@@ -57,7 +57,7 @@ def test_whatever_module_a_target_names_is_counted_as_peft_hangs_it_or_refused(k
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", every(2, DENSE))
+@pytest.mark.parametrize("kind", every(4, DENSE))
 def test_whatever_end_of_a_name_is_saved_is_counted_as_peft_copies_it_or_refused(kind):
     """PEFT takes every module whose name ends so, in blocks and outside of them, whole words or not."""
     config = small_config(kind, tie_word_embeddings=False)
