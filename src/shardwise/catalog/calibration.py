@@ -108,9 +108,7 @@ def calibration(runs: Sequence[MeasuredRun], kind: RunKind) -> Calibration | Non
     memory = [run.memory for run in alike if run.memory is not None]
     seconds = [run.seconds for run in alike if run.seconds is not None]
     return Calibration(
-        runs=len(alike),
-        memory=median(memory) if memory else None,
-        seconds=median(seconds) if seconds else None,
+        runs=len(alike), memory=median(memory) if memory else None, seconds=median(seconds) if seconds else None
     )
 
 

@@ -342,10 +342,7 @@ class ModelShape:
         if not self.other_blocks:
             return (self,)
         usual = self.num_layers - sum(other.count for other in self.other_blocks)
-        return (
-            replace(self, num_layers=usual, other_blocks=()),
-            *(self._only(other) for other in self.other_blocks),
-        )
+        return (replace(self, num_layers=usual, other_blocks=()), *(self._only(other) for other in self.other_blocks))
 
     def _only(self, other: OtherBlocks) -> ModelShape:
         kind = replace(self, num_layers=other.count, matrices=other.matrices, norms=other.norms, other_blocks=())

@@ -277,10 +277,7 @@ def of_choices(execution: Execution) -> list[Row]:
             "train.attn_implementation",
         ),
         Row(
-            dealt and execution.recompute == "selective",
-            f"{recompute} is not trained with ep",
-            "use full or none",
-            key,
+            dealt and execution.recompute == "selective", f"{recompute} is not trained with ep", "use full or none", key
         ),
         Row(
             execution.compile and execution.breaks_graphs and execution.recompute == "selective",
