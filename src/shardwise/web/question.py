@@ -1,14 +1,12 @@
 """The question of the page: its fields, as they stand in the address, and the job and the command
 they mean."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from shardwise.api import Override
 from shardwise.errors import InputError
@@ -108,7 +106,7 @@ class WebQuestion:
     what_if: bool = False
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> WebQuestion:
+    def of(cls, query: Mapping[str, str]) -> Self:
         """From the address; an address without a question is the usual one. Raises InputError: a
         text is too long."""
         asked = bool({*NAMES, "hub"} & query.keys())
