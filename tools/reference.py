@@ -23,7 +23,7 @@ from typer.models import ArgumentInfo
 from shardwise.cli.main import VERBS
 from shardwise.spec import run
 from shardwise.spec.job.data import DataSpec, SourceSpec
-from shardwise.spec.job.keys import Job, LayoutKeys, LoraSpec, TrainSpec
+from shardwise.spec.job.keys import Job, LayoutSpec, LoraSpec, TrainSpec
 from shardwise.spec.job.preference import PreferenceSpec
 from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import RopeScaling
@@ -42,7 +42,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "preference": PreferenceSpec,
     "train": TrainSpec,
     "rent": RentSpec,
-    "layout (as a product of degrees)": LayoutKeys,
+    "layout (as a product of degrees)": LayoutSpec,
 }
 #: Keys whose meaning is written nowhere else.
 MEANINGS = {
@@ -204,7 +204,7 @@ def job_page() -> Iterator[str]:
         "what goes together.\n"
     )
     for heading, model in SECTIONS.items():
-        described = _attributes(Layout if model is LayoutKeys else model)
+        described = _attributes(Layout if model is LayoutSpec else model)
         yield f"## {heading}\n"
         yield "| key | value | default | meaning |\n|---|---|---|---|"
         for name, field in model.model_fields.items():

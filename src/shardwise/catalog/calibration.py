@@ -1,7 +1,5 @@
 """What finished runs measured over what was forecast for them: a file of this machine's, one run a line."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -9,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import ConfigDict
 
@@ -37,7 +35,7 @@ class RunKind:
     compile: bool
     parameters: int
 
-    def is_like(self, other: RunKind) -> bool:
+    def is_like(self, other: Self) -> bool:
         """The same, but for the model, which may be up to four times as large or small."""
         small, large = sorted((self.parameters, other.parameters))
         return 0 < large <= _LIKE_SIZE * small and _but_size(self) == _but_size(other)
@@ -108,9 +106,7 @@ def calibration(runs: Sequence[MeasuredRun], kind: RunKind) -> Calibration | Non
     memory = [run.memory for run in alike if run.memory is not None]
     seconds = [run.seconds for run in alike if run.seconds is not None]
     return Calibration(
-        runs=len(alike),
-        memory=median(memory) if memory else None,
-        seconds=median(seconds) if seconds else None,
+        runs=len(alike), memory=median(memory) if memory else None, seconds=median(seconds) if seconds else None
     )
 
 

@@ -8,12 +8,10 @@ There is no attention mask: kernels are told where packed documents lie, or tran
 mask from positions that restart, where `use_cache=False`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +38,7 @@ class Documents:
     longest: int
 
     @classmethod
-    def of(cls, position_ids: Tensor) -> Documents:
+    def of(cls, position_ids: Tensor) -> Self:
         """From positions [micro_batch_size, length] on the CPU, which restart in each document."""
         starts = (position_ids.flatten() == 0).nonzero().squeeze(1).int()
         ends = torch.cat([starts, starts.new_tensor([position_ids.numel()])])
@@ -84,7 +82,7 @@ class MicroBatch:
         """Of its samples, wherever they lie."""
         return len(self.sample_ids) * self.sides
 
-    def alone(self, at: int) -> MicroBatch:
+    def alone(self, at: int) -> Self:
         """One of its samples as a micro-batch of its own, of as long rows."""
         length, numbers = self.owners.shape[1], range(at * self.sides, (at + 1) * self.sides)
         made: dict[str, Tensor] = {}
@@ -99,7 +97,7 @@ class MicroBatch:
         owners = torch.arange(self.sides)[:, None].expand(-1, length)
         documents = self.documents and Documents.of(made["position_ids"])
         one = self.sample_ids[at : at + 1]
-        return MicroBatch(**made, owners=owners, sample_ids=one, sides=self.sides, documents=documents)
+        return type(self)(**made, owners=owners, sample_ids=one, sides=self.sides, documents=documents)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,11 @@ A sample of preferences is a pair, two documents that are rows of their own, cho
 its length is that of the longer one.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +67,7 @@ class PreparedData:
     sides: int = 1
 
     @classmethod
-    def open(cls, folder: str | Path, *, files: Sequence[str] | None = None) -> PreparedData:
+    def open(cls, folder: str | Path, *, files: Sequence[str] | None = None) -> Self:
         """Maps a folder of prepared data; `files` are the data files' names now, where they changed. Raises DataError:
         the folder is missing, damaged or of another version."""
         folder = Path(folder)
@@ -154,7 +152,7 @@ class PreparedData:
             total += stop - start if prompts else int(np.count_nonzero(self.arrays["trained"][start:stop]))
         return total
 
-    def mismatched(self, samples: Ints) -> PreparedData:
+    def mismatched(self, samples: Ints) -> Self:
         """In memory: the prompt of each sample with the answer of the one before it."""
         rows = [self.sample(int(sample)) for sample in samples]
         begins = [int(np.argmax(labels != IGNORED)) + 1 for _, _, labels in rows]
@@ -200,7 +198,7 @@ class PreparedData:
             at = here.stop
         return ids, positions, labels
 
-    def longest_alone(self, rows: int) -> PreparedData:
+    def longest_alone(self, rows: int) -> Self:
         """As many rows, each a copy of the longest."""
         longest = int(self.lengths.argmax())
         documents = self.documents(longest)

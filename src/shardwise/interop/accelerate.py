@@ -3,24 +3,9 @@
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import TrainerLimits, left_to_the_script, memory_notes
+from shardwise.interop.limits import left_to_the_script, limits_of, memory_notes
 
-LIMITS = TrainerLimits(
-    target="accelerate",
-    ways=("fsdp", "zero2", "hsdp", "ddp", "single"),
-    methods=("full", "lora"),
-    precisions=("mixed", "bf16", "fp16", "fp32"),
-    offloads=("none", "parameters", "all"),
-    because={
-        "zero1": "FSDP2 shards gradients with the states; DeepSpeed has this layout",
-        "tp": "Accelerate slices no model itself, its script must load it sliced",
-        "pp": "Accelerate cuts no stages for training",
-        "mp": "Accelerate cuts no stages for training",
-        "optimizer": "FSDP2 offloads weights and states together",
-        "selective": "FSDP2 there computes whole blocks again",
-        "qlora": "no test has run 4 bits sharded there",
-    },
-)
+LIMITS = limits_of("accelerate")
 
 
 def to_accelerate(chosen: Chosen) -> Exported:

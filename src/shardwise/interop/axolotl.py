@@ -4,27 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import TrainerLimits, memory_notes, source_refusals
+from shardwise.interop.limits import limits_of, memory_notes, source_refusals
 from shardwise.interop.trl import OPTIMIZERS
 
-LIMITS = TrainerLimits(
-    target="axolotl",
-    ways=("fsdp", "zero2", "hsdp", "ddp", "single"),
-    methods=("full", "lora"),
-    precisions=("mixed", "bf16"),
-    optimizers=("adamw", "adamw_foreach"),
-    offloads=("none", "parameters", "all"),
-    whole_in_bf16=True,
-    because={
-        "zero1": "FSDP2 shards gradients with the states; DeepSpeed has this layout",
-        "tp": "it slices by transformers' plan, which no test has compared",
-        "pp": "it cuts no stages",
-        "mp": "it cuts no stages",
-        "optimizer": "FSDP2 offloads weights and states together",
-        "selective": "FSDP2 there computes whole blocks again",
-        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
-    },
-)
+LIMITS = limits_of("axolotl")
 
 
 def to_axolotl(chosen: Chosen) -> Exported:

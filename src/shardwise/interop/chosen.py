@@ -1,7 +1,5 @@
 """What every target reads of a plan, and what a target makes of it"""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex
@@ -9,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, Self
 
 from shardwise.catalog.models import hub_id
 from shardwise.catalog.offers import machine_sizes
@@ -60,7 +58,7 @@ class Chosen:
     host_bytes: int = 0
 
     @classmethod
-    def of(cls, plan: Plan, *, path: str) -> Chosen:
+    def of(cls, plan: Plan, *, path: str) -> Self:
         """Raises UnsupportedError: the plan chose nothing, or spreads over parts of several nodes."""
         best = plan.best
         if best is None:

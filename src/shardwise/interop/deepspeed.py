@@ -5,25 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import TrainerLimits, left_to_the_script, memory_notes, zero_optimization
+from shardwise.interop.limits import left_to_the_script, limits_of, memory_notes, zero_optimization
 
-LIMITS = TrainerLimits(
-    target="deepspeed",
-    ways=("fsdp", "zero2", "zero1", "ddp", "single"),
-    methods=("full", "lora"),
-    precisions=("mixed", "fp32"),
-    offloads=("none", "optimizer", "parameters", "all"),
-    on_cpu=("fsdp", "zero2", "zero1", "ddp", "single"),
-    because={
-        "hsdp": "MiCS is DeepSpeed's word for it, and needs a model that is built inside deepspeed.zero.MiCS_Init",
-        "tp": "its tensor parallelism slices other matrices than the plan counts",
-        "pp": "its pipelines take models rewritten as a PipelineModule",
-        "mp": "its pipelines take models rewritten as a PipelineModule",
-        "bf16": "it keeps float32 masters, which the plan does not count",
-        "selective": "it has no counterpart",
-        "qlora": "no test has run 4 bits there",
-    },
-)
+LIMITS = limits_of("deepspeed")
 
 
 def to_deepspeed(chosen: Chosen) -> Exported:

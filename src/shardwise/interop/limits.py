@@ -1,7 +1,10 @@
 """What another trainer's files can say of a plan, and the sentences that refuse the rest"""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from shardwise.catalog.stacks import known_stacks
@@ -16,15 +19,15 @@ class TrainerLimits:
     float32 where sharded; `because`: a value that is refused -> why."""
 
     target: str
-    ways: tuple[str, ...]
-    methods: tuple[str, ...]
-    precisions: tuple[str, ...]
-    optimizers: tuple[str, ...] = ("adamw", "adamw_foreach", "sgd")
-    offloads: tuple[str, ...] = ("none",)
-    recomputes: tuple[str, ...] = ("none", "full")
-    objectives: tuple[str, ...] = ("sft",)
+    ways: Sequence[str]
+    methods: Sequence[str]
+    precisions: Sequence[str]
+    optimizers: Sequence[str] = ("adamw", "adamw_foreach", "sgd")
+    offloads: Sequence[str] = ("none",)
+    recomputes: Sequence[str] = ("none", "full")
+    objectives: Sequence[str] = ("sft",)
     products: bool = False
-    on_cpu: tuple[str, ...] = ()
+    on_cpu: Sequence[str] = ()
     whole_in_bf16: bool = False
     because: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -59,7 +62,7 @@ class TrainerLimits:
                 "into a copy of its config.json, and name that as model"
             )
 
-    def _sentence(self, key: str, value: str, known: tuple[str, ...], *, why: str | None = None) -> str:
+    def _sentence(self, key: str, value: str, known: Sequence[str], *, why: str | None = None) -> str:
         reason = self.because.get(why or value)
         said = f"{key} {value} is not exported to {self.target}" + (f": {reason}" if reason else "")
         others = f", or one of {', '.join(known[1:])}" if known[1:] else ""
@@ -81,6 +84,16 @@ class TrainerLimits:
                 f"{layout.data_world_size} ranks, and {self.target} cannot fill up with rows that do not count; plan "
                 "again with another train.global_batch_size or train.micro_batch_size"
             )
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((resources.files("shardwise.interop") / "limits.toml").read_text(encoding="utf-8"))
+
+
+def limits_of(target: str) -> TrainerLimits:
+    """What limits.toml says of a target."""
+    return TrainerLimits(target=target, **_table()[target])
 
 
 def left_to_the_script(chosen: Chosen) -> list[str]:

@@ -5,25 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import TrainerLimits, memory_notes, sft_settings, source_refusals, zero_of
+from shardwise.interop.limits import limits_of, memory_notes, sft_settings, source_refusals, zero_of
 
-LIMITS = TrainerLimits(
-    target="llama-factory",
-    ways=("fsdp", "zero2", "zero1", "ddp", "single"),
-    methods=("full", "lora"),
-    precisions=("mixed", "bf16"),
-    optimizers=("adamw", "adamw_foreach"),
-    offloads=("none", "optimizer", "all"),
-    because={
-        "hsdp": "DeepSpeed shards there, and has no groups that Trainer can be told of",
-        "tp": "it slices no model",
-        "pp": "it cuts no stages",
-        "mp": "it cuts no stages",
-        "parameters": "DeepSpeed there takes weights and states to the host together",
-        "selective": "it computes whole blocks again",
-        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
-    },
-)
+LIMITS = limits_of("llama-factory")
 
 
 def to_llama_factory(chosen: Chosen) -> Exported:

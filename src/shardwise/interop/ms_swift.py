@@ -1,23 +1,13 @@
 """ms-swift: its YAML file, which names one of its own DeepSpeed configurations where it shards"""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from shardwise.interop import llama_factory
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import memory_notes, sft_settings, source_refusals, zero_of
+from shardwise.interop.limits import limits_of, memory_notes, sft_settings, source_refusals, zero_of
 
-LIMITS = replace(
-    llama_factory.LIMITS,
-    target="ms-swift",
-    because={
-        **llama_factory.LIMITS.because,
-        "hsdp": "its DeepSpeed configurations have no such groups",
-        "tp": "its Megatron half slices, from a configuration of its own",
-        "pp": "its Megatron half cuts stages, from a configuration of its own",
-    },
-)
+LIMITS = limits_of("ms-swift")
 
 
 def to_ms_swift(chosen: Chosen) -> Exported:

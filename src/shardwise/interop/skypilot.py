@@ -1,5 +1,7 @@
 """SkyPilot: a task on rented machines, by the names that its catalogues have for GPUs"""
 
+import tomllib
+from importlib import resources
 from typing import Any
 
 from shardwise.errors import UnsupportedError
@@ -7,38 +9,10 @@ from shardwise.interop.chosen import Chosen, Exported, as_yaml
 from shardwise.interop.kubernetes import ON_VOLUME, VOLUME
 from shardwise.interop.launchers import launcher_notes
 
-#: Clouds where `H100` and `A100-80GB` are of the kind with NVLink. RunPod's are PCIe cards
-#: (`GPU_NAME_MAP` in sky/provision/runpod/utils.py of SkyPilot 0.14.1), and on Azure and Lambda
-#: both kinds have the one name.
-_WITH_NVLINK = ("aws", "gcp", "nebius")
-
-#: The catalogue's name of a GPU -> SkyPilot's, any of which is taken: clouds differ. `CLOUD/NAME`:
-#: on that cloud alone. From sky/catalog, sky/utils/gpu_names.py and sky/provision/runpod/utils.py
-#: of SkyPilot 0.14.1.
-ACCELERATORS: dict[str, tuple[str, ...]] = {
-    **{name: (name,) for name in ("T4", "L4", "L40", "L40S", "A10", "A10G", "A30", "A40", "H100-NVL")},
-    **{name: (name,) for name in ("B200", "B300", "GB200", "GB300", "GH200", "MI300X")},
-    "A100-40GB": ("A100",),
-    "A100-PCIe-40GB": ("A100",),
-    "A100-80GB": ("A100-80GB-SXM", *(f"{cloud}/A100-80GB" for cloud in _WITH_NVLINK)),
-    "A100-PCIe-80GB": ("runpod/A100-80GB",),
-    "H100-SXM": ("H100-SXM", *(f"{cloud}/H100" for cloud in _WITH_NVLINK)),
-    "H100-PCIe": ("runpod/H100",),
-    "H200": ("H200", "H200-SXM"),
-    "V100-16GB": ("V100", "V100-16GB-SXM2"),
-    "V100-PCIe-16GB": ("V100-16GB-PCIe",),
-    "V100-32GB": ("V100-32GB", "V100-32GB-SXM2"),
-    "RTX-3090": ("RTX3090",),
-    "RTX-4090": ("RTX4090",),
-    "RTX-5090": ("RTX5090",),
-    **{f"RTX-{name}-Ada": (f"RTX{name}-Ada",) for name in ("4000", "5000", "6000")},
-    **{f"RTX-{name}": (name, f"RTX{name}") for name in ("A6000", "A5000", "A4000")},
-    "RTX-A4500": ("RTXA4500",),
-    "RTX-PRO-6000-Blackwell": ("RTXPRO6000-WK",),
-    "RTX-PRO-6000-Blackwell-Server": ("RTXPRO6000",),
-    "RTX-PRO-6000-Max-Q": ("RTXPRO6000-MaxQ",),
-    "RTX-PRO-4500-Blackwell": ("RTXPRO4500",),
-}
+#: The catalogue's name of a GPU -> SkyPilot's.
+ACCELERATORS: dict[str, list[str]] = tomllib.loads(
+    (resources.files("shardwise.interop") / "skypilot.toml").read_text(encoding="utf-8")
+)
 
 
 def to_skypilot(chosen: Chosen) -> Exported:
@@ -63,7 +37,7 @@ def to_skypilot(chosen: Chosen) -> Exported:
     return Exported(files={"task.yaml": text}, said=_said(chosen), run=run)
 
 
-def _resources(chosen: Chosen, names: tuple[str, ...]) -> dict[str, Any]:
+def _resources(chosen: Chosen, names: list[str]) -> dict[str, Any]:
     """Machines that have the GPUs: several on Kubernetes, one anywhere."""
     count = chosen.processes
     if chosen.nodes > 1:

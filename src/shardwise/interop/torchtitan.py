@@ -5,27 +5,9 @@ from math import ceil
 
 from shardwise.catalog.models import hub_id
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import TrainerLimits
+from shardwise.interop.limits import limits_of
 
-LIMITS = TrainerLimits(
-    target="torchtitan",
-    ways=("fsdp", "zero2", "hsdp", "ddp", "single", "tp", "pp"),
-    methods=("full",),
-    precisions=("mixed", "bf16", "fp32"),
-    optimizers=("adamw", "adamw_foreach"),
-    offloads=("none", "parameters", "all"),
-    recomputes=("none", "selective", "full"),
-    products=True,
-    because={
-        "zero1": "it shards weights with the states",
-        "mp": "it has no schedule in which one GPU works at a time",
-        "lora": "its adapters are not PEFT's, and no test has compared them",
-        "qlora": "it has no 4 bits",
-        "sgd": "it has AdamW",
-        "fp16": "it has no loss scaling",
-        "optimizer": "it offloads weights and states together",
-    },
-)
+LIMITS = limits_of("torchtitan")
 
 #: Of a hub id: the module of torchtitan 0.3.0 that has the model, and its flavour there.
 MODELS = {

@@ -6,28 +6,10 @@ from typing import Any
 
 from shardwise.interop.accelerate import config, is_sharded, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml, script
-from shardwise.interop.limits import TrainerLimits, lora_config, memory_notes, source_refusals, usual_settings
+from shardwise.interop.limits import limits_of, lora_config, memory_notes, source_refusals, usual_settings
 from shardwise.interop.trl_dpo import dpo_refusals, dpo_settings
 
-LIMITS = TrainerLimits(
-    target="trl",
-    ways=("fsdp", "zero2", "ddp", "single"),
-    methods=("full", "lora"),
-    precisions=("mixed", "bf16", "fp16", "fp32"),
-    offloads=("none", "parameters", "all"),
-    objectives=("sft", "dpo"),
-    on_cpu=("ddp", "single"),
-    because={
-        "hsdp": "no test has run it there",
-        "zero1": "FSDP2 shards gradients with the states; DeepSpeed has this layout",
-        "tp": "its Trainer slices no model by itself",
-        "pp": "its Trainer cuts no stages",
-        "mp": "its Trainer cuts no stages",
-        "optimizer": "FSDP2 offloads weights and states together",
-        "selective": "it computes whole blocks again",
-        "qlora": "its 4 bits leave other parts in float32 than the plan counts",
-    },
-)
+LIMITS = limits_of("trl")
 
 #: Endings of files that hold the same rows for `datasets` as for Shardwise -> its loader of them.
 LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}

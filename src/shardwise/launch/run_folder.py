@@ -1,15 +1,13 @@
 """Opens a run directory: writes what the workers read, or finds that the run there is this one and goes on with it;
 and whether the result of a finished one is still what was written."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from shardwise.errors import DamagedResultError, JobError, RunDirectoryError
 from shardwise.spec.data_facts import DataFacts, Lengths
@@ -196,7 +194,7 @@ class Before:
     missing: tuple[Path, ...]
 
     @classmethod
-    def of(cls, run: RunDirectory) -> Before:
+    def of(cls, run: RunDirectory) -> Self:
         """As it is now."""
         missing = tuple(folder for folder in (run.root, *run.root.parents) if not folder.exists())
         return cls(names=frozenset(path.name for path in run.root.glob("*")), missing=missing)

@@ -1,12 +1,10 @@
 """Which expert a token goes to: decided in float32 and without noise, and balanced over the global batch where a model
 asks for it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -39,7 +37,7 @@ class Balance:
         self.pull = torch.zeros(num_experts, device=device)
 
     @classmethod
-    def of(cls, config: Any, *, device: torch.device) -> Balance | None:
+    def of(cls, config: Any, *, device: torch.device) -> Self | None:
         """Of a transformers configuration; None where it asks for none, or the family's code has no such loss."""
         coefficient = getattr(config, "router_aux_loss_coef", 0.0)
         if not getattr(config, "output_router_logits", False) or not coefficient or not _balances(config):

@@ -5,14 +5,12 @@ Transformers' wrapper is built, and all that text does not pass through is taken
 of weights, of adapters and of keys in files are those of the whole model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from torch import nn
 
@@ -131,7 +129,7 @@ class Beside:
     keys: tuple[str, ...]
 
     @classmethod
-    def find(cls, whole: nn.Module, *, keys: Keys, folder: Path) -> Beside | None:
+    def find(cls, whole: nn.Module, *, keys: Keys, folder: Path) -> Self | None:
         """Of a whole model, and the keys of a folder; None where the model is a language model
         alone. Raises ModelError: the folder lacks a part of the rest."""
         inside = find_inside(whole)

@@ -155,12 +155,7 @@ def parallelize(
     if buckets:
         root, begin = apply_replication(root, group=world.data_group, device=world.device, idle=stage.idle)
     return WholeModel(
-        module=root,
-        world=world,
-        gradient_divisor=divisor,
-        execution=execution,
-        begin=begin,
-        finish=finish,
+        module=root, world=world, gradient_divisor=divisor, execution=execution, begin=begin, finish=finish
     )
 
 

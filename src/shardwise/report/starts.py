@@ -1,11 +1,9 @@
 """The starts of a run: a stopped run may be resumed with other settings, to which the forecast does not apply."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from shardwise.report.fields import number, section, text, whole
 from shardwise.spec.plan.forecast import Plan
@@ -23,7 +21,7 @@ class RanJob:
     execution: dict[str, Any] | None
     hardware: str | None
 
-    def may_be(self, other: RanJob) -> bool:
+    def may_be(self, other: Self) -> bool:
         """Whether everything that both know is equal."""
         return _agree(self.execution, other.execution) and _agree(self.hardware, other.hardware)
 

@@ -1,9 +1,7 @@
 """Gpu, Link, Node, Cluster: the machines a plan is made for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from shardwise.spec.job.strict import from_plain
 
@@ -129,12 +127,12 @@ class Cluster:
         return inside if self.num_nodes == 1 else f"{self.num_nodes} x {inside}{link}"
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Cluster:
+    def from_json(cls, data: dict[str, Any]) -> Self:
         """The cluster of a plan's `hardware`; its other keys are passed over. Raises TypeError: the data was written by
         hand or by another version."""
         return from_plain(cls, data)
 
-    def part(self, num_gpus: int) -> Cluster:
+    def part(self, num_gpus: int) -> Self:
         """The cluster with only `num_gpus` GPUs: part of one node, or whole nodes."""
         if num_gpus <= self.node.num_gpus:
             return replace(self, node=replace(self.node, num_gpus=num_gpus), num_nodes=1, network=None)

@@ -1,8 +1,6 @@
 """What people read of a job's data, in data.json, plan.json and reports: rows, lengths, template,
 marks, examples."""
 
-from __future__ import annotations
-
 import json
 import math
 from bisect import bisect_left
@@ -10,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict
 
@@ -52,7 +50,7 @@ class RowLengths:
     bins: list[list[int]]
 
     @classmethod
-    def of(cls, counts: Mapping[int, int], *, max_length: int) -> RowLengths | None:
+    def of(cls, counts: Mapping[int, int], *, max_length: int) -> Self | None:
         """From {tokens: rows}; None where there is no row."""
         rows = sum(counts.values())
         if not rows:
@@ -211,7 +209,7 @@ class DataFacts:
     sampled: int | None = None
 
     @classmethod
-    def read(cls, data: Mapping[str, Any] | None) -> DataFacts | None:
+    def read(cls, data: Mapping[str, Any] | None) -> Self | None:
         """The part of data.json that is of this kind; None where there is none or it is damaged."""
         try:
             # Names of files may hold halves of characters, which JSON cannot.

@@ -67,12 +67,7 @@ class Chunks:
 
 
 def linear_loss(
-    hidden: torch.Tensor,
-    chunks: Chunks,
-    *,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    vocabulary: Vocabulary,
+    hidden: torch.Tensor, chunks: Chunks, *, weight: torch.Tensor, bias: torch.Tensor | None, vocabulary: Vocabulary
 ) -> torch.Tensor:
     """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width]. Products are in
     autocast's type where that is on, in the weight's elsewhere; softmax is in float32."""

@@ -3,13 +3,11 @@
 A sum, because the loss is divided by the trained tokens of the global batch.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +44,7 @@ class Targets:
         device: torch.device,
         rows: torch.Tensor | None = None,
         row_loss: RowLoss | None = None,
-    ) -> Targets:
+    ) -> Self:
         """From shifted labels [batch, length] on the CPU, without a GPU synchronisation."""
         flat = labels.flatten()
         positions = (flat != IGNORED).nonzero().squeeze(1)

@@ -5,10 +5,9 @@ are clipped. A step whose gradient norm is not finite is skipped. The norm is on
 that all ranks skip the same steps.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self
 
 from shardwise.spec.layout.execution import Precision
 
@@ -25,7 +24,7 @@ class LossScale:
     is_fixed: bool = True
 
     @classmethod
-    def of(cls, precision: Precision) -> LossScale:
+    def of(cls, precision: Precision) -> Self:
         """What a precision begins with."""
         return cls(value=FIRST_SCALE, is_fixed=False) if precision == "fp16" else cls()
 

@@ -1,14 +1,12 @@
 """The question of the page: its fields, as they stand in the address, and the job and the command
 they mean."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from shardwise.api import Override
 from shardwise.errors import InputError
@@ -31,7 +29,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 _COUNT = re.compile(r"(\d+\s*x\s*)?\d+\s*x\s+", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Field:
     """One field of the page: `key` of a job, and the flag of `shardwise plan` that sets it, if it
     has one. `usual`: what the page opens with; `number`: the ends of a slider; `left_out`: what a
@@ -48,40 +46,40 @@ class Field:
 
 #: In the order of the page.
 FIELDS = (
-    Field(name="task", label="Task", key=TASK, usual="train"),
-    Field(name="model", label="Model", key="model", usual="llama-3.1-8b", flag="--model"),
-    Field(name="method", label="Method", key="method", usual="lora", flag="--method"),
-    Field(name="hardware", label="Hardware", key="hardware", usual="4x RTX-6000-Ada", flag="--hardware"),
-    Field(name="network", label="Between machines, Gb/s", key=NETWORK, usual="", number=(10, 3200)),
+    Field("task", "Task", TASK, "train"),
+    Field("model", "Model", "model", "llama-3.1-8b", flag="--model"),
+    Field("method", "Method", "method", "lora", flag="--method"),
+    Field("hardware", "Hardware", "hardware", "4x RTX-6000-Ada", flag="--hardware"),
+    Field("network", "Between machines, Gb/s", NETWORK, "", number=(10, 3200)),
     Field(
-        name="length",
-        label="Tokens per sequence",
-        key="data.max_length",
-        usual="2048",
+        "length",
+        "Tokens per sequence",
+        "data.max_length",
+        "2048",
         flag="--max-length",
         number=(256, 131072),
         left_out=str(DataSpec().max_length),
     ),
     Field(
-        name="batch",
-        label="Sequences per step",
-        key="train.global_batch_size",
-        usual="64",
+        "batch",
+        "Sequences per step",
+        "train.global_batch_size",
+        "64",
         flag="--global-batch-size",
         number=(1, 1024),
         left_out=str(TrainSpec().global_batch_size),
     ),
-    Field(name="rank", label="LoRA rank", key="lora.r", usual="16", number=(1, 256), left_out=str(LoraSpec().r)),
-    Field(name="rows", label="Rows of data", key="data.num_rows", usual="10000", number=(100, 10_000_000)),
-    Field(name="goal", label="Goal", key="goal", usual="fastest"),
-    Field(name="layout", label="Layout", key="layout", usual="auto"),
-    Field(name="precision", label="Precision", key="train.precision", usual=""),
-    Field(name="optimizer", label="Optimizer", key="train.optimizer", usual=""),
-    Field(name="recompute", label="Recompute", key="train.gradient_checkpointing", usual=""),
-    Field(name="offload", label="Offload", key="train.offload", usual=""),
-    Field(name="packing", label="Packing", key="data.packing", usual=""),
-    Field(name="micro", label="Micro-batch", key="train.micro_batch_size", usual="", number=(1, 64), left_out="auto"),
-    Field(name="solve", label="Find what fits", key=SOLVE, usual=""),
+    Field("rank", "LoRA rank", "lora.r", "16", number=(1, 256), left_out=str(LoraSpec().r)),
+    Field("rows", "Rows of data", "data.num_rows", "10000", number=(100, 10_000_000)),
+    Field("goal", "Goal", "goal", "fastest"),
+    Field("layout", "Layout", "layout", "auto"),
+    Field("precision", "Precision", "train.precision", ""),
+    Field("optimizer", "Optimizer", "train.optimizer", ""),
+    Field("recompute", "Recompute", "train.gradient_checkpointing", ""),
+    Field("offload", "Offload", "train.offload", ""),
+    Field("packing", "Packing", "data.packing", ""),
+    Field("micro", "Micro-batch", "train.micro_batch_size", "", number=(1, 64), left_out="auto"),
+    Field("solve", "Find what fits", SOLVE, ""),
 )
 #: Fields that are seldom changed, which the page folds, and what there is to choose.
 FOLDED: dict[str, tuple[str, ...]] = {
@@ -108,7 +106,7 @@ class WebQuestion:
     what_if: bool = False
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> WebQuestion:
+    def of(cls, query: Mapping[str, str]) -> Self:
         """From the address; an address without a question is the usual one. Raises InputError: a
         text is too long."""
         asked = bool({*NAMES, "hub"} & query.keys())

@@ -8,9 +8,11 @@ Who holds what is asked of the layout code that planner and trainer share (`spec
 import json
 import re
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from string import ascii_lowercase
@@ -52,58 +54,10 @@ class ToyStrategy:
     text: str
 
 
-STRATEGIES = (
-    ToyStrategy(
-        name="mp",
-        title="Naive model parallel (`mp`)",
-        text="Each GPU holds one layer. A batch goes through them one after the other, so one GPU works at a time "
-        "and the others wait. It fits a model that is too large for one GPU; it does not make training "
-        "faster.",
-    ),
-    ToyStrategy(
-        name="pp",
-        title="Pipeline parallel (`pp`)",
-        text="Each GPU holds one layer, as under `mp`, but the batch is cut into micro-batches. While GPU 1 works on "
-        "the first, GPU 0 starts the second. The time that GPUs still wait at both ends is the bubble. It "
-        "shrinks with more micro-batches: with m of them on p stages it is about (p - 1) / (m + p - 1) of the"
-        " step.",
-    ),
-    ToyStrategy(
-        name="ddp",
-        title="Distributed data parallel (`ddp`)",
-        text="Each GPU holds everything and sees its share of the samples. Gradients are averaged by all-reduce "
-        "while the backward still runs. Nothing is saved in memory; it is the fastest where everything fits.",
-    ),
-    ToyStrategy(
-        name="zero1",
-        title="ZeRO-1 (`zero1`)",
-        text="As `ddp`, but each GPU holds the optimizer states of its share of every weight. It steps these, and "
-        "the new weights are gathered. AdamW has two float32 states for each parameter, so this saves up to "
-        "half of all states at little cost.",
-    ),
-    ToyStrategy(
-        name="zero2",
-        title="ZeRO-2 (`zero2`)",
-        text="Gradients and optimizer states are sharded. Here `zero2` is FSDP2 that keeps the gathered weights "
-        "from the forward to the end of the backward: between steps the weights are sharded too, during a "
-        "step they are whole.",
-    ),
-    ToyStrategy(
-        name="fsdp",
-        title="Fully sharded data parallel, ZeRO-3 (`fsdp`)",
-        text="Each GPU holds its share of the rows of every weight, gradient and optimizer state. Before a layer "
-        "runs, its weight is gathered from all GPUs; afterwards it is freed again. Gradients are reduced and "
-        "scattered. The next layer is gathered while the current one computes, so on fast links this costs "
-        "little time.",
-    ),
-    ToyStrategy(
-        name="tp",
-        title="Tensor parallel (`tp`)",
-        text="Each GPU holds a slice of every weight and computes with it as it is: weights are never gathered. "
-        "All GPUs see the same samples and exchange activations inside every layer, where nothing can hide "
-        "the exchange. It wants the fastest links, such as NVLink inside one node.",
-    ),
+_TEXTS: dict[str, dict[str, str]] = tomllib.loads(
+    (resources.files("shardwise.api.learn") / "strategies.toml").read_text(encoding="utf-8")
 )
+STRATEGIES = tuple(ToyStrategy(name=name, **texts) for name, texts in _TEXTS.items())
 
 #: What a GPU holds of the model, in the order in which it is shown; a piece is a row of a layer's weight.
 Held = Literal["weights", "gradients", "optimizer"]

@@ -1,12 +1,11 @@
 """`data`: what training will see of a job's rows; and what a plan knows of them without a look."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from shardwise.api.plans.shapes import read_request
 from shardwise.catalog.hub import is_hub_id
@@ -64,7 +63,7 @@ class KnownData:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, request: Request, *, samples_rows: bool = False) -> KnownData:
+    def of(cls, request: Request, *, samples_rows: bool = False) -> Self:
         """What was counted before; `samples_rows`: else some of the rows are read."""
         noted, stated, why = noted_data(request.job), request.job.data.num_rows, None
         if noted is None and samples_rows and not stated and _is_here(request.job):

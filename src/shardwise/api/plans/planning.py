@@ -248,12 +248,7 @@ def plan_for(
         model = profiled(found, request.job, [cluster])
     with request.placing():
         made = make_plan(
-            request.job,
-            model=model,
-            cluster=cluster,
-            num_rows=num_rows,
-            lengths=lengths,
-            asks_what_if=asks_what_if,
+            request.job, model=model, cluster=cluster, num_rows=num_rows, lengths=lengths, asks_what_if=asks_what_if
         )
     if made.best is None:
         _refuse_misfit(request, model=model, cluster=cluster)

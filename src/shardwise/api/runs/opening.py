@@ -1,10 +1,9 @@
 """The opening of a run: it is accepted, its folder is held, and what is going to run is written there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Self
 
 from shardwise.api.plans.counting import KnownData
 from shardwise.api.plans.planning import plan_for
@@ -65,7 +64,7 @@ class Opening:
     @classmethod
     def of(
         cls, request: Request, run: RunDirectory, *, place: Place | None, held: ExitStack, on_update: OnUpdate
-    ) -> Opening:
+    ) -> Self:
         """Accepts what is asked, and takes its folder until `held` ends. Raises as `accept` does; RunDirectoryError:
         another run holds the folder, or is in it."""
         known = known_data(run_of(request.job))

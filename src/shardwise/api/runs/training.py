@@ -163,11 +163,7 @@ def _join(
 
 
 def _follow_first(
-    job: Job | str | Path,
-    overrides: Sequence[str | Override],
-    *,
-    place: Place,
-    on_update: OnUpdate,
+    job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place, on_update: OnUpdate
 ) -> tuple[RunDirectory, DeviceKind]:
     """All ranks read the same job and find the same mistakes in it; it is enough that rank 0 prints them. A rank that
     exits makes torchrun stop the others, rank 0 among them, so this one waits meanwhile. If nothing stops it, the

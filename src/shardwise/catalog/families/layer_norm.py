@@ -24,10 +24,7 @@ def _opt_projections(d: blocks.Dimensions) -> tuple[Matrix, ...]:
     width = d.optional["word_embed_proj_dim"] or d.hidden
     if width == d.hidden:
         return ()
-    return (
-        Matrix("project_out", width, d.hidden),
-        Matrix("project_in", d.hidden, width),
-    )
+    return (Matrix("project_out", width, d.hidden), Matrix("project_in", d.hidden, width))
 
 
 def _opt_has_final_norm(d: blocks.Dimensions) -> bool:

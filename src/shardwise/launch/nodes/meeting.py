@@ -1,12 +1,11 @@
 """The start of a run on several machines: node 0 listens where the user says, and the others come."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Self
 
 from shardwise import __version__
 from shardwise.errors import InputError
@@ -32,7 +31,7 @@ class Nodes:
     port: int = DEFAULT_PORT
 
     @classmethod
-    def read(cls, *, nodes: int | None, node_rank: int | None, master: str | None, max_restarts: int) -> Nodes | None:
+    def read(cls, *, nodes: int | None, node_rank: int | None, master: str | None, max_restarts: int) -> Self | None:
         """Of the options of `train`; None for one machine, as a batch script may ask for with all three. Raises
         InputError: one is missing or impossible."""
         if (nodes == 1 and not node_rank) or (nodes is node_rank is master is None):

@@ -1,13 +1,11 @@
 """Requests to stop: what a user or a cluster says to the launcher, kept until the launcher looks."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -23,7 +21,7 @@ class StopRequests:
         self.received: list[signal.Signals] = []
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> StopRequests:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in STOPPING:
                 if signal.getsignal(number) is not signal.SIG_IGN:

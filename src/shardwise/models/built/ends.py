@@ -16,11 +16,7 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than one tensor like the
     embeddings and what each rank can make of positions; says what."""
     blocks, modules = seen.blocks, dict(anatomy.model.named_modules())
-    names = {id(module): name for name, module in modules.items()}
-    if [block.name for block in blocks] != [names[id(block)] for block in anatomy.blocks]:
-        raise UnsupportedError("its blocks do not run once each in order")
-    if any(one.made is not other.given for one, other in pairwise(blocks)):
-        raise UnsupportedError("something runs between its blocks")
+    refuse_unchained(anatomy, seen)
     if any(block.given.ndim != 3 for block in blocks):
         raise UnsupportedError("its blocks pass on more than one residual stream")
     if any(seen.origin(tensor) - {POSITIONS} for block in blocks for tensor in block.others):
@@ -40,6 +36,15 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
             raise UnsupportedError(f"{name or 'a weight'} stands outside its blocks, and at neither of their ends")
         (behind if ran else before).append(name)
     return StageEnds(before=tuple(before), behind=tuple(behind), returned=seen.returned)
+
+
+def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
+    """Raises UnsupportedError: its blocks do not run once each, in order, each on what the one before gave."""
+    names = {id(module): name for name, module in anatomy.model.named_modules()}
+    if [block.name for block in seen.blocks] != [names[id(block)] for block in anatomy.blocks]:
+        raise UnsupportedError("its blocks do not run once each in order")
+    if any(one.made is not other.given for one, other in pairwise(seen.blocks)):
+        raise UnsupportedError("something runs between its blocks")
 
 
 def why_unstaged(anatomy: Anatomy, seen: Seen | None) -> str:

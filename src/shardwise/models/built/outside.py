@@ -1,13 +1,13 @@
 """What lies outside a model's blocks: embedding, positions, norms and head."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
+from shardwise.models.built.ends import refuse_unchained
 from shardwise.models.built.operators import norm_kind, norm_of, only_views
 from shardwise.models.built.traced import POSITIONS, TOKENS, Call, Seen
 from shardwise.models.built.watch import is_linear
@@ -17,8 +17,7 @@ from shardwise.spec.model.shape import Norm, NormKind, OuterNames
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """What was seen outside the blocks; sizes in elements. `plain_head`: logits are the head's output; `staged`:
-    between embedding and head are only blocks and a norm, so that stages can pass on the residual stream; `ended`: no
+    """What was seen outside the blocks; sizes in elements. `plain_head`: logits are the head's output; `ended`: no
     position table or weighted norm before the blocks, and the final norm is that of transformers' plan."""
 
     vocabulary: int
@@ -30,7 +29,6 @@ class Outside:
     names: OuterNames
     norm_kinds: frozenset[NormKind]
     plain_head: bool
-    staged: bool
     ended: bool
 
 
@@ -56,8 +54,7 @@ class _Reader:
             raise UnsupportedError(f"its head is {heads} and its embedding {(vocabulary, width)}; one shape is known")
         final = self._final_norm()
         before = [call for call in self._norms if call is not final]
-        self._refuse_unchained()
-        ended = self._ends(embedding, final, before)
+        refuse_unchained(self._anatomy, self._seen)
         return Outside(
             vocabulary=vocabulary,
             embedding_width=width,
@@ -68,8 +65,7 @@ class _Reader:
             names=self._names(embedding, head, final),
             norm_kinds=frozenset(norm_kind(call) for call in self._norms),
             plain_head=self._is_plain(head),
-            staged=ended and not before and self._hands_on(embedding),
-            ended=ended,
+            ended=self._ends(embedding, final, before),
         )
 
     def _refuse_strange(self) -> None:
@@ -104,15 +100,6 @@ class _Reader:
             positions=next((call.name for call in self._tables if call is not embedding), None),
         )
 
-    def _refuse_unchained(self) -> None:
-        """The blocks must run once each, in order, each on what the one before gave."""
-        names = {id(block): name for name, block in self._anatomy.model.named_modules()}
-        blocks = self._seen.blocks
-        if [block.name for block in blocks] != [names[id(block)] for block in self._anatomy.blocks]:
-            raise UnsupportedError("its blocks do not run once each in order")
-        if any(one.made is not other.given for one, other in pairwise(blocks)):
-            raise UnsupportedError("something runs between its blocks")
-
     def _final_norm(self) -> Call | None:
         """The norm between the last block and the head; None where there is none."""
         last, hidden = self._seen.blocks[-1].made, self._seen.hidden
@@ -136,15 +123,6 @@ class _Reader:
         if not known or seen.logits is None or seen.origin(seen.logits) != {head.name}:
             raise UnsupportedError("its logits are not made by its head of what its backbone returns")
         return only_views(ops) and only_views(seen.ops_behind(seen.logits))
-
-    def _hands_on(self, embedding: Call) -> bool:
-        """Whether blocks get the residual stream and what is made of positions, and the first one the embedding."""
-        blocks, seen = self._seen.blocks, self._seen
-        if any(seen.origin(tensor) - {POSITIONS} for block in blocks for tensor in block.others):
-            return False
-        scales = [op.name for op in seen.ops_before_blocks if op.name not in ("view", "detach")]
-        scaled = scales == ["mul"] and hasattr(self._anatomy.backbone, "embedding_multiplier")
-        return blocks[0].given is embedding.made or scaled
 
     def _ends(self, embedding: Call, final: Call | None, before: list[Call]) -> bool:
         if final is None or len(self._tables) != 1 or any(True for call in before for _ in call.module.parameters()):

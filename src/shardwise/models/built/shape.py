@@ -180,11 +180,7 @@ class _Reading:
     def _splits(self, seen: Seen, blocks: list[Block], outside: Outside, *, staged: bool) -> tuple[Split, ...]:
         sliced = outside.ended and slices_alike(self._anatomy, seen, blocks)
         told = all(DOCUMENTS in attention_of(block).words for block in seen.blocks)
-        found: dict[Split, bool] = {
-            "stages": staged,
-            "slices": sliced,
-            "documents": told,
-        }
+        found: dict[Split, bool] = {"stages": staged, "slices": sliced, "documents": told}
         return tuple(split for split, holds in found.items() if holds)
 
 

@@ -93,7 +93,6 @@ class Seen:
     """
 
     blocks: list[BlockCall] = field(default_factory=list[BlockCall])
-    ops_before_blocks: list[Op] = field(default_factory=list[Op])
     outside: list[Call] = field(default_factory=list[Call])
     logits: torch.Tensor | None = None
     hidden: torch.Tensor | None = None

@@ -175,8 +175,6 @@ class _Watcher(TorchDispatchMode):
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             given = args[0] if args else kwargs["hidden_states"]
             others = [tensor for tensor in tensors if tensor is not given]
-            if not self.seen.blocks:
-                self.seen.ops_before_blocks = self.seen.ops_behind(given)
             self._block = BlockCall(name=name, given=given, others=others)
             self.seen.blocks.append(self._block)
             self._mark(given, STREAM)

@@ -4,12 +4,10 @@ The second moments of a matrix are kept as means over its rows and over its colu
 matrix adds up with the others that hold the rest, so that means and norms are those of the whole.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -26,7 +24,7 @@ class _Whole:
     groups: dict[int, list[dist.ProcessGroup]]
 
     @classmethod
-    def of(cls, placed: torch.Tensor) -> _Whole:
+    def of(cls, placed: torch.Tensor) -> Self:
         groups: dict[int, list[dist.ProcessGroup]] = {}
         for axis, dim in sharded_dims(placed).items():
             groups.setdefault(dim, []).append(cast(DTensor, placed).device_mesh.get_group(axis))

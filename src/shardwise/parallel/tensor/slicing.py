@@ -135,12 +135,7 @@ def _slice_head(head: nn.Module, *, compares: bool, slicer: Slicer, moves: Moves
 
 
 def _slice_block(
-    block: nn.Module,
-    sliced: Mapping[str, str],
-    *,
-    experts: Mapping[nn.Module, nn.Module],
-    slicer: Slicer,
-    moves: Moves,
+    block: nn.Module, sliced: Mapping[str, str], *, experts: Mapping[nn.Module, nn.Module], slicer: Slicer, moves: Moves
 ) -> None:
     routers = {name: module for name, module in block.named_modules() if module in experts}
     for name, style in sliced.items():

@@ -1,8 +1,10 @@
 """Turns pydantic's errors into sentences, each at its place in the job file."""
 
 import difflib
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from importlib import resources
 from typing import Any, cast, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +17,11 @@ from shardwise.spec.job.places import Key, Places
 _EXPECTED, _NEAR = "; expected ", "; did you mean "
 _MODEL_HINT = "; write a hub id or a folder, for example model: meta-llama/Llama-3.1-8B"
 _MAX_NAMES = 8
+
+#: A key, or a key and its value -> the end of the sentence that refuses it.
+FROM_OTHER_TOOLS: dict[str, str] = tomllib.loads(
+    (resources.files("shardwise.spec.job") / "other_tools.toml").read_text(encoding="utf-8")
+)
 
 
 def problems_in(
@@ -180,39 +187,3 @@ def _nearest_value(found: Any, expected: str) -> str:
     choices = expected.replace(" or ", ", ").split(", ")
     near = difflib.get_close_matches(str(found), choices, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-_BATCH = "write train.global_batch_size (train.micro_batch_size is what one GPU takes at once)"
-
-_SORTS = "it sorts the pairs of a micro-batch, so that the result would depend on how the work is spread"
-
-#: A key, or a key and its value -> the end of the sentence that refuses it. docs/howto/migrate.md has the same as a
-#: table.
-FROM_OTHER_TOOLS: dict[str, str] = {
-    "bf16": "write train.precision: mixed (or bf16)",
-    "fp16": "write train.precision: fp16",
-    **dict.fromkeys(("per_device_train_batch_size", "train_batch_size", "batch_size"), _BATCH),
-    **dict.fromkeys(("max_seq_length", "max_seq_len", "sequence_len"), "write data.max_length"),
-    **dict.fromkeys(("dataset", "datasets", "dataset_name"), "write data.path"),
-    **dict.fromkeys(("num_epochs", "epochs"), "write train.num_train_epochs"),
-    **dict.fromkeys(("base_model", "model_name_or_path"), "write model"),
-    **dict.fromkeys(("optimizer: adamw_torch", "optimizer: adamw_torch_fused"), "write adamw"),
-    **dict.fromkeys(("zero3", "layout: zero3"), "ZeRO-3 is fsdp here"),
-    "gradient_accumulation_steps": "it follows from train.global_batch_size and train.micro_batch_size",
-    "train_micro_batch_size_per_gpu": "write train.micro_batch_size",
-    "gradient_clipping": "write train.max_grad_norm",
-    "gradient_checkpointing: true": "write full",
-    "gradient_checkpointing: false": "write none",
-    "gradient_checkpointing: unsloth": "write offloaded",
-    "activation_offloading": "write train.gradient_checkpointing: offloaded, or selective_offloaded",
-    "lr": "write train.learning_rate",
-    "optim": "write train.optimizer",
-    "r": "write lora.r",
-    "lora_r": "write lora.r",
-    "lora_target_modules": "write lora.target_modules",
-    "assistant_only_loss": "write data.train_on: assistant",
-    "load_in_4bit": "write method: qlora",
-    "precompute_ref_log_probs": "write preference.reference: precomputed",
-    **dict.fromkeys(("loss_type: aot", "loss_type: aot_unpaired"), _SORTS),
-    **{f"loss_type: {name}": f"write objective: {name}" for name in ("orpo", "simpo")},
-}

@@ -1,12 +1,10 @@
 """Reads a job file: YAML and `--set` overrides become a Job, or an error that names every line to change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic import ValidationError
 
@@ -31,12 +29,12 @@ class Override:
         return tuple(self.text.partition("=")[0].strip().split("."))
 
     @classmethod
-    def of_flag(cls, flag: str, *, key: str, value: str | int) -> Override:
+    def of_flag(cls, flag: str, *, key: str, value: str | int) -> Self:
         """What a flag of its own sets."""
         return cls(text=f"{key}={json.dumps(value)}", where=f"{flag} {value}")
 
     @classmethod
-    def of(cls, given: str | Override) -> Override:
+    def of(cls, given: str | Self) -> Self:
         """A `--set` as the user wrote it."""
         return cls(text=given, where=f"--set {given}") if isinstance(given, str) else given
 

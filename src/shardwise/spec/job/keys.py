@@ -26,29 +26,13 @@ Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "c
 #: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
 #: between a run and its resumption.
 HOW_IT_RUNS = frozenset(
-    {
-        *(
-            "hardware",
-            "goal",
-            "layout",
-            "output_dir",
-            "rent",
-            "data.num_rows",
-            "train.logging_steps",
-            "train.report_to",
-        ),
-        *("train.save_steps", "train.save_total_limit", "train.eval_steps", "train.micro_batch_size"),
-        *(
-            "train.gradient_checkpointing",
-            "train.offload",
-            "train.loss",
-            "train.mlp",
-            "train.attn_implementation",
-            "train.compile",
-        ),
-    }
+    (
+        *("hardware", "goal", "layout", "output_dir", "rent", "data.num_rows", "train.logging_steps"),
+        *("train.report_to", "train.save_steps", "train.save_total_limit", "train.eval_steps"),
+        *("train.micro_batch_size", "train.gradient_checkpointing", "train.offload", "train.loss", "train.mlp"),
+        *("train.attn_implementation", "train.compile"),
+    )
 )
-
 
 #: The learning rate of a job that states none: adapters take ten times the rate of whole weights (Schulman et al.,
 #: "LoRA Without Regret", 2025).
@@ -160,9 +144,9 @@ class TrainSpec(Strict):
         return self
 
 
-class LayoutKeys(Strict):
-    """The keys of a layout as job files and plans write it; what is left out is as in
-    `spec.layout.axes.Layout`."""
+class LayoutSpec(Strict):
+    """A product of axes; what is left out is 1, or as in `spec.layout.axes.Layout`. ZeRO stages 1 and 2 keep gathered
+    weights whatever else is stated."""
 
     dp_replicate: Whole = 1
     dp_shard: Whole = 1
@@ -176,11 +160,6 @@ class LayoutKeys(Strict):
     min_num_params: Annotated[int, Field(ge=0, le=10**15)] = 0
     prefetch: Whole = 1
     shard_over_cp: bool = True
-
-
-class LayoutSpec(LayoutKeys):
-    """A product of axes; what is left out is 1. ZeRO stages 1 and 2 keep gathered weights whatever
-    else is stated."""
 
     @model_validator(mode="after")
     def _degrees_agree(self) -> Self:

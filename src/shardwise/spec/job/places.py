@@ -1,10 +1,9 @@
 """Where each key of a run's job was written, kept in the run directory for later messages."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from shardwise.errors import InputError, Problem
 from shardwise.spec.run import RunDirectory, read_json, write_json
@@ -26,11 +25,11 @@ class Places:
                 return place
         return f"{self.file}:1"
 
-    def overridden(self, key: Key, *, where: str) -> Places:
+    def overridden(self, key: Key, *, where: str) -> Self:
         """With another place for a key, and none for what stood below it."""
         below = f"{dotted(key)}."
         kept = {name: place for name, place in self.by_key.items() if not name.startswith(below)}
-        return Places(by_key={**kept, dotted(key): where}, file=self.file)
+        return replace(self, by_key={**kept, dotted(key): where})
 
     @contextmanager
     def blaming(self, *key: str | int) -> Generator[None]:

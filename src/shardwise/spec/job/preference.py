@@ -1,8 +1,6 @@
 """What a job learns: text (`sft`), or preferences, in the words and with the defaults of TRL
 1.16."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -64,7 +62,7 @@ class PreferenceSpec(Strict):
             raise ValueError("loss_type exo_pair needs label_smoothing above 0; its paper takes 0.001")
         return self
 
-    def of(self, objective: Objective) -> PreferenceSpec:
+    def of(self, objective: Objective) -> Self:
         """With the loss that an objective has where none is stated."""
         if objective == "kto" and self.loss_type == ["sigmoid"]:
             return self.model_copy(update={"loss_type": ["kto"]})

@@ -1,11 +1,9 @@
 """Layout: how a job is spread over GPUs, and the map from ranks to coordinates, for planner and trainer alike."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from shardwise.spec.job.strict import Whole
 
@@ -251,7 +249,7 @@ class Layout:
         return "mp" if self.schedule == "sequential" else "pp"
 
     @classmethod
-    def from_strategy(cls, name: str, *, world_size: int, gpus_per_node: int | None = None) -> Layout:
+    def from_strategy(cls, name: str, *, world_size: int, gpus_per_node: int | None = None) -> Self:
         """The layout a strategy name means on `world_size` GPUs. Raises ValueError: the name is not one of
         `STRATEGIES`, or `hsdp` has no whole nodes to shard inside."""
         if name not in STRATEGIES:

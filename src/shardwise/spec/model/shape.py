@@ -1,10 +1,8 @@
 """ModelShape: the numbers of a causal language model that memory and time depend on."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from shardwise.spec.job.strict import from_plain
 from shardwise.spec.model.profile import ModelProfile
@@ -144,7 +142,7 @@ class OuterNames:
         """The module around all of them but the head."""
         return self.root or self.blocks.partition(".")[0]
 
-    def inside(self, root: str, *, head: str) -> OuterNames:
+    def inside(self, root: str, *, head: str) -> Self:
         """These names in a model of more than text, whose language model is called `root`, and its head `head`."""
 
         def moved(name: str | None) -> str | None:
@@ -337,17 +335,14 @@ class ModelShape:
         return any(matrix.active is not None for kind in self.kinds for matrix in kind.matrices)
 
     @cached_property
-    def kinds(self) -> tuple[ModelShape, ...]:
+    def kinds(self) -> tuple[Self, ...]:
         """One shape for each kind of block, the usual one first, as if the model had only the blocks of that kind."""
         if not self.other_blocks:
             return (self,)
         usual = self.num_layers - sum(other.count for other in self.other_blocks)
-        return (
-            replace(self, num_layers=usual, other_blocks=()),
-            *(self._only(other) for other in self.other_blocks),
-        )
+        return (replace(self, num_layers=usual, other_blocks=()), *(self._only(other) for other in self.other_blocks))
 
-    def _only(self, other: OtherBlocks) -> ModelShape:
+    def _only(self, other: OtherBlocks) -> Self:
         kind = replace(self, num_layers=other.count, matrices=other.matrices, norms=other.norms, other_blocks=())
         return replace(kind, norm_parameters_per_layer=sum(norm.num_parameters for norm in other.norms))
 
@@ -357,7 +352,7 @@ class ModelShape:
         return {**said, "num_parameters": self.num_parameters}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ModelShape:
+    def from_json(cls, data: dict[str, Any]) -> Self:
         """The shape that `to_json` wrote; keys that are not the shape's are passed over. Raises TypeError: the data was
         written by hand or by another version."""
         return from_plain(cls, data)

@@ -1,10 +1,8 @@
 """The table of what is not trained: when each row applies, what it says, what to write instead, and
 the job's key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from shardwise.spec.adapters.targets import names_it
 from shardwise.spec.job.keys import Job
@@ -48,7 +46,7 @@ class Reason(str):
     row: Row
 
     @classmethod
-    def of(cls, row: Row) -> Reason:
+    def of(cls, row: Row) -> Self:
         """What a row says."""
         reason = cls(f"{row.what}; {row.remedy}" if row.remedy else row.what)
         reason.row = row
@@ -277,10 +275,7 @@ def of_choices(execution: Execution) -> list[Row]:
             "train.attn_implementation",
         ),
         Row(
-            dealt and execution.recompute == "selective",
-            f"{recompute} is not trained with ep",
-            "use full or none",
-            key,
+            dealt and execution.recompute == "selective", f"{recompute} is not trained with ep", "use full or none", key
         ),
         Row(
             execution.compile and execution.breaks_graphs and execution.recompute == "selective",

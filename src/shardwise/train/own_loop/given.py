@@ -1,14 +1,12 @@
 """A model that a user has in memory: what it is as a job, what of it is refused, and copies without weights of it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -52,7 +50,7 @@ class Given:
     values: dict[str, torch.Tensor]
 
     @classmethod
-    def of(cls, model: nn.Module) -> Given:
+    def of(cls, model: nn.Module) -> Self:
         """Raises UnsupportedError: what it is, is not trained."""
         adapters = _peft_model(model)
         base: nn.Module = model if adapters is None else adapters.get_base_model()

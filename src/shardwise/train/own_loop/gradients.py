@@ -1,10 +1,8 @@
 """Gradients of parts, whose norms and sums are those of whole weights: what torch's own clipping is right with."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -23,7 +21,7 @@ class Gradient(torch.Tensor):
     counts: bool
 
     @classmethod
-    def of(cls, part: torch.Tensor, *, counts: bool) -> Gradient:
+    def of(cls, part: torch.Tensor, *, counts: bool) -> Self:
         """A part as such."""
         options: dict[str, Any] = {"strides": part.stride(), "dtype": part.dtype, "device": part.device}
         made: Any = torch.Tensor._make_wrapper_subclass(cls, part.size(), **options)  # pyright: ignore

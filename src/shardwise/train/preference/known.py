@@ -71,11 +71,7 @@ def know_reference(
             f"{model.shape.vocab_size}; name a model with the same tokenizer"
         )
     its = GradientAccumulator(
-        spread=other.spread,
-        world=step.world,
-        keeps_casts=step.keeps_casts,
-        scale=step.scale,
-        preferences=preferences,
+        spread=other.spread, world=step.world, keeps_casts=step.keeps_casts, scale=step.scale, preferences=preferences
     )
     _Knowing(preferences, rows, its, other.content, journal, keep).parts()
     del its, other

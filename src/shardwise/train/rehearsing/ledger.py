@@ -3,15 +3,13 @@
 A FakeTensor's storage has a size and no memory, and lives as long as the tensors that share it, as a real one does.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, reduce
 from types import CodeType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -107,7 +105,7 @@ class Ledger(TorchDispatchMode):
         self._passing: list[Allocation] = []
         self._resize = torch.UntypedStorage.resize_
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         """Also watches storages that are resized, as FSDP2 frees what it gathered."""
         resize, ledger = self._resize, self
 
