@@ -68,15 +68,13 @@ class _Fit:
 
     @property
     def charged(self) -> float:
-        """How many times its time is charged, where the run is shorter than what is charged at
-        least."""
+        """How many times its time is charged, where the run is shorter than the least charge."""
         total = self.candidate.time.total_seconds
         return max(1.0, self.least / (total + self.start_up)) if total else 1.0
 
     @property
     def may_win(self) -> bool:
-        """Several providers have it, it has bfloat16 units, and its layout is of a kind that was
-        measured on GPUs."""
+        """Several providers have it, it has bfloat16 units, and GPUs measured such layouts."""
         is_new = "bfloat16" in self.cluster.gpu.dense_flops
         return is_new and num_offers(self.cluster) > 1 and not unmeasured(self.candidate.execution, self.cluster)
 
@@ -154,8 +152,7 @@ def best_of_catalogue(
 
 
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], num_rows: int | None = None) -> Plan:
-    """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError:
-    there is none."""
+    """The plan on the best of some alternatives, each whole. Raises UnsupportedError: none."""
     comparison = _Comparison(job, model, clusters, num_rows=num_rows)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)
@@ -164,8 +161,7 @@ def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], nu
 
 
 def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
-    """The best for each goal, and between the cheapest and the fastest what nothing beats in price
-    and time."""
+    """The best for each goal, and from the cheapest to the fastest what nothing beats in both."""
     if not fits:
         return []
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
@@ -191,8 +187,7 @@ def _of_size(fits: Sequence[_Fit], num_gpus: int) -> list[_Fit]:
 
 
 class _Comparison:
-    """Some hardware, with the best execution on each, or why there is none or none was looked
-    for."""
+    """Some hardware, with the best execution on each, or why none is there or was looked for."""
 
     def __init__(
         self,
@@ -219,8 +214,7 @@ class _Comparison:
             self._passed = {name: (False, why) for name, why in refused.items()}
 
     def try_if_needed(self, cluster: Cluster) -> None:
-        """Looks for the best execution on some hardware, unless it surely does not fit or is hardly
-        worth it."""
+        """Looks for the best execution on hardware, unless none fits or it is hardly worth it."""
         too_small = cluster.gpu.usable_bytes <= self._too_small.get(_kind(cluster), 0)
         if too_small or _memory(cluster) < _least_bytes(self._job, self._model):
             self._passed.setdefault(cluster.name, (False, _too_little(cluster)))
@@ -231,8 +225,7 @@ class _Comparison:
             self.try_on(cluster)
 
     def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
-        """Looks for the best execution on some hardware; `explain` says in full why there is
-        none."""
+        """Looks for the best execution on some hardware; `explain` says in full why none is."""
         if cluster.name in self._passed or any(fit.cluster.name == cluster.name for fit in self.fits):
             return
         try:
@@ -262,8 +255,7 @@ class _Comparison:
         return any(size.name in names for size in kind)
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
-        """Dollars and seconds of a step at least: its FLOPs at the peak, or what fewer of the same
-        GPUs took."""
+        """Dollars and seconds of a step at least: FLOPs at the peak, or from fewer of the GPUs."""
         flops = _least_flops(self._job, self._model)
         seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
         for fit in self.fits:
@@ -274,8 +266,7 @@ class _Comparison:
         return _usd(cluster, seconds), seconds
 
     def _better_than(self, cluster: Cluster) -> str | None:
-        """What is cheaper and faster, or hardly less so; None if nothing is, or nothing that fits
-        is as small."""
+        """What is cheaper and faster, or hardly less so; None if nothing that fits is as small."""
         size = (cluster.num_gpus, _memory(cluster))
         if all((fit.cluster.num_gpus, _memory(fit.cluster)) > size for fit in self.fits):
             return None
@@ -291,8 +282,7 @@ class _Comparison:
         )
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
-        """The plan on the best hardware, with a row for each that was compared: first those to be
-        shown."""
+        """The plan on the best hardware, with a row for each compared: first those to be shown."""
         goal = self._job.goal
         ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
         aims: list[Goal] = [aim for aim in best if aim != "cheapest" or best[aim].usd < inf]
@@ -323,16 +313,14 @@ class _Comparison:
 
 
 def _least_flops(job: Job, model: ModelShape) -> float:
-    """Of a step, at least: the products of the blocks' matrices with all tokens, forward and
-    backward."""
+    """Of a step, at least: products of the blocks' matrices with all tokens, both ways."""
     matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in model.kinds for m in kind.matrices)
     passes = 3 if job.method == "full" else 2
     return 2 * passes * matrices * job.train.global_batch_size * job.sides * job.data.max_length
 
 
 def _least_bytes(job: Job, model: ModelShape) -> float:
-    """On all GPUs together, at least: the weights, and in full training gradients and optimizer
-    states."""
+    """On all GPUs together, at least: weights, and in full training gradients and states."""
     if job.train.offload not in ("auto", "none"):
         return 0
     if job.method != "full":

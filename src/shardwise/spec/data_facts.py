@@ -169,8 +169,7 @@ class EndToken(_Open):
 
 @dataclass(frozen=True, kw_only=True)
 class EndFacts(_Open):
-    """How trained answers end. `unmarked`: how many in no special token; `cause`: why, as a
-    sentence."""
+    """How trained answers end. `unmarked`: how many in no special token; `cause`: why."""
 
     tokens: tuple[EndToken, ...] = ()
     unmarked: int = 0

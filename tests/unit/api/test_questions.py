@@ -152,6 +152,9 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
         "goal=cheapest data.num_rows=20000",
         (_shows("RTX-3090", "RTX-4090", "RTX-5090"), _says_the_whole_run),
     ),
+    ("llama-3.1-8b", "full", "2x RTX-4090", "", (_is("fsdp", offload="parameters"), _surely)),
+    ("llama-2-70b", "qlora", "2x RTX-3090", "", (_surely, _says("screen, is no slower, but no GPU has measured"))),
+    ("mistral-7b", "qlora", "1x RTX-3060", "", (_surely, _says("would be 19 % faster, and leave no room"))),
     ("qwen3-0.6b", "full", "any", "goal=fastest data.num_rows=100000", (_advises_no_other_gpu,)),
 ]
 
