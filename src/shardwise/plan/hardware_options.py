@@ -11,7 +11,7 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.changes import on_less
-from shardwise.plan.search import Found, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
+from shardwise.plan.search import Found, Question, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
 from shardwise.plan.start_up import start_up_seconds
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
@@ -41,8 +41,7 @@ _WITHOUT_RECOMPUTATION = 0.65
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
     """Hardware that the job fits on, with its best execution. `start_up`: seconds of a run beside
-    its steps, of which a step has its share; 0 where the machine is there. `least`: what is
-    charged."""
+    its steps, a share in each; 0 where the machine is there. `least`: what is charged."""
 
     cluster: Cluster
     candidate: Candidate
@@ -86,6 +85,14 @@ def _usd(cluster: Cluster, seconds: float) -> float:
 
 def _step_usd(fit: _Fit) -> float:
     return _usd(fit.cluster, fit.step_seconds)
+
+
+def _is_owned(cluster: Cluster) -> bool:
+    return cluster.gpu.name in OWNED and cluster.num_gpus <= MOST_OWNED
+
+
+def _owned_first(fit: _Fit) -> tuple[bool, float]:
+    return not _is_owned(fit.cluster), fit.usd
 
 
 def _memory(cluster: Cluster) -> int:
@@ -164,10 +171,11 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     """The best for each goal, and from the cheapest to the fastest what nothing beats in both."""
     if not fits:
         return []
+
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
     groups = [_of_size(owned, n) for n in (1, MOST_OWNED)]
     groups += [[fit for fit in owned if fit.cluster.gpu.name == name] for name in OWNED]
-    owned = list({id(fit): fit for some in groups if some for fit in [min(some, key=lambda fit: fit.usd)]}.values())
+    owned = list({id(fit): fit for some in groups if some for fit in [min(some, key=_owned_first)]}.values())
     alone = [fit for fit in _of_size(fits, 1) if fit.start_up and fit.may_win]
     owned += sorted(alone, key=lambda fit: fit.usd)[:1]
     cheapest, fastest = best["cheapest"], best["fastest"]
@@ -201,11 +209,8 @@ class _Comparison:
         self.fits: list[_Fit] = []
         self.rented = rented
         self._job, self._model, self._among, self._num_rows = job, model, among, num_rows
-        # Offload only where it is stated, for there is other hardware; what one kind of GPU took is remembered.
-        job = changed(job, "train", offload="none") if job.train.offload == "auto" else job
         job = job.model_copy(update={"goal": "fastest"})
-        question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
-        self._question = replace(question, at_a_desk=False)
+        self._question = replace(ask(job, model=model, cluster=among[0], num_rows=num_rows), at_a_desk=False)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
@@ -229,7 +234,7 @@ class _Comparison:
         if cluster.name in self._passed or any(fit.cluster.name == cluster.name for fit in self.fits):
             return
         try:
-            found = best_alone(on_hardware(self._question, cluster))
+            found = best_alone(self._on(cluster))
         except UnsupportedError as error:
             self._passed[cluster.name] = False, str(error)
             return
@@ -239,14 +244,21 @@ class _Comparison:
             self.fits.append(_Fit(cluster=cluster, candidate=found, start_up=start_up, least=least))
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
-        rejected = answer(on_hardware(self._question, cluster)).rejected if explain else ()
+        rejected = answer(self._on(cluster)).rejected if explain else ()
         self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
+
+    def _on(self, cluster: Cluster) -> Question:
+        """With offload where that is stated or people own the cards: else there is larger hardware."""
+        question = on_hardware(self._question, cluster)
+        if self._job.train.offload != "auto" or (_is_owned(cluster) and self.rented):
+            return question
+        return replace(question, job=changed(question.job, "train", offload="none"))
 
     @property
     def owned(self) -> list[Cluster]:
         """Cards and boxes that people own, which have a row whatever is cheaper."""
-        among = [size for size in self._among if size.gpu.name in OWNED and size.num_gpus <= MOST_OWNED]
-        return [size for size in among if _memory(size) >= _least_bytes(self._job, self._model)]
+        least = _least_bytes(self._job, self._model)
+        return [size for size in self._among if _is_owned(size) and _memory(size) >= least]
 
     def may_fit(self, kind: Sequence[Cluster]) -> bool:
         """Whether the job fits on some size of a GPU, or may."""
@@ -299,7 +311,7 @@ class _Comparison:
             start_up=self._job.rent.sentence if self.rented and any(one.total_seconds for one in rows) else None,
         )
         if ranked:
-            asked = on_hardware(self._question, ranked[0].cluster)
+            asked = self._on(ranked[0].cluster)
             made = answer(asked)
             if self.rented and made.best is not None and goal != "fastest":
                 among = [size for size in self._among if size.num_gpus <= USUAL_GPUS and num_offers(size) > 1]
@@ -352,7 +364,7 @@ def _priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> O
 
 def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
     """A row with all figures of the best execution."""
-    known, layout, time = _priced(fit.cluster, fits=True), fit.candidate.execution.layout, fit.candidate.time
+    known, execution, time = _priced(fit.cluster, fits=True), fit.candidate.execution, fit.candidate.time
     total = None if time.total_seconds is None else time.total_seconds + fit.start_up
     hours, per_million = total and total / 3600, 1e6 / time.tokens_per_second / 3600
     typical = known.typical_usd_per_hour
@@ -360,8 +372,8 @@ def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
         known,
         shown=shown,
         best_for=best_for,
-        strategy=layout.strategy,
-        written=layout.written,
+        strategy=execution.layout.strategy,
+        written=execution.layout.written + " + offload" * (execution.offload != "none"),
         peak_bytes=fit.candidate.memory.peak_bytes,
         capacity_bytes=fit.candidate.memory.capacity_bytes,
         step_seconds=time.step_seconds,

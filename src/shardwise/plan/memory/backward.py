@@ -25,8 +25,7 @@ def backward_of_block(scene: Scene, *, behind: int) -> Alive:
 
 
 def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
-    """Of a block that was measured: its gradients gather, or each is added to those of earlier
-    micro-batches."""
+    """Of a measured block: gradients gather, or each is added to earlier micro-batches'."""
     work, others = scene.work, _of_other_blocks(scene)
     casts = weight_casts(scene, blocks=1)
     begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)

@@ -34,8 +34,7 @@ _COPIES_ON_HOST = 2
 #: memory, and no GPU has measured pipelines, or over PCI Express what exchanges activations inside
 #: blocks.
 DOUBT = 1.2
-#: What may lack room for a screen takes its seconds over the chance that it fits, but no more than twice as many: not
-#: every card drives one.
+#: Seconds are divided by the chance beside a screen, at least by this: not every card drives one.
 _LEAST_CHANCE = 0.5
 _UNMEASURED, _UNMEASURED_OVER_PCIE = {"pp", "mp"}, {"tp", "cp", "ep"}
 
@@ -49,8 +48,7 @@ BETTER: dict[Goal, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """An execution that fits, with a step's seconds and its chance beside a screen. `tighter`: a
-    faster one of its layout, with less."""
+    """An execution that fits, its step and chance beside a screen; `tighter`: faster, with less."""
 
     execution: Execution
     seconds: float
