@@ -1,5 +1,4 @@
-"""Errors of memory forecasts that were measured, and the chance that follows from them that a plan
-fits"""
+"""Errors of memory forecasts that were measured, and the chance that follows that a plan fits"""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace

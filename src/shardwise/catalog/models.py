@@ -1,5 +1,4 @@
-"""What a job's `model:` names, as a ModelShape: a folder, a config.json, a catalogue name or a hub
-id."""
+"""What a job's `model:` names, as a ModelShape: a folder, config.json, catalogue name or hub id."""
 
 import difflib
 from dataclasses import dataclass, replace

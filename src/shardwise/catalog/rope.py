@@ -1,5 +1,4 @@
-"""A model whose rotary positions a job stretches (`rope_scaling`): its config.json, and its
-shape."""
+"""A model whose rotary positions a job stretches (`rope_scaling`): config.json, and shape."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -124,8 +124,7 @@ def counts_routes(stated: Mapping[str, Any]) -> bool:
 
 
 def steady_positions(stated: Mapping[str, Any], *, positions: int) -> int | None:
-    """The length up to which rotary frequencies do not depend on the longest sequence; None for
-    any."""
+    """The length up to which rotary frequencies do not depend on the longest row; None for any."""
     for rotation in _following(stated):
         if _kind(rotation) == "dynamic":
             return positions

@@ -72,8 +72,7 @@ class ExpertStack:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedRows:
-    """Weights [rows, ...] of files, one behind the other in one parameter: each one's key and
-    rows."""
+    """Weights [rows, ...] of files, stacked in one parameter: each one's key and rows."""
 
     parts: tuple[tuple[str, int], ...]
 
@@ -186,8 +185,7 @@ class Keys:
         return _renamed(name, self._undone)
 
     def spans(self, name: str, *, shape: Shape, offsets: Shape, lengths: Shape) -> list[StoredSpan]:
-        """The keys that `save_pretrained` writes a window of a weight under, and what goes
-        where."""
+        """The keys that `save_pretrained` writes a window of a weight under, and what where."""
         stack = self.stacks.get(name)
         if stack is not None:
             return list(stack.spans(shape, offsets=offsets, lengths=lengths))
@@ -223,8 +221,7 @@ def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
 
 
 def _stacks(operations: Iterable[Any]) -> bool:
-    """Whether matrices are stacked, and perhaps joined by rows, and nothing else is done to
-    them."""
+    """Whether matrices are stacked, and perhaps joined by rows, and nothing else is done."""
     done = [(type(operation).__name__, getattr(operation, "dim", None)) for operation in operations]
     return done in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
 

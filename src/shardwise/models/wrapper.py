@@ -20,8 +20,7 @@ from shardwise.models.keys import Keys
 
 
 def text_config(config: Any) -> Any:
-    """The configuration of the language model: of a model of more than text the inner one, else
-    itself."""
+    """The configuration of the language model: the inner one of a model of more than text."""
     with suppress(ValueError, AttributeError):  # there are several, or a part of it is left out
         return config.get_text_config(decoder=True)
     return config
@@ -75,8 +74,7 @@ def find_inside(model: nn.Module) -> Inside | None:
 
 
 def language_weights(model: nn.Module) -> Callable[[str], bool]:
-    """Whether a weight of a model from transformers is its language model's. Raises as
-    `find_inside`."""
+    """Whether a weight of transformers' is its language model's. Raises as `find_inside`."""
     inside = find_inside(model)
     return (lambda _name: True) if inside is None else inside.holds
 
@@ -100,8 +98,7 @@ def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, s
 
 
 def leave_others(model: nn.Module, inside: Inside) -> list[str]:
-    """Takes out of a wrapper, in place, all that is not its language model; the names of what was
-    taken out."""
+    """Takes out of a wrapper, in place, all but its language model; the names of what went."""
     found = list(others(model, inside))
     for holder, name, _ in found:
         setattr(holder, name, None)
@@ -109,8 +106,7 @@ def leave_others(model: nn.Module, inside: Inside) -> list[str]:
 
 
 def pattern_of(names: Iterable[str]) -> str:
-    """A regular expression of modules and all that is inside them, as PEFT's `exclude_modules`
-    takes it."""
+    """A regular expression of modules and all inside them, as PEFT's `exclude_modules` takes it."""
     return rf"({'|'.join(map(re.escape, sorted(names)))})(\..*)?"
 
 

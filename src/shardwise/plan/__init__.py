@@ -1,5 +1,4 @@
-"""The planner: pure functions from a job, a model and a cluster to forecasts and a choice. No I/O,
-no torch."""
+"""The planner: pure functions from a job, a model and a cluster to a choice. No I/O, no torch."""
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 

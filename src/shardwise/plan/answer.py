@@ -1,5 +1,4 @@
-"""The plan of a job: the best of each strategy, the choice for the goal, and a reason for
-everything else."""
+"""The plan of a job: the best of each strategy, the choice, and a reason for everything else."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -81,13 +80,12 @@ def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
     fitting = [first_of_all.candidate(one.execution) for one in bests]
     fitting = [one for one in fitting if one.execution.layout.strategy != first.execution.layout.strategy]
     reasons = (*_reasons(question, searches, search, first), *notes)
-    goal = question.job.goal
+    goal, of_part = question.job.goal, replace(question, cluster=part)
     others = [
-        replace(one, reasons=(why_faster(one, first, goal=goal, cluster=part) or why_slower(one, first, goal=goal),))
+        replace(one, reasons=(why_faster(one, first, question=of_part) or why_slower(one, first, goal=goal),))
         for one in best_first(fitting)
     ]
     made = _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
-    of_part = replace(question, cluster=part)
     return replace(
         made, changes=helpful(of_part, first), what_if=what_if(of_part, first) if asks_what_if else made.what_if
     )
@@ -136,9 +134,9 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
     """The reasons of what was chosen, and what was not asked about."""
     # Weights on the host are not advised where they are not needed: what is needed is chosen.
     on_host = weights_on_host(first.execution)
-    every = [one for each in searches for one in each.found if on_host or not weights_on_host(one.execution)]
+    every = [one for each in searches for one in each.fastest if on_host or not weights_on_host(one.execution)]
     fastest = min(every, key=lambda one: one.seconds)
-    whose = next(each for each in searches if fastest in each.found)
+    whose = next(each for each in searches if fastest in each.fastest)
     without = chosen(searches[:1])
     reasons = why(
         search,

@@ -9,7 +9,7 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.changes import on_less
-from shardwise.plan.search import Found, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
+from shardwise.plan.search import Found, Question, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
 from shardwise.plan.start_up import start_up_seconds
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
@@ -39,8 +39,7 @@ _WITHOUT_RECOMPUTATION = 0.65
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
     """Hardware that the job fits on, with its best execution. `start_up`: seconds of a run beside
-    its steps, of which a step has its share; 0 where the machine is there. `least`: what is
-    charged."""
+    its steps, a share in each; 0 where the machine is there. `least`: what is charged."""
 
     cluster: Cluster
     candidate: Candidate
@@ -66,15 +65,13 @@ class _Fit:
 
     @property
     def charged(self) -> float:
-        """How many times its time is charged, where the run is shorter than what is charged at
-        least."""
+        """How many times its time is charged, where the run is shorter than the least charge."""
         total = self.candidate.time.total_seconds
         return max(1.0, self.least / (total + self.start_up)) if total else 1.0
 
     @property
     def may_win(self) -> bool:
-        """Several providers have it, it has bfloat16 units, and its layout is of a kind that was
-        measured on GPUs."""
+        """Several providers have it, it has bfloat16 units, and GPUs measured such layouts."""
         is_new = "bfloat16" in self.cluster.gpu.dense_flops
         return is_new and num_offers(self.cluster) > 1 and not unmeasured(self.candidate.execution, self.cluster)
 
@@ -86,6 +83,14 @@ def _usd(cluster: Cluster, seconds: float) -> float:
 
 def _step_usd(fit: _Fit) -> float:
     return _usd(fit.cluster, fit.step_seconds)
+
+
+def _is_owned(cluster: Cluster) -> bool:
+    return cluster.gpu.name in OWNED and cluster.num_gpus <= MOST_OWNED
+
+
+def _owned_first(fit: _Fit) -> tuple[bool, float]:
+    return not _is_owned(fit.cluster), fit.usd
 
 
 def _memory(cluster: Cluster) -> int:
@@ -152,8 +157,7 @@ def best_of_catalogue(
 
 
 def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], num_rows: int | None = None) -> Plan:
-    """The plan on the best of some alternatives, each used as a whole. Raises UnsupportedError:
-    there is none."""
+    """The plan on the best of some alternatives, each whole. Raises UnsupportedError: none."""
     comparison = _Comparison(job, model, clusters, num_rows=num_rows)
     for cluster in clusters:
         comparison.try_on(cluster, explain=True)
@@ -162,14 +166,14 @@ def best_of_list(job: Job, *, model: ModelShape, clusters: Sequence[Cluster], nu
 
 
 def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
-    """The best for each goal, and between the cheapest and the fastest what nothing beats in price
-    and time."""
+    """The best for each goal, and from the cheapest to the fastest what nothing beats in both."""
     if not fits:
         return []
+
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
     groups = [_of_size(owned, n) for n in (1, MOST_OWNED)]
     groups += [[fit for fit in owned if fit.cluster.gpu.name == name] for name in OWNED]
-    owned = list({id(fit): fit for some in groups if some for fit in [min(some, key=lambda fit: fit.usd)]}.values())
+    owned = list({id(fit): fit for some in groups if some for fit in [min(some, key=_owned_first)]}.values())
     alone = [fit for fit in _of_size(fits, 1) if fit.start_up and fit.may_win]
     owned += sorted(alone, key=lambda fit: fit.usd)[:1]
     cheapest, fastest = best["cheapest"], best["fastest"]
@@ -189,8 +193,7 @@ def _of_size(fits: Sequence[_Fit], num_gpus: int) -> list[_Fit]:
 
 
 class _Comparison:
-    """Some hardware, with the best execution on each, or why there is none or none was looked
-    for."""
+    """Some hardware, with the best execution on each, or why none is there or was looked for."""
 
     def __init__(
         self,
@@ -204,11 +207,8 @@ class _Comparison:
         self.fits: list[_Fit] = []
         self.rented = rented
         self._job, self._model, self._among, self._num_rows = job, model, among, num_rows
-        # Offload only where it is stated, for there is other hardware; what one kind of GPU took is remembered.
-        job = changed(job, "train", offload="none") if job.train.offload == "auto" else job
         job = job.model_copy(update={"goal": "fastest"})
-        question = ask(job, model=model, cluster=among[0], num_rows=num_rows)
-        self._question = replace(question, at_a_desk=False)
+        self._question = replace(ask(job, model=model, cluster=among[0], num_rows=num_rows), at_a_desk=False)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
         # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
@@ -217,8 +217,7 @@ class _Comparison:
             self._passed = {name: (False, why) for name, why in refused.items()}
 
     def try_if_needed(self, cluster: Cluster) -> None:
-        """Looks for the best execution on some hardware, unless it surely does not fit or is hardly
-        worth it."""
+        """Looks for the best execution on hardware, unless none fits or it is hardly worth it."""
         too_small = cluster.gpu.usable_bytes <= self._too_small.get(_kind(cluster), 0)
         if too_small or _memory(cluster) < _least_bytes(self._job, self._model):
             self._passed.setdefault(cluster.name, (False, _too_little(cluster)))
@@ -229,12 +228,11 @@ class _Comparison:
             self.try_on(cluster)
 
     def try_on(self, cluster: Cluster, *, explain: bool = False) -> None:
-        """Looks for the best execution on some hardware; `explain` says in full why there is
-        none."""
+        """Looks for the best execution on some hardware; `explain` says in full why none is."""
         if cluster.name in self._passed or any(fit.cluster.name == cluster.name for fit in self.fits):
             return
         try:
-            found = best_alone(on_hardware(self._question, cluster))
+            found = best_alone(self._on(cluster))
         except UnsupportedError as error:
             self._passed[cluster.name] = False, str(error)
             return
@@ -244,14 +242,21 @@ class _Comparison:
             self.fits.append(_Fit(cluster=cluster, candidate=found, start_up=start_up, least=least))
             return
         self._too_small[_kind(cluster)] = cluster.gpu.usable_bytes
-        rejected = answer(on_hardware(self._question, cluster)).rejected if explain else ()
+        rejected = answer(self._on(cluster)).rejected if explain else ()
         self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
+
+    def _on(self, cluster: Cluster) -> Question:
+        """With offload where that is stated or people own the cards: else there is larger hardware."""
+        question = on_hardware(self._question, cluster)
+        if self._job.train.offload != "auto" or (_is_owned(cluster) and self.rented):
+            return question
+        return replace(question, job=changed(question.job, "train", offload="none"))
 
     @property
     def owned(self) -> list[Cluster]:
         """Cards and boxes that people own, which have a row whatever is cheaper."""
-        among = [size for size in self._among if size.gpu.name in OWNED and size.num_gpus <= MOST_OWNED]
-        return [size for size in among if _memory(size) >= _least_bytes(self._job, self._model)]
+        least = _least_bytes(self._job, self._model)
+        return [size for size in self._among if _is_owned(size) and _memory(size) >= least]
 
     def may_fit(self, kind: Sequence[Cluster]) -> bool:
         """Whether the job fits on some size of a GPU, or may."""
@@ -260,8 +265,7 @@ class _Comparison:
         return any(size.name in names for size in kind)
 
     def least(self, cluster: Cluster) -> tuple[float, float]:
-        """Dollars and seconds of a step at least: its FLOPs at the peak, or what fewer of the same
-        GPUs took."""
+        """Dollars and seconds of a step at least: FLOPs at the peak, or from fewer of the GPUs."""
         flops = _least_flops(self._job, self._model)
         seconds = flops / (cluster.num_gpus * max(cluster.gpu.dense_flops.values()))
         for fit in self.fits:
@@ -272,8 +276,7 @@ class _Comparison:
         return _usd(cluster, seconds), seconds
 
     def _better_than(self, cluster: Cluster) -> str | None:
-        """What is cheaper and faster, or hardly less so; None if nothing is, or nothing that fits
-        is as small."""
+        """What is cheaper and faster, or hardly less so; None if nothing that fits is as small."""
         size = (cluster.num_gpus, _memory(cluster))
         if all((fit.cluster.num_gpus, _memory(fit.cluster)) > size for fit in self.fits):
             return None
@@ -289,8 +292,7 @@ class _Comparison:
         )
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
-        """The plan on the best hardware, with a row for each that was compared: first those to be
-        shown."""
+        """The plan on the best hardware, with a row for each compared: first those to be shown."""
         goal = self._job.goal
         ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
         aims: list[Goal] = [aim for aim in best if aim != "cheapest" or best[aim].usd < inf]
@@ -307,7 +309,7 @@ class _Comparison:
             start_up=self._job.rent.sentence if self.rented and any(one.total_seconds for one in rows) else None,
         )
         if ranked:
-            asked = on_hardware(self._question, ranked[0].cluster)
+            asked = self._on(ranked[0].cluster)
             made = answer(asked)
             if self.rented and made.best is not None and goal != "fastest":
                 among = [size for size in self._among if size.num_gpus <= USUAL_GPUS and num_offers(size) > 1]
@@ -321,16 +323,14 @@ class _Comparison:
 
 
 def _least_flops(job: Job, model: ModelShape) -> float:
-    """Of a step, at least: the products of the blocks' matrices with all tokens, forward and
-    backward."""
+    """Of a step, at least: products of the blocks' matrices with all tokens, both ways."""
     matrices = sum(m.rows * m.columns * m.run * kind.num_layers for kind in model.kinds for m in kind.matrices)
     passes = 3 if job.method == "full" else 2
     return 2 * passes * matrices * job.train.global_batch_size * job.sides * job.data.max_length
 
 
 def _least_bytes(job: Job, model: ModelShape) -> float:
-    """On all GPUs together, at least: the weights, and in full training gradients and optimizer
-    states."""
+    """On all GPUs together, at least: weights, and in full training gradients and states."""
     if job.train.offload not in ("auto", "none"):
         return 0
     if job.method != "full":
@@ -362,7 +362,7 @@ def _priced(cluster: Cluster, fits: bool | None, reason: str | None = None) -> O
 
 def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
     """A row with all figures of the best execution."""
-    known, layout, time = _priced(fit.cluster, fits=True), fit.candidate.execution.layout, fit.candidate.time
+    known, execution, time = _priced(fit.cluster, fits=True), fit.candidate.execution, fit.candidate.time
     total = None if time.total_seconds is None else time.total_seconds + fit.start_up
     hours, per_million = total and total / 3600, 1e6 / time.tokens_per_second / 3600
     typical = known.typical_usd_per_hour
@@ -370,8 +370,8 @@ def _row(fit: _Fit, *, shown: bool, best_for: tuple[Goal, ...]) -> Offer:
         known,
         shown=shown,
         best_for=best_for,
-        strategy=layout.strategy,
-        written=layout.written,
+        strategy=execution.layout.strategy,
+        written=execution.layout.written + " + offload" * (execution.offload != "none"),
         peak_bytes=fit.candidate.memory.peak_bytes,
         capacity_bytes=fit.candidate.memory.capacity_bytes,
         step_seconds=time.step_seconds,

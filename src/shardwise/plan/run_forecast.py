@@ -36,8 +36,7 @@ def memory_of(plan: Plan, execution: Execution) -> MemoryForecast:
 
 
 def bytes_on_host(plan: Plan) -> int:
-    """Bytes of the choice that lie in the host's memory, offloaded or saved by blocks, for the rank
-    with most of them."""
+    """Bytes of the choice in the host's memory, offloaded or saved, for the rank with most."""
     if plan.best is None:
         return 0
     execution, job = plan.best.execution, job_from_data(plan.job)

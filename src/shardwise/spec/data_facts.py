@@ -161,8 +161,7 @@ class EndToken:
 
 @dataclass(frozen=True, kw_only=True)
 class EndFacts:
-    """How trained answers end. `unmarked`: how many in no special token; `cause`: why, as a
-    sentence."""
+    """How trained answers end. `unmarked`: how many in no special token; `cause`: why."""
 
     tokens: tuple[EndToken, ...] = ()
     unmarked: int = 0

@@ -22,8 +22,7 @@ class Rehearsing:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorGroup:
-    """Alike tensors that are alive at the peak. `maker`: the function that asked for them; `bytes`:
-    of all."""
+    """Alike tensors that are alive at the peak. `maker`: what asked for them; `bytes`: of all."""
 
     part: str
     maker: str
@@ -93,8 +92,7 @@ class Rehearsal:
 
     @property
     def as_planned(self) -> tuple[RankMemory, ...]:
-        """Each rank as the plan runs it: without what eager blocks add to compiled ones by
-        forecast."""
+        """Each rank as the plan runs it: without what eager blocks add by forecast."""
         return tuple(
             RankMemory(ranks=one.ranks, peak_bytes=sum(parts.values()), parts=parts)
             for one, planned in zip(self.ranks, self.compiled or [r.forecast for r in self.ranks], strict=True)
@@ -108,8 +106,7 @@ class Rehearsal:
 
     @property
     def eager(self) -> str | None:
-        """That blocks were rehearsed eager, and what this adds; None where the plan does not
-        compile them."""
+        """That blocks were rehearsed eager, and what it adds; None where none is compiled."""
         if self.compiled is None:
             return None
         return (

@@ -348,8 +348,7 @@ def _shared_ends(anatomy: Anatomy) -> set[int]:
 
 
 def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tuple[nn.Module, Any]:
-    """The whole model on the meta device, and the PEFT model around it (None for full
-    fine-tuning)."""
+    """The whole model on the meta device, and the PEFT model around it (full training: None)."""
     model, adapted = build_on_meta(copy.deepcopy(config), attn_implementation=attention_of(execution)), None
     inside = find_inside(model)
     exclude = None if inside is None else pattern_of(leave_others(model, inside))
@@ -365,8 +364,7 @@ def _adapted(job: Job, execution: Execution, *, config: Any, source: Path) -> tu
 
 
 def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside | None]:
-    """What the keys of a folder are called, and what it has beside the language model that is
-    trained."""
+    """What the keys of a folder are called, and what is there beside the trained language model."""
     if text_config(config) is config:
         return Keys(part.model, weights.names, weights.shape, known=[*part.elements, *part.buffers]), None
     whole = build_on_meta(copy.deepcopy(config), attn_implementation="eager")

@@ -1,5 +1,4 @@
-"""The question of the page: its fields, as they stand in the address, and the job and the command
-they mean."""
+"""The page's question: its fields, as in the address, and the job and the command they mean."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""Run directories below the served folder: found, listed, and looked at; nothing of them is
-changed."""
+"""Run directories below the served folder: found, listed and looked at; nothing is changed."""
 
 import json
 import os
@@ -119,8 +118,7 @@ def _last_record(run: RunDirectory) -> dict[str, Any]:
 
 
 def _text(plan: Any, *keys: Any) -> str | None:
-    """What stands at a place of plan.json, without reading the whole plan; None where there is no
-    text."""
+    """What stands at a place of plan.json, without reading it whole; None where no text is."""
     try:
         for key in keys:
             plan = plan[key]

@@ -34,8 +34,7 @@ def why_whole(anatomy: Anatomy) -> str:
 
 
 def slices_alike(anatomy: Anatomy, seen: Seen, blocks: list[Block]) -> bool:
-    """Whether a model's blocks can be sliced by the plan, and run. The model is of no use
-    afterwards."""
+    """Whether a model's blocks can be sliced by the plan, and run. The model is used up."""
     try:
         plan = tensor_plan(anatomy.backbone.config)
     except UnsupportedError:
@@ -83,8 +82,7 @@ def _is_plain(anatomy: Anatomy) -> bool:
 
 
 def _is_planned(call: BlockCall, block: Block, plan: dict[str, str]) -> bool:
-    """Whether the plan slices each matrix by its role, keeps norms of heads, and says nothing
-    else."""
+    """Whether the plan slices each matrix by its role, keeps norms of heads, and no more."""
     apart = sum(m.reads == "attention_input" for m in block.matrices) == 3 and not block.parallel
     widened = [m for m in block.matrices if m.reads == "mlp_input"]
     apart = apart and len(widened) == (2 if block.mlp == "gated" else 1)

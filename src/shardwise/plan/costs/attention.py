@@ -22,8 +22,7 @@ def attention_seconds(work: Work, device: Device) -> tuple[float, float]:
 
 
 def kernel_seconds(work: Work, device: Device) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Of attention's products in a block, forward and backward, on one rank: over scores without a mask, and with
-    one."""
+    """Of attention's products in a block, both ways, on one rank: without a mask, and with one."""
     execution = work.execution
     ranks = execution.layout.tp * execution.layout.cp
     plain, masked = (2.0 * work.rows * one / ranks for one in multiplications(work))

@@ -10,8 +10,7 @@ _OPTIMIZER_OPERATORS = 40
 
 
 def step_temporaries(scene: Scene) -> float:
-    """What an optimizer's step needs beside its states. On a GPU SGD adds weight decay to copies of
-    all gradients at once."""
+    """What an optimizer's step needs beside its states; SGD on a GPU copies of all gradients."""
     work, held = scene.work, scene.holding.gradients
     made = work.execution.optimizer_rule.temporaries
     if made == "none" or (made == "decayed" and not work.job.train.weight_decay):

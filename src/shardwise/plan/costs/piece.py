@@ -7,8 +7,7 @@ from shardwise.plan.work import Work
 
 
 class RankTime(NamedTuple):
-    """One stretch of a rank's time, and the seconds of it in which a compute kernel, or nothing but a collective,
-    runs."""
+    """One stretch of a rank's time, and how much of it kernels, or only collectives, run."""
 
     seconds: float
     computing: float

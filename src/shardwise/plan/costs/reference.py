@@ -1,5 +1,4 @@
-"""Forwards without gradients that a step of preferences has beside its own: of the reference, of
-the KL of `kto`."""
+"""Forwards without gradients that preferences add to a step: of the reference, of `kto`'s KL."""
 
 from shardwise.plan.costs.loss import head_input, logits
 from shardwise.plan.work import Alive, Scene, Work
@@ -15,14 +14,12 @@ def forwards_of_reference(work: Work) -> int:
 
 
 def knows_reference(work: Work) -> bool:
-    """Whether log-probabilities under the reference are computed before the first step, of each row
-    that is seen."""
+    """Whether log-probabilities under the reference are computed before the first step."""
     job = work.job
     stated = job.preference is not None and job.preference.reference != "none"
     return stated and job.objective in WITH_REFERENCE and not job.compares_with_itself
 
 
 def of_reference(scene: Scene) -> Alive:
-    """What is alive behind the blocks of such a forward, which keeps nothing: logits, a chunk at a
-    time."""
+    """What is alive behind the blocks of such a forward, which keeps nothing: chunks of logits."""
     return {"logits": logits(scene), "activations": head_input(scene)}

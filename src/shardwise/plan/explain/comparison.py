@@ -1,7 +1,6 @@
 """Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
 
-from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, ratio, tie_of, unmeasured, weights_on_host
-from shardwise.spec.cluster import Cluster
+from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, Question, ratio, tie_of, unmeasured, weights_on_host
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.forecast import Candidate, TimeForecast
 from shardwise.units import format_seconds
@@ -25,24 +24,36 @@ def with_offload(candidate: Candidate, beside: Candidate) -> str:
     return " without offload" if offload == "none" else f" with offload {offload}"
 
 
-def doubted(candidate: Candidate, cluster: Cluster) -> str | None:
-    """Why a candidate is taken only where it is a quarter faster; None where it need not be."""
-    if weights_on_host(candidate.execution):
-        return "weights lie in the host's memory only where that is needed or a quarter faster"
-    return "no GPU has measured such a layout" if unmeasured(candidate.execution, cluster) else None
+def doubted(candidate: Candidate, question: Question, *, beside: Candidate) -> str | None:
+    """Why a candidate is taken only where it is a quarter faster than another; None where it need not be."""
+    one, other = (_doubts(each, question) for each in (candidate, beside))
+    return next((why for why in one if why not in other), None)
 
 
-def why_faster(candidate: Candidate, chosen: Candidate, *, goal: Goal, cluster: Cluster) -> str | None:
+def _doubts(candidate: Candidate, question: Question) -> list[str]:
+    on_host, memory = weights_on_host(candidate.execution), candidate.memory
+    found = {
+        "weights lie in the host's memory only where that is needed or a quarter faster": on_host,
+        "no GPU has measured such a layout": not on_host and unmeasured(candidate.execution, question.cluster),
+        "it leaves no room for a screen that the card may drive": memory.peak_high_bytes
+        > memory.capacity_bytes - question.screen_bytes,
+    }
+    return [why for why, holds in found.items() if holds]
+
+
+def why_faster(candidate: Candidate, chosen: Candidate, *, question: Question) -> str | None:
     """Why a candidate with a better figure than the chosen one was not taken; None where it has none."""
+    goal = question.job.goal
     share = ratio(candidate, chosen, goal=goal)
     if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
         return None
-    doubt = doubted(candidate, cluster)
-    if doubt is not None and doubted(chosen, cluster) is None:
+    doubt = doubted(candidate, question, beside=chosen)
+    if doubt is not None:
         return f"{percent(1 - share)} {BETTER[goal][0]}{with_offload(candidate, chosen)}, but {doubt}"
+    tie = percent(tie_of(question.cluster.gpu))
     return (
-        f"{percent(1 - share)} {BETTER[goal][0]}{with_offload(candidate, chosen)}, less than the "
-        f"{percent(tie_of(cluster.gpu))} that forecasts can tell apart, and {named(chosen, candidate)} is simpler"
+        f"{percent(1 - share)} {BETTER[goal][0]}{with_offload(candidate, chosen)}, less than the {tie} that forecasts "
+        f"can tell apart, and {named(chosen, candidate)} is simpler"
     )
 
 

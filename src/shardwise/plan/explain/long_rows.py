@@ -1,5 +1,4 @@
-"""What sharing rows among ranks costs: keys and values that are gathered, and from which length
-that is little."""
+"""What sharing rows among ranks costs: keys and values, and from which length that is little."""
 
 from math import ceil
 
@@ -14,8 +13,7 @@ _LITTLE = 0.05
 
 
 def keys_and_values(work: Work) -> str | None:
-    """Attention grows with the square of a row's length, and what is gathered for it with the
-    length."""
+    """Attention grows with the square of a row's length, and what is gathered with the length."""
     if work.execution.layout.cp == 1 or work.profile is not None:
         return None
     gathered = key_seconds(work, work.tokens)

@@ -1,5 +1,4 @@
-"""Why the chosen execution is as it is, in sentences: what its strategy does, and what its costs
-are counted at."""
+"""Why the chosen execution is as it is: what its strategy does, and what costs are counted at."""
 
 from dataclasses import replace
 from math import prod
@@ -8,7 +7,7 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, doubted, named, percent, with_offload
 from shardwise.plan.explain.long_rows import keys_and_values
 from shardwise.plan.explain.worth import why_compiled, worth_parts
-from shardwise.plan.search import BETTER, Search, ratio, tie_of, work_on
+from shardwise.plan.search import BETTER, Question, Search, ratio, simplicity, tie_of, work_on
 from shardwise.plan.time import masked_share
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
@@ -34,10 +33,10 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
     sentences = [
         _fit(chosen),
         what_it_does(chosen.execution),
-        _tie(chosen, best, goal=goal, cluster=question.cluster),
+        _tie(chosen, best, question=question),
         _idle(work, question.cluster),
         _batch(work),
-        _offload(search, work, chosen, without or chosen, goal=goal, asked=not question.tries_offload),
+        _offload(search, work, chosen, without or chosen, asked=not question.tries_offload),
         _recompute(search, work),
         why_compiled(search, work),
         _mask(work),
@@ -52,19 +51,23 @@ def why(search: Search, chosen: Candidate, *, best: Candidate, without: Candidat
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _tie(chosen: Candidate, best: Candidate, *, goal: Goal, cluster: Cluster) -> str | None:
+def _tie(chosen: Candidate, best: Candidate, *, question: Question) -> str | None:
     """Why a simpler candidate was preferred to a better one; None where that is by little."""
+    goal = question.job.goal
     share = ratio(best, chosen, goal=goal)
     if share >= 1 - _WORTH_NAMING:
         return None
     if best.execution.layout == chosen.execution.layout and best.execution.offload == chosen.execution.offload:
-        more = f"micro-batch {best.execution.micro_batch_size} would be {percent(1 - share)} {BETTER[goal][0]}"
+        kept = best.execution.gradient_checkpointing
+        how = "" if kept == chosen.execution.gradient_checkpointing else f" with gradient_checkpointing {kept}"
+        more = f"micro-batch {best.execution.micro_batch_size}{how} would be {percent(1 - share)} {BETTER[goal][0]}"
         return f"{more}, and leave no room for a screen that the card may drive"
-    why = f"forecasts within {percent(tie_of(cluster.gpu))} of each other are taken as equal"
-    why = doubted(best, cluster) or why
+    doubt = doubted(best, question, beside=chosen)
+    why = doubt or f"forecasts within {percent(tie_of(question.cluster.gpu))} of each other are taken as equal"
+    simpler = simplicity(chosen.execution) < simplicity(best.execution)
     return (
-        f"{named(best, chosen)} would be {percent(1 - share)} {BETTER[goal][0]}; {why}, and "
-        f"{named(chosen, best)} is simpler{_how_to_take(best, chosen)}"
+        f"{named(best, chosen)} would be {percent(1 - share)} {BETTER[goal][0]}; {why}"
+        f"{f', and {named(chosen, best)} is simpler' * simpler}{_how_to_take(best, chosen)}"
     )
 
 
@@ -160,15 +163,13 @@ def _on_one_machine(work: Work) -> int:
     return min(work.cluster.node.num_gpus, work.execution.layout.world_size)
 
 
-def _offload(
-    search: Search, work: Work, chosen: Candidate, without: Candidate, *, goal: Goal, asked: bool
-) -> str | None:
+def _offload(search: Search, work: Work, chosen: Candidate, without: Candidate, *, asked: bool) -> str | None:
     """What lies in the host's memory, why, and how much of that a machine must have."""
     offload = work.execution.offload
     if offload == "none" or not work.setting.cuda:
         return None
     held = search.forecasts.memory.bytes_on_host(work.execution)
-    why = "as asked" if asked else _why_offload(chosen, without, goal=goal)
+    why = "as asked" if asked else _why_offload(chosen, without, question=search.question)
     machine = held * _on_one_machine(work)
     return (
         f"offload is {offload} {why}: {format_gib(held)} for each GPU lie in the host's memory, {format_gib(machine)} "
@@ -176,14 +177,18 @@ def _offload(
     )
 
 
-def _why_offload(chosen: Candidate, without: Candidate, *, goal: Goal) -> str:
+def _why_offload(chosen: Candidate, without: Candidate, *, question: Question) -> str:
+    goal = question.job.goal
     alone = "nothing fits so few GPUs without" if goal == "fewest-gpus" else "nothing fits without"
     if without.execution.offload == chosen.execution.offload:
         return f"because {alone}"
     needed = "" if without.execution.offload == "none" else f"{alone}, and "
     share = ratio(without, chosen, goal=goal)
     much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
-    return f"because {needed}{without.execution.layout.strategy}, the best{with_offload(without, chosen)}, is {much}"
+    if share < 1 and (doubt := doubted(without, question, beside=chosen)):
+        much = f"no {BETTER[goal][1]}, but {doubt}"
+    best = f"the best{with_offload(without, chosen)}{' that leaves room for a screen' * bool(question.screen_bytes)}"
+    return f"because {needed}{without.execution.layout.strategy}, {best}, is {much}"
 
 
 def _mask(work: Work) -> str | None:

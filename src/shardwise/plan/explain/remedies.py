@@ -1,5 +1,4 @@
-"""Why an execution does not fit, and what would make a job fit; each change is tried before it is
-named."""
+"""Why an execution does not fit, and what would make a job fit; each change is tried first."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,8 +63,7 @@ def remedies(question: Question) -> Iterator[str]:
 
 
 def _with_saved_on_host(question: Question) -> Iterator[str]:
-    """Checkpointing under which what blocks save waits in the host's memory, where that has room;
-    the fastest first."""
+    """Checkpointing that saves in the host's memory, where that has room; the fastest first."""
     tried = (
         Search(question.with_checkpointing(kind).with_offload(offload))
         for kind in _ON_HOST
@@ -94,8 +92,7 @@ def _with_adapters(question: Question) -> Question | None:
 
 
 def _on_attention(question: Question) -> str | None:
-    """A sentence on adapters that leave experts out; None where they do already, or it does not
-    fit either."""
+    """A sentence on adapters that leave experts out; None where they do, or that does not fit."""
     lora = question.job.adapters
     if lora is None or not question.inventory.bare:
         return None
@@ -110,8 +107,7 @@ def _on_attention(question: Question) -> str | None:
 
 
 def _in_4_bits(question: Question) -> str | None:
-    """A sentence on QLoRA, or how many GPUs that needs; None where a job has it, or none hold
-    it."""
+    """A sentence on QLoRA, or how many GPUs it needs; None where a job has it or none hold it."""
     if question.job.method == "qlora" or question.cluster.gpu.kind == "cpu":
         return None
     qlora = question.job.model_copy(update={"method": "qlora"})
@@ -154,8 +150,7 @@ def fits(question: Question) -> bool:
 
 
 def _by_offload(question: Question) -> str:
-    """What it takes of the host that a question fits, where that is left open; empty where it takes
-    nothing."""
+    """What fitting takes of the host, where that is left open; empty where it takes nothing."""
     tried = offloads(question.job, question.cluster)
     if len(tried) == 1:
         return ""
@@ -164,8 +159,7 @@ def _by_offload(question: Question) -> str:
 
 
 def _with_more_host_memory(question: Question) -> str | None:
-    """What a larger host would be good for: of the offloads that fit the GPUs, the one that takes
-    least of it."""
+    """What a larger host would be good for: of offloads that fit, the one that takes least."""
     needs: list[tuple[int, str]] = []
     for offload in offloads(question.job, question.cluster):
         search = Search(question.with_offload(offload))
@@ -215,8 +209,7 @@ def _gpus_that_fit(question: Question) -> Cluster | None:
 
 
 def left_frozen(model: ModelShape) -> str | None:
-    """A sentence on what a model of more than text has beside its language model; None of a
-    language model alone."""
+    """A sentence on what a model has beside its language model; None where there is nothing."""
     if model.wrapper is None:
         return None
     counted = model.wrapper.frozen_parameters
@@ -228,8 +221,7 @@ def left_frozen(model: ModelShape) -> str | None:
 
 
 def left_wide(job: Job, model: ModelShape) -> str | None:
-    """A sentence on stacked experts under QLoRA that it leaves wide, as bitsandbytes does; None
-    elsewhere."""
+    """A sentence on stacked experts that QLoRA leaves wide, as bitsandbytes does; or None."""
     if job.method != "qlora":
         return None
     elements = sum(
@@ -243,8 +235,7 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
 
 
 def widened(job: Job, model: ModelShape) -> str | None:
-    """A sentence on weights that are published in fewer bits than they are trained in; None
-    elsewhere."""
+    """A sentence on weights that are published in fewer bits than are trained; or None."""
     if model.published is None:
         return None
     size, saved = format_gib(int(model.published_bytes)), "the adapter's base stays the published one"

@@ -1,5 +1,4 @@
-"""Memory: what each rank of an execution has alive at every instant of a step, and the peak of
-that."""
+"""Memory: what each rank has alive at every instant of a step, and the peak of that."""
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 

@@ -14,8 +14,7 @@ from shardwise.plan.work import Alive, BlockBytes, Scene, Work
 
 
 def backward_of_block(scene: Scene, *, behind: int) -> Alive:
-    """The fullest moment of any block's backward, while as many elements of the unit behind it are
-    reduced."""
+    """The fullest moment of any block's backward, while as much of the next unit is reduced."""
     if scene.work.of_block.moments:
         moments = _profiled(scene, behind)
     elif scene.work.setting.tiled:
@@ -26,8 +25,7 @@ def backward_of_block(scene: Scene, *, behind: int) -> Alive:
 
 
 def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
-    """Of a block that was measured: its gradients gather, or each is added to those of earlier
-    micro-batches."""
+    """Of a measured block: gradients gather, or each is added to earlier micro-batches'."""
     work, others = scene.work, _of_other_blocks(scene)
     casts = weight_casts(scene, blocks=1)
     begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)
@@ -70,8 +68,7 @@ def _tiled(scene: Scene, behind: int) -> Iterator[Alive]:
 
 
 def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
-    """Of a compiled block: kernels are fused, and gradients are handed over together when it
-    ends."""
+    """Of a compiled block: kernels are fused, and gradients handed over together at its end."""
     work = scene.work
     casts, recompute = weight_casts(scene, blocks=1), work.execution.recompute
     begun = work.tokens * (work.of_block.saved + work.of_block.gradients[0]) + shared(scene)
@@ -100,8 +97,7 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
 
 
 def _at_attention(of: BlockBytes) -> float:
-    """Bytes per token of attention's gradients, above what its block saved and has let go of by
-    then."""
+    """Bytes per token of attention's gradients, above what its block saved and has let go of."""
     return of.attention_backward - of.saved_by_mlp - of.behind_attention
 
 
@@ -159,14 +155,12 @@ def _end(scene: Scene) -> Alive:
 
 
 def _of_other_blocks(scene: Scene) -> int:
-    """Elements of unsharded gradients of the other blocks of its unit, which wait for those of the
-    block."""
+    """Elements of unsharded gradients of its unit's other blocks, which wait for the block's."""
     return (scene.work.unit_blocks - 1) * scene.part.inventory.block.trained_elements
 
 
 def _trained_of_mlp(scene: Scene) -> tuple[int, int]:
-    """Elements of gradients that a block's MLP makes: the largest of what reads its product, and
-    all."""
+    """Elements of gradients that an MLP makes: the largest that reads its product, and all."""
     kinds, block = scene.work.block.kinds, scene.part.inventory.block
 
     def of(reads: tuple[str, ...]) -> tuple[int, int]:

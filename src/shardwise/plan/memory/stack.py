@@ -74,8 +74,7 @@ def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
 
 
 def peak_of_stack(work: Work, difference: Difference) -> tuple[str, float]:
-    """The largest instant as the row's stack has it: its name, and what the allocator has given out
-    then."""
+    """The largest instant as the row's stack has it: its name, and what is given out then."""
     named = [
         (name, sum(changed(name, alive, work, holding, difference).values()))
         for holding in holdings_of(work)

@@ -69,8 +69,7 @@ def attention_share(gpu: Gpu, kind: str, *, length: float, head: int) -> float:
 
 
 def share_of(rules: tuple[tuple[str, float], ...], name: str) -> float:
-    """That of the first rule whose beginning the name has; a number is whole, so that an H200 is no
-    H20."""
+    """That of the first rule whose beginning the name has; numbers whole: an H200 is no H20."""
     return next(share for start, share in rules if _begins(name, start))
 
 

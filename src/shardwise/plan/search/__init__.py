@@ -18,6 +18,7 @@ from shardwise.plan.search.goals import (
     best_first,
     doubt_of,
     ratio,
+    simplicity,
     simplicity_of,
     tie_of,
     unmeasured,

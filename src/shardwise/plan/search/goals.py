@@ -34,6 +34,8 @@ _COPIES_ON_HOST = 2
 #: memory, and no GPU has measured pipelines, or over PCI Express what exchanges activations inside
 #: blocks.
 DOUBT = 1.2
+#: Seconds are divided by the chance beside a screen, at least by this: not every card drives one.
+_LEAST_CHANCE = 0.5
 _UNMEASURED, _UNMEASURED_OVER_PCIE = {"pp", "mp"}, {"tp", "cp", "ep"}
 
 #: What the figure of a goal is called when two are compared.
@@ -46,10 +48,17 @@ BETTER: dict[Goal, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """An execution that fits, and the seconds of its step."""
+    """An execution that fits, its step and chance beside a screen; `tighter`: faster, with less."""
 
     execution: Execution
     seconds: float
+    chance: float = 1.0
+    tighter: Found | None = None
+
+    @property
+    def likely_seconds(self) -> float:
+        """Seconds over the chance."""
+        return self.seconds / max(self.chance, _LEAST_CHANCE)
 
 
 def figure_of(goal: Goal, found: Found) -> float:
@@ -73,7 +82,8 @@ def unmeasured(execution: Execution, cluster: Cluster) -> bool:
 
 def doubt_of(found: Found, cluster: Cluster) -> float:
     """How many times its seconds an execution is taken to need, where executions are compared."""
-    return DOUBT if weights_on_host(found.execution) or unmeasured(found.execution, cluster) else 1.0
+    doubted = weights_on_host(found.execution) or unmeasured(found.execution, cluster)
+    return (DOUBT if doubted else 1.0) * found.likely_seconds / found.seconds
 
 
 def least_of(some: Iterable[Found], *, goal: Goal, cluster: Cluster) -> float:

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
+from shardwise.catalog.probe import screen_bytes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.costs.piece import BlockTime
 from shardwise.plan.memory import Peaks
@@ -53,6 +54,11 @@ class Question:
     at_a_desk: bool = True
     too_short: str | None = None
     memo: Memo = field(default_factory=Memo, compare=False, repr=False)
+
+    @property
+    def screen_bytes(self) -> int:
+        """What a screen may take of a card's memory."""
+        return self.at_a_desk * screen_bytes(self.job.hardware, self.cluster.gpu.name)
 
     def eagerly(self, why: str) -> Question:
         """The question with blocks that are not compiled, and why."""

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from shardwise.catalog.probe import screen_bytes
+from shardwise.catalog.measured_errors import OWN, errors_of
 from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on, why_left_out
 from shardwise.plan.search.forecasts import (
     Forecasts,
@@ -104,8 +104,9 @@ class Search:
             if strategy.best is not None:
                 continue
             can_be_chosen = in_full or option.seconds <= near
-            strategy.best = found = self._take_up(option, ahead) if can_be_chosen else self.first_of([option])
+            found = self._take_up(option, ahead) if can_be_chosen else self.first_of([option])
             if found is not None:
+                strategy.best = found = self._roomy(found)
                 cluster = self.question.cluster
                 near = min(near, found.seconds * doubt_of(found, cluster) * (1 + tie_of(cluster.gpu)))
                 limit = limit if all_strategies else near
@@ -254,19 +255,31 @@ class Search:
         """The best of each strategy that fits."""
         return [one.best for one in self.strategies.values() if one.best is not None]
 
-    def roomy(self, found: Found) -> Found:
-        """Where a card may drive a screen, an execution of the same layout that leaves room for it, unless it takes
-        more seconds than are taken as equal; else what was found."""
-        asked, gpu, layout = self.question, self.question.cluster.gpu, found.execution.layout
-        most = gpu.usable_bytes - asked.at_a_desk * screen_bytes(asked.job.hardware, gpu.name)
-        if most == gpu.usable_bytes or self.forecasts.memory.fits(found.execution, most):
-            return found
-        others = (base for base in self.strategies[layout.strategy].bases if base.layout == layout)
-        every = (sized(base, asked.job, n) for base in others for n in sizes_on(asked.job, layout.data_world_size))
-        left = [Found(execution=one, seconds=self.forecasts.seconds(one)) for one in every if self._fits(one)]
-        near = [one for one in left if one.seconds <= found.seconds * (1 + tie_of(gpu))]
-        fitting = (one for one in near if self.forecasts.memory.fits(one.execution, most))
-        return min(fitting, key=lambda one: one.seconds, default=found)
+    @property
+    def fastest(self) -> list[Found]:
+        """The same, room for a screen or not."""
+        return [one.tighter or one for one in self.found]
+
+    def _roomy(self, found: Found) -> Found:
+        """Of the same layout what takes least seconds, chances to fit beside a screen counted."""
+        tight = best = replace(found, chance=self._chance(found.execution))
+        layout, sizes = found.execution.layout, sizes_on(self.question.job, found.execution.layout.data_world_size)
+        bases = (base for base in self.strategies[layout.strategy].bases if tight.chance < 1 and base.layout == layout)
+        every = ((base, n) for base in bases for n in sizes)
+        near = (one for one in every if self.forecasts.least_seconds_of(*one) < tight.likely_seconds)
+        for one in sorted((sized(base, self.question.job, n) for base, n in near), key=self.forecasts.seconds):
+            if (seconds := self.forecasts.seconds(one)) < best.likely_seconds and self._fits(one):
+                other = Found(execution=one, seconds=seconds, chance=self._chance(one), tighter=tight)
+                best = min(best, other, key=lambda found: found.likely_seconds)
+        return best
+
+    def _chance(self, execution: Execution) -> float:
+        """That an execution which fits does so beside a screen that the card may drive."""
+        screen, usable = self.question.screen_bytes, self.question.cluster.gpu.usable_bytes
+        if not screen or self.forecasts.memory.fits(execution, usable - screen):
+            return 1.0
+        held = self.forecasts.of(execution).memory.peak_reserved_bytes
+        return errors_of(OWN, execution.layout).chance_below((usable - screen) / held)
 
     def candidate(self, execution: Execution) -> Candidate:
         """What is known of an execution, as a plan has it."""
@@ -298,8 +311,7 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
     if not found:
         return None
     job, cluster = searches[0].question.job, searches[0].question.cluster
-    search, best = found[id(chosen_of((one for _, one in found.values()), goal=job.goal, cluster=cluster))]
-    return search, search.roomy(best)
+    return found[id(chosen_of((one for _, one in found.values()), goal=job.goal, cluster=cluster))]
 
 
 def _finds_within(question: Question, limit: float) -> bool:

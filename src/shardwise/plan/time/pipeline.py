@@ -1,5 +1,4 @@
-"""Time of a pipeline: the trainer's own order of actions, each starting when its rank is free and its input has
-arrived."""
+"""Time of a pipeline: the trainer's own actions, each as its rank and its input are there."""
 
 from __future__ import annotations
 

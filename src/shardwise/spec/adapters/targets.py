@@ -29,8 +29,7 @@ Hold = Literal["module", "bare"]
 
 
 def hold_of(matrix: Matrix, lora: LoraSpec, model: ModelShape) -> Hold | None:
-    """How an adapter hangs on a matrix; None where none does, or where it is a copy
-    (`modules_to_save`)."""
+    """How an adapter hangs on a matrix; None where none does, or a copy (`modules_to_save`)."""
     if is_copied(matrix.name, lora.modules_to_save):
         return None
     names = bare_names(matrix, model)
@@ -98,6 +97,5 @@ def around(name: str) -> Iterator[str]:
 
 
 def names_it(name: str, end: str) -> bool:
-    """Whether a target names a module, by PEFT's rule: it is the module's whole name, or the end of
-    it."""
+    """Whether a target names a module, by PEFT's rule: its whole name, or the end of it."""
     return name == end or name.endswith(f".{end}")

@@ -180,8 +180,7 @@ class LayoutSpec(Strict):
 
 
 def _as_alternatives(value: Any) -> Any:
-    """A list of alternatives, also one written as text in a flag, becomes text separated by
-    commas."""
+    """A list of alternatives, also one written as a flag's text, becomes text with commas."""
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
         return value.strip()[1:-1].strip()
     if not isinstance(value, list):
@@ -279,8 +278,7 @@ class Job(Strict):
 
     @property
     def stated_layout(self) -> Layout | str | None:
-        """The one layout to take, by its degrees or its name; None where there are several to
-        choose among."""
+        """The one layout to take, by its degrees or name; None where there are several."""
         if isinstance(self.layout, LayoutSpec):
             return self.layout.to_layout()
         return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout

@@ -40,8 +40,7 @@ _IN_PRODUCTS = (("ddp", "zero1", "zero2", "fsdp", "hsdp"), ("mp", "pp"), ("tp",)
 
 
 def as_product(text: str) -> str:
-    """A product of strategies, `tp x fsdp`, as plans print it: `fsdp x tp`. Raises ValueError: it
-    is none."""
+    """A product of strategies, `tp x fsdp`, as plans print it: `fsdp x tp`; else ValueError."""
     ways = [way.strip() for way in text.split(" x ")]
     taken = [[way for way in ways if way in kind] for kind in _IN_PRODUCTS]
     if any(len(some) > 1 for some in taken) or sum(map(len, taken)) < len(ways):

@@ -54,15 +54,13 @@ class Reason(str):
 
 
 def nf4_scale_bytes(elements: int) -> int:
-    """Bytes of the scales of one expert's matrix in NF4, and of their levels, one of which is added
-    to all."""
+    """Bytes of the scales of one expert's NF4 matrix, and of their levels, one added to all."""
     blocks = elements // NF4_BLOCK
     return blocks + 4 * (-(-blocks // NF4_GROUP) + 1)
 
 
 def in_nf4(matrix: Matrix, *, experts: bool) -> bool:
-    """Whether method qlora quantises a matrix, and `experts` where they are stacked and have whole
-    blocks."""
+    """Whether qlora quantises a matrix, `experts` where they are stacked and of whole blocks."""
     return experts and matrix.rows * matrix.columns % NF4_BLOCK == 0 if matrix.stacked else matrix.adaptable
 
 
@@ -154,8 +152,7 @@ def of_slices(model: ModelShape, layout: Layout, parts: dict[str, int]) -> list[
 
 
 def of_blocks(model: ModelShape, layout: Layout) -> list[Row]:
-    """Why there are more stages than blocks. `most`: pipeline ranks whose stages have a block
-    each."""
+    """Why there are more stages than blocks. `most`: ranks whose stages have a block each."""
     stages, blocks = layout.num_stages, model.num_layers
     if stages <= blocks:
         return []
@@ -298,8 +295,7 @@ def of_choices(execution: Execution) -> list[Row]:
 
 
 def of_streams(execution: Execution) -> list[Row]:
-    """What contradicts weights that are streamed from the host; with a cut backward nothing would
-    be gained."""
+    """What contradicts streaming weights from the host; a cut backward would gain nothing."""
     asked, key, layout = f"offload {execution.offload}", "train.offload", execution.layout
     kept = f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there"
     cut, whole = f"{asked} does not go with schedule zero_bubble", "use schedule: 1f1b, or offload: optimizer"
