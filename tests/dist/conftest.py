@@ -99,6 +99,11 @@ LATENT = {
 }
 LATENT |= {"num_key_value_heads": 4}
 
+#: Windows over some blocks; heads as wide as those of real models.
+DEEP = {"num_hidden_layers": 4}
+WINDOWS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, "tied": True}
+WIDE = {"head_dim": 32, "hidden_size": 128, "intermediate_size": 256}
+
 #: name -> what a toy is beside a Llama of 3 blocks with untied weights.
 TOYS: dict[str, dict[str, Any]] = {
     "untied": {},
@@ -112,14 +117,8 @@ TOYS: dict[str, dict[str, Any]] = {
     "four key-value heads": {"num_key_value_heads": 4, "tied": True},
     "qwen2": {"family": "qwen2"},
     "qwen3": {"family": "qwen3", "head_dim": 16, "tied": True},
-    "gemma3": {"family": "gemma3_text", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, "tied": True},
-    "granite": {
-        "family": "granite",
-        "num_hidden_layers": 4,
-        "embedding_multiplier": 3.0,
-        "logits_scaling": 2.0,
-        "tied": True,
-    },
+    "gemma3": {"family": "gemma3_text", **WINDOWS},
+    "granite": {"family": "granite", "embedding_multiplier": 3.0, "logits_scaling": 2.0, **DEEP, "tied": True},
     # Its blocks return views, and its positions begin at 2.
     "opt": {"family": "opt", "ffn_dim": 80, "word_embed_proj_dim": 32, "dropout": 0.0, "tied": True},
     "gpt2": {"family": "gpt2", "tied": True},
@@ -139,15 +138,7 @@ TOYS: dict[str, dict[str, Any]] = {
         **ROUTED,
     },
     "olmoe": {"family": "olmoe", "num_experts": 4, **ROUTED},
-    "wide qwen3_moe": {
-        "family": "qwen3_moe",
-        "num_experts": 4,
-        "head_dim": 32,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        **EVERY_OTHER,
-        **ROUTED,
-    },
+    "wide qwen3_moe": {"family": "qwen3_moe", "num_experts": 4, **WIDE, **EVERY_OTHER, **ROUTED},
     "balanced mixtral": {
         "family": "mixtral",
         "num_hidden_layers": 4,
@@ -157,23 +148,9 @@ TOYS: dict[str, dict[str, Any]] = {
         "router_aux_loss_coef": 0.2,
     },
     # Language models inside a model of text and images; the last one has no rules of its own.
-    "inside gemma3": {
-        "family": "gemma3_text",
-        "around": "gemma3",
-        "num_hidden_layers": 4,
-        "head_dim": 8,
-        "sliding_window": 8,
-        "tied": True,
-        **SPECIALS,
-    },
+    "inside gemma3": {"family": "gemma3_text", "around": "gemma3", **WINDOWS, **SPECIALS},
     "inside mistral3": {"family": "mistral", "around": "mistral3", "num_hidden_layers": 4, "head_dim": 8},
-    "wide inside mistral3": {
-        "family": "mistral",
-        "around": "mistral3",
-        "head_dim": 32,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-    },
+    "wide inside mistral3": {"family": "mistral", "around": "mistral3", **WIDE},
     "inside idefics3": {"family": "llama", "around": "idefics3", "num_hidden_layers": 4},
     "inside qwen3_vl": {"family": "qwen3_vl_text", "around": "qwen3_vl", "num_hidden_layers": 4, "head_dim": 8},
     # Sigmoid and grouped routing, correction biases that are buffers, latent attention, shared experts, dense blocks.

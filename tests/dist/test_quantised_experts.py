@@ -27,7 +27,7 @@ pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not in
 
 WIDE = "wide qwen3_moe"
 #: Adapters on experts too, as all-linear makes them, or on attention alone.
-TARGETS: dict[str, Any] = {"experts": "all-linear", "attention": ["q_proj", "o_proj"]}
+TARGETS: dict[str, Any] = {"attention": ["q_proj", "o_proj"], "experts": "all-linear"}
 SPREAD: dict[str, Execution] = {
     **{name: CELLS[name] for name in CELLS if name not in ("interleaved(2)", "gpipe(2)")},
     "fsdp(3), uneven": spread(Layout(dp_shard=3)),

@@ -39,14 +39,6 @@ def test_slices_train_as_one_process_does(method, model, cell, single, make_job,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("targets", [["q_proj", "o_proj"], ["down_proj", "lm_head"]], ids=["attention", "head"])
-def test_adapters_of_named_matrices_train_as_on_one_process(targets, single, make_job, tmp_path) -> None:
-    lora = {"r": 4, "lora_alpha": 8, "target_modules": targets}
-    job = make_job(method="lora", lora=lora, train=OPTIMIZERS["sgd"])
-    must_equal(single(job), train_cell(job, tmp_path, spread(FSDP, optimizer="sgd")))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", [FSDP, TP2])
 @pytest.mark.parametrize("method", ["full", "dora"])
 def test_adamw_and_mixed_precision_stay_near(method, layout, make_job, tmp_path) -> None:

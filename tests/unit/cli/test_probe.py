@@ -24,7 +24,6 @@ from shardwise.plan.time.step import host_seconds
 from shardwise.spec.cluster import Cluster, Node
 from shardwise.spec.layout.axes import Layout
 from tests.unit.plan.asking import execution, job, shape, work
-from tests.warm.shim import KIND
 
 MESSAGES = {
     "all_reduce": {"64": 0.4e-3, "262144": 0.5e-3, "16777216": 12e-3},
@@ -235,7 +234,6 @@ QUICK = """
 import runpy
 from shardwise.train.measuring import probe
 probe.SECONDS, probe.SAMPLE_SECONDS, probe.TURNS, probe.STEPS, probe.MESSAGES = 0.04, 0.0, 1, 3, (2**6, 2**22)
-probe._seconds.__kwdefaults__["lasting"] = probe.SECONDS
 probe.SHAPES, probe.LENGTHS = {"cpu": ((256, 256, 256), (128, 128, 128), (256, 256, 16))}, {"cpu": (64, 128, 256)}
 if __name__ == "__main__":
     runpy.run_module("shardwise.programs.probe", run_name="__main__")
@@ -248,7 +246,6 @@ def test_this_machine_is_probed(quick, capsys, monkeypatch, tmp_path) -> None:
     if quick:
         (tmp_path / "quick_probe.py").write_text(QUICK)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setenv(KIND, "torch")
         quickly = partial(probing.run_program, "quick_probe")
         monkeypatch.setattr(probing, "run_program", lambda _, asked, **how: quickly(asked, **how))
     with pytest.raises(SystemExit) as ended:

@@ -25,10 +25,7 @@ def test_where_all_values_are_met_it_is_a_pair_that_is_not():
     assert most_unlike(five, [False, True, True, False, True], [1, *ONE]) == 4
 
 
-def test_of_a_table_that_make_test_leaves_out_it_is_the_last():
+def test_of_several_it_is_the_last_of_two_processes_or_nearly():
     assert most_unlike(CELLS, [True] * 4, ONE) == 3
-
-
-def test_of_several_it_is_one_of_two_processes_or_nearly():
     assert most_unlike(CELLS, [True] * 4, [2, 2, 4, 4]) == 1
     assert most_unlike(CELLS, [True] * 4, [1, 4, 4, 8]) == 0
