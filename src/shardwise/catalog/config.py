@@ -10,22 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from shardwise.catalog import stated
 from shardwise.catalog.families.blocks import Dimensions, windowed_layers
 from shardwise.catalog.families.family import LOGIT_TRANSFORMS, Family, blocks_of
 from shardwise.catalog.families.known import FAMILIES, TEXT_PARTS, TextPart
-from shardwise.catalog.stated import (
-    MAX_LAYERS,
-    counts_routes,
-    drops_out,
-    drops_scores,
-    drops_stream,
-    published_as,
-    refuse_foreign,
-    steady_positions,
-    storage_type,
-    stretched_positions,
-    unlisted,
-)
 from shardwise.errors import ModelError, quoted
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
@@ -76,25 +64,25 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
     ModelError: a sentence naming the key, what it holds and what was expected."""
     kind = data.get("model_type")
     if isinstance(kind, str) and kind in TEXT_PARTS:
-        refuse_foreign(data, file=file)
+        stated.refuse_foreign(data, file=file)
         part = TEXT_PARTS[kind]
         shape = shape_from_data(_text_part(data, part=part, file=file), file=f"{file}, text_config")
         names = shape.names.inside(part.backbone, head=part.head)
-        published = published_as(data) or shape.published
+        published = stated.published_as(data) or shape.published
         return replace(shape, names=names, wrapper=Wrapper(family=kind), published=published)
     family = _family(data, file=file)
-    refuse_foreign(data, file=file)
+    stated.refuse_foreign(data, file=file)
     return _shape(_Config(file=file, data=data, family=family))
 
 
 def _text_part(data: dict[str, Any], *, part: TextPart, file: str) -> dict[str, Any]:
     """The configuration of the language model inside a model of text and images. The outer one says how weights are
     stored, and whether a head that belongs to the whole model is tied."""
-    stated: Any = data.get("text_config")
-    if not isinstance(stated, dict):
-        raise ModelError.at(file, f"text_config is {quoted(stated)}; expected the keys of the language model")
+    inside: Any = data.get("text_config")
+    if not isinstance(inside, dict):
+        raise ModelError.at(file, f"text_config is {quoted(inside)}; expected the keys of the language model")
     outer = ("torch_dtype", "dtype") if "." in part.head else ("torch_dtype", "dtype", "tie_word_embeddings")
-    inner = {key: value for key, value in cast(dict[str, Any], stated).items() if key not in outer[2:]}
+    inner = {key: value for key, value in cast(dict[str, Any], inside).items() if key not in outer[2:]}
     return {"model_type": part.family, **inner, **{key: data[key] for key in outer if key in data}}
 
 
@@ -103,7 +91,7 @@ def _family(data: dict[str, Any], *, file: str) -> Family:
     if kind is None:
         raise ModelError.at(file, "has no model_type; it is not a transformers configuration")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise unlisted(data, file=file, known=sorted({*FAMILIES, *TEXT_PARTS}))
+        raise stated.unlisted(data, file=file, known=sorted({*FAMILIES, *TEXT_PARTS}))
     return FAMILIES[kind]
 
 
@@ -179,7 +167,7 @@ def _dimensions(config: _Config) -> Dimensions:
     plain = Dimensions(
         hidden=hidden,
         intermediate=config.optional_whole("intermediate_size") or 4 * hidden,
-        layers=config.whole("num_hidden_layers", most=MAX_LAYERS),
+        layers=config.whole("num_hidden_layers", most=stated.MAX_LAYERS),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -200,7 +188,7 @@ def _dimensions(config: _Config) -> Dimensions:
 
 def _shape(config: _Config) -> ModelShape:
     family, d = config.family, _dimensions(config)
-    stated = {**family.defaults, **config.data}
+    keys = {**family.defaults, **config.data}
     blocks, window = blocks_of(family, d), _window(config, d)
     windowed = _windowed(config, d) if window else None
     width = d.optional.get(family.embedding_key or "")
@@ -215,7 +203,7 @@ def _shape(config: _Config) -> ModelShape:
         num_key_value_heads=d.kv_heads,
         head_dim=d.head_dim,
         vocab_size=d.vocab,
-        max_position_embeddings=max(d.positions, stretched_positions(config.data)),
+        max_position_embeddings=max(d.positions, stated.stretched_positions(config.data)),
         matrices=blocks[0].matrices,
         norm_parameters_per_layer=sum(norm.num_parameters for norm in blocks[0].norms),
         final_norm_parameters=sum(norm.num_parameters for norm in family.final_norm(d)),
@@ -224,7 +212,7 @@ def _shape(config: _Config) -> ModelShape:
         norm=family.norm_kind,
         tied=d.flags["tie_word_embeddings"],
         head_bias=family.head_bias(d),
-        storage_dtype=storage_type(config.data, file=config.file),
+        storage_dtype=stated.storage_type(config.data, file=config.file),
         sliding_window=None if windowed == 0 else window,
         norms=blocks[0].norms,
         activation=family.activation or config.checked("hidden_act", ACTIVATIONS.__contains__, _ONE_OF),
@@ -242,12 +230,12 @@ def _shape(config: _Config) -> ModelShape:
         names=family.names if family.final_norm(d) else replace(family.names, final_norm=None),
         eager_attention=family.eager_attention or (family.broadcasts_keys and d.kv_heads == 1 < d.heads),
         layerdrop=config.share("layerdrop"),
-        steady_positions=steady_positions(config.data, positions=d.positions),
-        drops_out=drops_out(stated),
-        drops_stream=drops_stream(stated),
-        drops_scores=drops_scores(stated),
-        counts_routes=counts_routes(config.data),
-        published=published_as(config.data),
+        steady_positions=stated.steady_positions(config.data, positions=d.positions),
+        drops_out=stated.drops_out(keys),
+        drops_stream=stated.drops_stream(keys),
+        drops_scores=stated.drops_scores(keys),
+        counts_routes=stated.counts_routes(config.data),
+        published=stated.published_as(config.data),
     )
 
 

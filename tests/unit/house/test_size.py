@@ -14,27 +14,27 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
-    "": 300,
-    "api": 3150,
-    "catalog": 3550,
-    "cli": 1900,
-    "data": 5050,
-    "interop": 1600,
-    "launch": 3100,
-    "methods": 400,
-    "models": 4400,
-    "parallel": 3150,
-    "plan": 9300,
-    "programs": 300,
-    "report": 2360,
-    "spec": 5750,
-    "train": 9600,
-    "web": 1350,
+    "": 230,
+    "api": 3040,
+    "catalog": 3190,
+    "cli": 1880,
+    "data": 4970,
+    "interop": 1420,
+    "launch": 3030,
+    "methods": 370,
+    "models": 4250,
+    "parallel": 3090,
+    "plan": 9180,
+    "programs": 250,
+    "report": 2330,
+    "spec": 5560,
+    "train": 9440,
+    "web": 1320,
 }
-ALL, ALL_TESTS = 54845, 37500
+ALL, ALL_TESTS = 53484, 37500
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1800, 350
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1796, 350
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

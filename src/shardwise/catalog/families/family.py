@@ -8,18 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.catalog.families.blocks import (
-    LLAMA_ATTENTION,
-    LLAMA_NORMS,
-    Bias,
-    Dimensions,
-    Matrices,
-    Norms,
-    gated_mlp,
-    hidden_norms,
-    never,
-    nothing,
-)
+from shardwise.catalog.families import blocks
+from shardwise.catalog.families.blocks import Bias, Dimensions, Matrices, Norms, hidden_norms
 from shardwise.catalog.families.experts import Placement, everywhere
 from shardwise.spec.model.shape import LLAMA_NAMES, MlpKind, NormKind, OtherBlocks, OuterNames
 
@@ -64,9 +54,9 @@ class Family:
             ModelShape.
     """
 
-    attention: Matrices = LLAMA_ATTENTION
-    mlp: Matrices = gated_mlp
-    norms: Norms = LLAMA_NORMS
+    attention: Matrices = blocks.LLAMA_ATTENTION
+    mlp: Matrices = blocks.gated_mlp
+    norms: Norms = blocks.LLAMA_NORMS
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     aliases: Sequence[str] = ()
@@ -81,20 +71,20 @@ class Family:
     norm_kind: NormKind = "rms"
     final_norm: Norms = FINAL_NORM
     names: OuterNames = LLAMA_NAMES
-    head_bias: Bias = never
+    head_bias: Bias = blocks.never
     position_offset: int | None = None
-    outer_matrices: Matrices = nothing
-    outer_norms: Norms = nothing
+    outer_matrices: Matrices = blocks.nothing
+    outer_norms: Norms = blocks.nothing
     embedding_key: str | None = None
     refine: Callable[[Dimensions], Dimensions] = lambda d: d
-    parallel: Bias = never
+    parallel: Bias = blocks.never
     activation: str | None = None
     optional_window: bool = False
     windowed: Callable[[Dimensions], int] | None = None
     whole_every: int = 0
     pattern_key: str | None = None
     floors_head_dim: bool = False
-    even_heads: Bias = never
+    even_heads: Bias = blocks.never
     partial_rotary: bool = False
     scales_stream: bool = False
     eager_attention: bool = False

@@ -15,17 +15,9 @@ from typing import Any
 
 import torch
 
+from shardwise.catalog import stated
 from shardwise.catalog.models import config_of, read_model
 from shardwise.catalog.rope import scaled_shape
-from shardwise.catalog.stated import (
-    UnlistedFamilyError,
-    drops_scores,
-    drops_stream,
-    published_as,
-    refuse_foreign,
-    steady_positions,
-    storage_type,
-)
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, drops_out, find_anatomy
 from shardwise.models.built.ends import read_ends, why_unstaged
@@ -58,19 +50,19 @@ def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None
     already. Raises ModelError: it is no model, or none that can be trained."""
     try:
         return read_model(name, revision=revision, rope=rope)
-    except UnlistedFamilyError as error:
-        stated = config_of(name, offline=True, revision=revision)
-        return scaled_shape(built_shape(error.data, file=error.file), rope, stated)
+    except stated.UnlistedFamilyError as error:
+        data = config_of(name, offline=True, revision=revision)
+        return scaled_shape(built_shape(error.data, file=error.file), rope, data)
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
     """The shape of the model that transformers builds of a config.json called `file`. Raises
     ModelError: there is something in it that is not understood; says what."""
-    refuse_foreign(data, file=file)
+    stated.refuse_foreign(data, file=file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of keys that a configuration class does not know
-            return replace(_Reading(data, file=file).shape(), published=published_as(data))
+            return replace(_Reading(data, file=file).shape(), published=stated.published_as(data))
     except UnsupportedError as error:
         kind = data.get("model_type")
         message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"
@@ -82,14 +74,14 @@ class _Reading:
     its forward, where that can be followed without numbers."""
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
-        self._storage, self._file = storage_type(data, file=file), file
+        self._storage, self._file = stated.storage_type(data, file=file), file
         config = config_from(data)
         self._config = text_config(config)
         self._data: dict[str, Any] = data if self._config is config else json.loads(self._config.to_json_string())
         if self._config is not config:
             if self._data.get("use_bidirectional_attention") is True:
                 raise UnsupportedError("its language model lets tokens of a prompt see those after them")
-            refuse_foreign(self._data, file=f"{file}, text_config")
+            stated.refuse_foreign(self._data, file=f"{file}, text_config")
         with watchable():
             self._anatomy, self._wrapper = _built(config)
             self._known = known_shape(self._anatomy, self._data, dtype=self._storage) if self._wrapper else None
@@ -161,11 +153,11 @@ class _Reading:
             outer_norms=outside.outer_norms,
             names=outside.names,
             eager_attention=not getattr(anatomy.model, "_supports_sdpa", False),
-            steady_positions=steady_positions(self._data, positions=positions),
+            steady_positions=stated.steady_positions(self._data, positions=positions),
             layerdrop=float(getattr(self._config, "layerdrop", None) or 0.0),
             drops_out=drops_out(anatomy.model),
-            drops_stream=drops_stream(self._config.to_dict()),
-            drops_scores=drops_scores(self._config.to_dict()),
+            drops_stream=stated.drops_stream(self._config.to_dict()),
+            drops_scores=stated.drops_scores(self._config.to_dict()),
             built=(built := self._splits(seen, blocks, outside, staged=not unstaged)),
             unstaged=unstaged,
             unsliced="" if "slices" in built else why_whole(anatomy),

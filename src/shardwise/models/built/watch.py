@@ -18,18 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.built.traced import (
-    POSITIONS,
-    STREAM,
-    TOKENS,
-    AttentionCall,
-    BlockCall,
-    Call,
-    MaskCall,
-    Op,
-    Seen,
-    operator_name,
-)
+from shardwise.models.built import traced
 
 WATCHED = "shardwise_watched"
 #: How a kernel is told where packed documents lie.
@@ -73,7 +62,7 @@ def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
     raise RuntimeError("attention is watched only inside `watch`")
 
 
-def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
+def watch(anatomy: Anatomy, *, packed: bool = True) -> traced.Seen:
     """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED`
     inside `watchable`. `packed`: it is told where packed documents lie, as far as its code takes
     that. Raises Exception: whatever the model's code raises where there are no numbers."""
@@ -81,7 +70,7 @@ def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
     ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
     positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
     seen = watcher.seen
-    seen.origins |= {id(ids): frozenset({TOKENS}), id(positions): frozenset({POSITIONS})}
+    seen.origins |= {id(ids): frozenset({traced.TOKENS}), id(positions): frozenset({traced.POSITIONS})}
     called = anatomy.model if anatomy.is_whole else anatomy.backbone
     takes_all = any(one.kind is one.VAR_KEYWORD for one in signature(called.forward).parameters.values())
     takes_positions = takes_all or "position_ids" in signature(called.forward).parameters
@@ -101,17 +90,17 @@ def _logits(anatomy: Anatomy, **given: Any) -> Any:
 
 
 class _Watcher(TorchDispatchMode):
-    """Fills a Seen while a model runs."""
+    """Fills a `Seen` while a model runs."""
 
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()
-        self.seen = Seen()
+        self.seen = traced.Seen()
         self._anatomy = anatomy
         self._kept: list[Any] = []  # ids are of tensors that live
         self._parameters = {id(p): name for name, p in anatomy.model.named_parameters()}
-        self._inside: list[list[Op]] = []  # operators of the leaf modules that run now
-        self._block: BlockCall | None = None
-        self._masks: dict[int, MaskCall] = {}
+        self._inside: list[list[traced.Op]] = []  # operators of the leaf modules that run now
+        self._block: traced.BlockCall | None = None
+        self._masks: dict[int, traced.MaskCall] = {}
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -119,7 +108,7 @@ class _Watcher(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         inputs = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
         outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-        op = Op(index=len(self._kept), name=operator_name(func, kwargs), inputs=inputs, outputs=outputs)
+        op = traced.Op(index=len(self._kept), name=traced.operator_name(func, kwargs), inputs=inputs, outputs=outputs)
         self._kept.append(op)
         seen = self.seen
         origin = frozenset[str]().union(*(seen.origin(tensor) for tensor in inputs))
@@ -129,7 +118,7 @@ class _Watcher(TorchDispatchMode):
         if self._inside:
             self._inside[-1].append(op)
             return result
-        if self._block is not None and origin - {POSITIONS}:
+        if self._block is not None and origin - {traced.POSITIONS}:
             self._block.ops.append(op)
         seen.bare += [self._parameters[id(tensor)] for tensor in inputs if id(tensor) in self._parameters]
         return result
@@ -175,9 +164,9 @@ class _Watcher(TorchDispatchMode):
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             given = args[0] if args else kwargs["hidden_states"]
             others = [tensor for tensor in tensors if tensor is not given]
-            self._block = BlockCall(name=name, given=given, others=others)
+            self._block = traced.BlockCall(name=name, given=given, others=others)
             self.seen.blocks.append(self._block)
-            self._mark(given, STREAM)
+            self._mark(given, traced.STREAM)
 
         return enter
 
@@ -211,12 +200,12 @@ class _Watcher(TorchDispatchMode):
             ops = self._inside.pop()
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             if tensors and isinstance(output, torch.Tensor) and _is_landmark(module, ops):
-                call = Call(name=name, module=module, given=tensors[0], made=output, ops=ops)
+                call = traced.Call(name=name, module=module, given=tensors[0], made=output, ops=ops)
                 (self.seen.outside if self._block is None else self._block.calls).append(call)
                 self._mark(output, name)
                 return
             if self._block is not None:
-                self._block.ops += [op for op in ops if self.seen.origin(op.outputs[0]) - {POSITIONS}]
+                self._block.ops += [op for op in ops if self.seen.origin(op.outputs[0]) - {traced.POSITIONS}]
             read = {id(tensor) for op in ops for tensor in op.inputs}
             self.seen.bare += [p for key, p in self._parameters.items() if key in read]
 
@@ -264,7 +253,7 @@ class _Watcher(TorchDispatchMode):
 
         causal = sees(1, 0) and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
         mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
-        self._masks[id(mask)] = MaskCall(causal=causal, window=window, by_positions=self._asked_positions)
+        self._masks[id(mask)] = traced.MaskCall(causal=causal, window=window, by_positions=self._asked_positions)
         self._kept.append(mask)
         self._asked_positions = False
         return mask
@@ -279,7 +268,7 @@ class _Watcher(TorchDispatchMode):
         **words: Any,
     ) -> tuple[torch.Tensor, None]:
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-        attention = AttentionCall(
+        attention = traced.AttentionCall(
             name=f"<attention of {type(module).__name__}>",
             query=query,
             key=key,
@@ -295,7 +284,7 @@ class _Watcher(TorchDispatchMode):
         return made, None
 
 
-def _is_landmark(module: nn.Module, ops: list[Op]) -> bool:
+def _is_landmark(module: nn.Module, ops: list[traced.Op]) -> bool:
     if is_linear(module) or isinstance(module, nn.Embedding):
         return True
     return any(op.name in NORMALISING for op in ops)

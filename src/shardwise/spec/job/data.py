@@ -9,10 +9,20 @@ from shardwise.spec.job.strict import Positive, Share, Strict, Text, Whole
 TrainOn = Literal["auto", "assistant", "completion", "all"]
 OverLong = Literal["error", "drop", "truncate"]
 Rendered = Literal["auto"] | bool
-RowFormat = (
-    Literal["auto", "messages", "conversations", "instruction", "prompt_completion", "question_answer"]
-    | Literal["query_response", "text", "preference", "unpaired_preference"]
-)
+RowFormat = Literal[
+    "auto",
+    "messages",
+    "conversations",
+    "instruction",
+    "prompt_completion",
+    "question_answer",
+    "query_response",
+    "text",
+    "preference",
+    "unpaired_preference",
+]
+
+
 ColumnName = (
     Literal["messages", "tools", "conversations", "system", "instruction", "input", "output"]
     | Literal["prompt", "completion", "question", "answer", "query", "response", "text"]

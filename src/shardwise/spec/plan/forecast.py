@@ -4,8 +4,6 @@ The planner writes it, the trainer reads it, and neither knows the other. The JS
 added, never renamed.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -113,6 +111,15 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A way of spreading the work that was not taken, and the sentence that says why."""
+
+    strategy: str
+    layout: Layout
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """One execution with its forecast.
 
@@ -146,15 +153,6 @@ class Candidate:
         """Why it is not taken, which its reasons say."""
         layout = self.execution.layout
         return Rejection(strategy=layout.strategy, layout=layout, reason="; ".join(self.reasons))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rejection:
-    """A way of spreading the work that was not taken, and the sentence that says why."""
-
-    strategy: str
-    layout: Layout
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
