@@ -141,8 +141,7 @@ def source_refusals(chosen: Chosen, target: str) -> Iterator[str]:
     if job.train.disable_dropout and job.objective == "sft":
         yield f"train.disable_dropout is not exported to {target}, which has no word for it; leave it out"
     if job.adapters is not None and chosen.execution.precision == "bf16":
-        why = "for adapters, which PEFT keeps in float32; write mixed"
-        yield f"train.precision: bf16 is not exported to {target} {why}"
+        yield f"train.precision bf16 is not exported to {target} for adapters, which PEFT keeps in float32; write mixed"
 
 
 def sft_settings(chosen: Chosen) -> dict[str, Any]:
