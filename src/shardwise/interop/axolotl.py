@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import TrainerLimits, memory_notes, source_refusals
-from shardwise.interop.trl import OPTIMIZERS
+from shardwise.interop.limits import OPTIMIZERS, TrainerLimits, memory_notes, source_refusals
 
 LIMITS = TrainerLimits(
     target="axolotl",

@@ -144,6 +144,9 @@ def source_refusals(chosen: Chosen, target: str) -> Iterator[str]:
         yield f"train.precision bf16 is not exported to {target} for adapters, which PEFT keeps in float32; write mixed"
 
 
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd": "sgd"}
+
+
 def sft_settings(chosen: Chosen) -> dict[str, Any]:
     """What trainers on top of transformers' Trainer call as it does."""
     train = chosen.job.train
@@ -151,7 +154,7 @@ def sft_settings(chosen: Chosen) -> dict[str, Any]:
     return {
         **usual_settings(chosen),
         **length,
-        "optim": "adamw_torch" if chosen.execution.optimizer == "adamw_foreach" else "adamw_torch_fused",
+        "optim": OPTIMIZERS[chosen.execution.optimizer],
         **({"save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}),
     }
 

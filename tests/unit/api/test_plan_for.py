@@ -41,10 +41,7 @@ def test_no_drawn_job_is_planned_for_a_target_and_then_refused_to_it(target) -> 
     assert exported
 
 
-OTHERS = ("2x T4", "4x RTX-4090", "8x MI300X", "cpu:2")
-
-
-@pytest.mark.parametrize("hardware", OTHERS)
+@pytest.mark.parametrize("hardware", ["2x T4", "4x RTX-4090", "8x MI300X", "cpu:2"])
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 @pytest.mark.parametrize("target", targets_to_plan_for())
 def test_a_target_refuses_what_no_plan_could_be_or_nothing(target, method, hardware) -> None:
