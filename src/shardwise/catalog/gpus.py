@@ -28,7 +28,8 @@ CONTEXT_BYTES, _CONTEXT_BYTES_OF_HOPPER = 450 * MIB, 820 * MIB
 _RESERVED_BYTES, _RESERVED_SHARE = 380 * MIB, 0.006
 
 _HARDWARE = re.compile(
-    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*@]*|\d{3,}[a-z ]*)", re.IGNORECASE
+    r"(?:(?P<first>\d+)\s*[x×*]\s*)?(?:(?P<second>\d+)\s*[x×*]\s*)?(?P<name>[a-z][^×*@]*|\d{3,}[a-z ]*(?:\s\d+ ?gb)?)",
+    re.IGNORECASE,
 )
 #: The link between machines, as it is stated: of each machine, which its GPUs share.
 _STATED_LINK = re.compile(r"(.*?)\s*@\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)\s*", re.IGNORECASE)
@@ -38,6 +39,8 @@ _SERIES = ("rtx", "quadrortx")
 _MOST_ON_BOARDS, _SOLD_BY_16 = 8, "A100-40GB"
 _NOT_TRIED = "AMD GPUs are planned for, and nothing was tried on ROCm"
 _APPLE = re.compile(r"(apple|mac|mps|m[1-5](?!\d))", re.IGNORECASE)
+#: `L40S 48GB`: a name with the memory that is printed on the card.
+_SIZED = re.compile(r"(.*\S)\s+(\d+)\s*gi?b", re.IGNORECASE)
 #: `24 GB`, `2x 24GB`: memory in place of a name.
 _MEMORY = re.compile(r"(?:.*[x×*])?\s*(\d{1,3})\s*gi?b?(?:\s*(?:gpu|card|vram)s?)?", re.IGNORECASE)
 _CPU = re.compile(r"cpu(?:\s*:\s*(\d+))?", re.IGNORECASE)
@@ -144,12 +147,14 @@ def find_gpu(name: str) -> KnownGpu:
     """The catalogue entry a user's or a driver's name means; case, spaces and hyphens do not
     matter. Raises HardwareError: no entry has that name; the message gives the nearest."""
     wanted = _normal(name)
-    for known in known_gpus().values():
-        if wanted in known.names:
-            return known
+    if exact := next((known for known in known_gpus().values() if wanted in known.names), None):
+        return exact
     meant = [known for known in known_gpus().values() if any(series + wanted in known.names for series in _SERIES)]
     if len(meant) == 1 and wanted[:1].isdigit():
         return meant[0]
+    sized = _SIZED.fullmatch(name.strip())
+    if sized and 0.9 < int(sized[2]) / ((plain := find_gpu(sized[1])).gpu.memory_bytes / GIB) < 1.1:
+        return plain
     if _APPLE.match(wanted):
         raise HardwareError(
             f"hardware names {quoted(name.strip())}, and nothing is planned for or trained on Apple's GPUs; name "
@@ -164,8 +169,7 @@ def nominal_gpu(name: str) -> KnownGpu:
     """An entry for a GPU that the catalogue does not have: its rates are another's, its price is
     not known, and its memory is to be set to what the driver reports."""
     like = known_gpus()[_NOMINAL]
-    plain = re.sub(r"^NVIDIA\s+", "", name)
-    gpu = replace(like.gpu, name=plain, usd_per_hour=None)
+    gpu = replace(like.gpu, name=re.sub(r"^NVIDIA\s+", "", name), usd_per_hour=None)
     return replace(like, gpu=gpu, driver=name, names=frozenset({_normal(name)}), source="the driver")
 
 
@@ -174,9 +178,7 @@ def _nearest(wanted: str) -> str:
     close = [names[alias] for alias in difflib.get_close_matches(wanted, names, n=6, cutoff=0.5)]
     contains = [name for alias, name in names.items() if wanted and (wanted in alias or alias in wanted)]
     near = list(dict.fromkeys(contains + close))[:3]
-    if near:
-        return f"; nearest: {', '.join(near)}"
-    return "; none there has a name like it, see `shardwise plan --list gpus`"
+    return f"; nearest: {', '.join(near)}" if near else "; none has a name like it, see `shardwise plan --list gpus`"
 
 
 def _with_memory(gigabytes: int) -> str:

@@ -12,9 +12,9 @@ def to_accelerate(chosen: Chosen) -> Exported:
     """accelerate.yaml, and the line that starts a script with it on each node."""
     LIMITS.refuse(chosen)
     said = ["the script train.py is yours", *memory_notes(chosen)]
-    if is_sharded(chosen) and chosen.execution.precision == "mixed":
+    if chosen.execution.gathers_weights and chosen.execution.precision == "mixed":
         said.append("gradients are summed over GPUs in bfloat16 there, and in float32 here")
-    if chosen.execution.gradient_checkpointing == "full" and not is_sharded(chosen):
+    if chosen.execution.gradient_checkpointing == "full" and not chosen.execution.gathers_weights:
         said.append("the plan computes blocks again in the backward: the script calls gradient_checkpointing_enable()")
     comment = [chosen.written, "The script says, for the same training:"]
     comment += [f"  {line}" for line in left_to_the_script(chosen)]
@@ -26,7 +26,7 @@ def to_accelerate(chosen: Chosen) -> Exported:
 def config(chosen: Chosen) -> dict[str, Any]:
     """The keys of `accelerate config`."""
     execution, layout = chosen.execution, chosen.layout
-    sharded = is_sharded(chosen)
+    sharded = chosen.execution.gathers_weights
     data: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if sharded else "MULTI_GPU" if layout.world_size > 1 else "NO",
@@ -54,11 +54,6 @@ def config(chosen: Chosen) -> dict[str, Any]:
         sizes = {"dp_replicate_size": layout.dp_replicate, "dp_shard_size": layout.dp_shard}
         data["parallelism_config"] = {f"parallelism_config_{name}": size for name, size in sizes.items()}
     return data
-
-
-def is_sharded(chosen: Chosen) -> bool:
-    """Whether FSDP2 holds the weights."""
-    return chosen.execution.gathers_weights
 
 
 def launch_lines(chosen: Chosen, script: str) -> list[str]:

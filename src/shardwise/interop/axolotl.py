@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import limits_of, memory_notes, source_refusals
-from shardwise.interop.trl import OPTIMIZERS
+from shardwise.interop.limits import OPTIMIZERS, limits_of, memory_notes, source_refusals
 
 LIMITS = limits_of("axolotl")
 

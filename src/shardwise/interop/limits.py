@@ -152,8 +152,10 @@ def source_refusals(chosen: Chosen, target: str) -> Iterator[str]:
     if job.train.disable_dropout and job.objective == "sft":
         yield f"train.disable_dropout is not exported to {target}, which has no word for it; leave it out"
     if job.adapters is not None and chosen.execution.precision == "bf16":
-        why = "for adapters, which PEFT keeps in float32; write mixed"
-        yield f"train.precision: bf16 is not exported to {target} {why}"
+        yield f"train.precision bf16 is not exported to {target} for adapters, which PEFT keeps in float32; write mixed"
+
+
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd": "sgd"}
 
 
 def sft_settings(chosen: Chosen) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def sft_settings(chosen: Chosen) -> dict[str, Any]:
     return {
         **usual_settings(chosen),
         **length,
-        "optim": "adamw_torch" if chosen.execution.optimizer == "adamw_foreach" else "adamw_torch_fused",
+        "optim": OPTIMIZERS[chosen.execution.optimizer],
         **({"save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}),
     }
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.interop.accelerate import config, is_sharded, launch_lines
+from shardwise.interop.accelerate import config, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml, script
-from shardwise.interop.limits import limits_of, lora_config, memory_notes, source_refusals, usual_settings
+from shardwise.interop.limits import limits_of, lora_config, memory_notes, sft_settings, source_refusals
 from shardwise.interop.trl_dpo import dpo_refusals, dpo_settings
 
 LIMITS = limits_of("trl")
@@ -14,15 +14,13 @@ LIMITS = limits_of("trl")
 #: Endings of files that hold the same rows for `datasets` as for Shardwise -> its loader of them.
 LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
-OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_foreach": "adamw_torch", "sgd": "sgd"}
-
 
 def to_trl(chosen: Chosen) -> Exported:
     """sft.py or dpo.py, and accelerate.yaml where weights are sharded."""
     LIMITS.refuse(chosen, _refusals)
     name = f"{chosen.job.objective}.py"
     made, run = {name: _script(chosen)}, chosen.torchrun_lines(name)
-    if is_sharded(chosen):
+    if chosen.execution.gathers_weights:
         made["accelerate.yaml"] = as_yaml(config(chosen), comment=[chosen.written])
         run = launch_lines(chosen, name)
     return Exported(files=made, said=[*memory_notes(chosen, chunks=True), *_said(chosen)], run=run)
@@ -54,17 +52,14 @@ def _script(chosen: Chosen) -> str:
 
 def _settings(chosen: Chosen) -> dict[str, Any]:
     """SFTConfig's arguments, without those that depend on the rows."""
-    train, execution, data, whole = chosen.job.train, chosen.execution, chosen.job.data, not is_sharded(chosen)
-    length = {"num_train_epochs": train.num_train_epochs} if train.max_steps is None else {"max_steps": train.max_steps}
+    train, execution, data = chosen.job.train, chosen.execution, chosen.job.data
+    whole = not execution.gathers_weights
     frozen_in_bf16 = bool(chosen.job.adapters) and execution.precision == "mixed" and whole
     stored = "bfloat16" if execution.precision == "bf16" or frozen_in_bf16 else "float32"
-    save = {"save_strategy": "steps", "save_steps": train.save_steps} if train.save_steps else {"save_strategy": "no"}
     return {
-        **usual_settings(chosen),
+        **sft_settings(chosen),
         "model_init_kwargs": {"dtype": stored, "attn_implementation": execution.attn_implementation},
         "max_length": data.max_length,
-        **length,
-        "optim": OPTIMIZERS[execution.optimizer],
         "average_tokens_across_devices": True,
         "train_sampling_strategy": "random" if data.shuffle else "sequential",
         "bf16": execution.precision == "mixed",
@@ -73,14 +68,14 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
         "ddp_find_unused_parameters": False,
         "use_cpu": chosen.on_cpu,
         "full_determinism": train.full_determinism,
-        **save,
         "save_total_limit": train.save_total_limit,
     }
 
 
 def _refusals(chosen: Chosen) -> Iterator[str]:
-    job, place = chosen.job, Path(chosen.job.data.path[0].path)
+    job = chosen.job
     yield from source_refusals(chosen, "trl")
+    place = Path(job.data.path[0].path if job.data.path else "rows.jsonl")
     if place.is_dir() or place.suffix.lower() in (".txt", ".gz", ".xlsx", ".tsv"):
         yield f"data.path names {place}, which is not exported to trl; name a file ({', '.join(LOADERS)}) or a hub id"
     if job.data.train_on == "completion":
@@ -99,5 +94,5 @@ def _said(chosen: Chosen) -> Iterator[str]:
         yield f"rows longer than max_length are cut there; the job says over_long: {data.over_long}"
     if data.eval_path or data.eval_fraction or train.eval_steps:
         yield "the script evaluates nothing; its rows are all of data.path"
-    if chosen.execution.compile and not is_sharded(chosen):
+    if chosen.execution.compile and not chosen.execution.gathers_weights:
         yield "the plan compiles each block, and the script none: steps take longer than forecast"

@@ -51,7 +51,8 @@ def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
     context = max(memory.ranks, key=lambda rank: rank.peak_bytes).parts["context"]
     full = _difference(stack, replace(theirs, layout=execution.layout))
     instant, allocated = peak_of_stack(work, full)
-    none = Difference(logit_bytes=0)
+    # Of an engine in 16 bits they are instead of what this trainer has.
+    none = Difference(logit_bytes=0, master_bytes=full.master_bytes * stack.half_engine)
     terms = {
         name: round(allocated - peak_of_stack(work, replace(full, **{field: getattr(none, field)}))[1])
         for field, name in _NAMES.items()

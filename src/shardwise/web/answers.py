@@ -10,7 +10,7 @@ from shardwise.errors import InputError, Problem
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.generation import Generation
 from shardwise.web.models import DROPPED, Models, catalogue
-from shardwise.web.question import GENERATE, NAMES, SOLVE, WebQuestion
+from shardwise.web.question import FOR, GENERATE, NAMES, SOLVE, WebQuestion
 
 #: Plans that are remembered: going back and changing what is copied make none anew.
 _REMEMBERED = 24
@@ -62,12 +62,12 @@ class Answers:
 
     def _plan(self, question: WebQuestion, model: str) -> Plan:
         overrides, what_if = question.overrides(model), question.what_if and question.is_of_one_hardware
-        key = (question.solve or "", str(what_if), *(one.text for one in overrides))
+        key = (question.solve or "", question["for"], str(what_if), *(one.text for one in overrides))
         # A folder's configuration may change; the catalogue and what was dropped do not.
         lasting = model.lower() in catalogue() or question["model"].startswith(DROPPED)
         with self._turn:
             made = self._made.pop(key, None) or api.plan(
-                overrides=overrides, solve=question.solve, asks_what_if=what_if
+                overrides=overrides, solve=question.solve, asks_what_if=what_if, target=question["for"] or None
             )
             if lasting:
                 self._made[key] = made
@@ -82,6 +82,6 @@ def _refused(problems: Sequence[Problem], *, place: str = "") -> Answer:
     general: list[str] = []
     for problem in problems:
         message = problem.message.replace(place, SAVED_AS) if place.startswith("/") else problem.message
-        where = "solve" if (problem.where or "").startswith(SOLVE) else problem.where
+        where = {SOLVE: "solve", FOR: "for"}.get((problem.where or "").partition(" ")[0], problem.where)
         (by_field.setdefault(where, []) if where in NAMES else general).append(message)
     return Answer(by_field=by_field, general=tuple(general))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self, get_args
 
 from shardwise.api import Override
+from shardwise.api.plans.for_target import targets_to_plan_for
 from shardwise.errors import InputError
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import LoraSpec, TrainSpec
@@ -18,7 +19,7 @@ from shardwise.spec.plan.found import Solved
 #: A field's text in the address; no job has a longer one.
 MOST_LETTERS = 300
 #: Stands for a field that is no key of a job: what `shardwise plan` is to solve for.
-SOLVE = "--solve"
+SOLVE, FOR = "--solve", "--for"
 #: Likewise what is asked for, and the link that hardware of several machines has.
 TASK, NETWORK = "--task", "network"
 GENERATE = "generate"
@@ -79,6 +80,7 @@ FIELDS = (
     Field("packing", "Packing", "data.packing", ""),
     Field("micro", "Micro-batch", "train.micro_batch_size", "", number=(1, 64), left_out="auto"),
     Field("solve", "Find what fits", SOLVE, ""),
+    Field("for", "Trainer", FOR, ""),
 )
 #: Fields that are seldom changed, which the page folds, and what there is to choose.
 FOLDED: dict[str, tuple[str, ...]] = {
@@ -87,6 +89,7 @@ FOLDED: dict[str, tuple[str, ...]] = {
     "recompute": get_args(Checkpointing),
     "offload": get_args(Offload),
     "packing": ("true", "auto"),
+    "for": targets_to_plan_for(),
 }
 NAMES = tuple(field.name for field in FIELDS)
 #: Keys that only training has.
@@ -124,7 +127,7 @@ class WebQuestion:
         open is `any`; adapters have a rank, and full fine-tuning has none."""
         hardware = self["hardware"] or "any"
         hardware += f" @ {self['network']} Gb/s" if self["network"] else ""
-        unread = {SOLVE, TASK, NETWORK, *(_NOT_GENERATED if self.generates else ())}
+        unread = {SOLVE, FOR, TASK, NETWORK, *(_NOT_GENERATED if self.generates else ())}
         for field in FIELDS:
             text = {**self.texts, "model": model, "hardware": hardware}[field.name]
             if not text or field.key in unread or (field.name == "rank" and self["method"] in ("full", "")):
@@ -184,7 +187,7 @@ class WebQuestion:
             written = json.dumps(value) if isinstance(value, bool) else str(value)
             words += [field.flag, written] if field.flag else ["--set", f"{field.key}={written}"]
         words += [SOLVE, self.solve] if self.solve else []
-        words += [TASK, GENERATE] if self.generates else []
+        words += [TASK, GENERATE] if self.generates else [FOR, self["for"]] if self["for"] else []
         return shlex.join(words)
 
     def query(self, **changed: str) -> dict[str, str]:

@@ -21,9 +21,8 @@ from shardwise.units import GIB
         ("4 x rtx 6000 ada", "4x RTX-6000-Ada"),
         ("128 x 8x H100-SXM", "128 x 8x H100-SXM"),
         ("2x8xH100", "2 x 8x H100-SXM"),
-        ("H200", "1x H200"),
         ("2× NVIDIA GeForce RTX 4090", "2x RTX-4090"),
-        ("1x 4090", "1x RTX-4090"),
+        ("1x 4090 24GB", "1x RTX-4090"),
         ("2x 6000 Ada", "2x RTX-6000-Ada"),
         ("2 x 8x H100-SXM @ 100 Gb/s", "2 x 8x H100-SXM @ 100 Gb/s"),
         ("2 x 8x H100-SXM @ 50GB/s", "2 x 8x H100-SXM @ 400 Gb/s"),
@@ -176,8 +175,9 @@ def test_peaks_are_dense_and_not_what_is_printed_with_sparsity(name, printed):
 
 @pytest.mark.parametrize(("name", "gigabytes"), figures(SOLD_AS))
 def test_memory_is_what_the_driver_reports_of_what_is_sold(name, gigabytes):
-    # HBM is sold in thousands of millions of bytes, and a part is kept for error correction; GDDR in powers of two.
+    # Of HBM thousands of millions of bytes are sold, and some kept for error correction; of GDDR powers of two.
     assert 0.92 * gigabytes * GIB <= find_gpu(name).gpu.memory_bytes <= 1.003 * gigabytes * GIB
+    assert find_gpu(f"{name} {gigabytes:g}GB").gpu.name == name
 
 
 @pytest.mark.parametrize(("name", "printed"), figures(PRINTED))

@@ -121,6 +121,10 @@ def test_what_fits_is_found_as_the_command_line_finds_it(served: Served, shardwi
     assert found[key] in job, "the file has the value that was found"
     refused = served.get("/", **{**USUAL, "hardware": "any"}, solve=key)
     assert "the hardware is open, and so there is no one answer" in wrong(refused, "solve")
+    page, said = (served.get(path, **USUAL | {"copy": "command", "for": "trl"}) for path in ("/", "/plan.json"))
+    assert (command := shlex.split(copied(page)))[-2:] == ["--for", "trl"] and "for trl 1.16.0" in page.text
+    assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)
+    assert "layout tp is not exported to trl" in wrong(served.get("/", **USUAL | {"for": "trl", "layout": "tp"}), "for")
 
 
 def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp_path: Any) -> None:  # noqa: F811

@@ -10,6 +10,7 @@ from shardwise.interop.narrowed import changed_job, narrowed
 from shardwise.interop.targets import TARGETS
 from shardwise.plan import on_stack
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.data import SourceSpec
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.forecast import Plan
 from shardwise.units import format_gib
@@ -48,7 +49,11 @@ def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: 
     for open_job in narrowed(job, limits, cluster=cluster, whole_logits=bool(stack.logit_bytes)):
         made = _that_fits(open_job, target, cluster=cluster, planned=planned)
         if made.best is not None:
-            TARGETS[target].write(Chosen.of(made, path="--for"))
+            chosen = Chosen.of(made, path="--for")
+            if not job.data.path:  # a question without rows: which, is asked where files are written
+                rows = job.data.model_copy(update={"path": [SourceSpec(path="rows.jsonl")]})
+                chosen = replace(chosen, job=chosen.job.model_copy(update={"data": rows}), steps=chosen.steps or 1)
+            TARGETS[target].write(chosen)
             return made
     assert made is not None  # noqa: S101
     return made

@@ -42,7 +42,6 @@ class Zero:
         """What is alive at an instant of ours, as it is there."""
         # AdamW's two moments are of the weights' type in what is changed here.
         made, share = dict(alive), holding.optimizer / 2
-        in_step = share * FLOAT32_BYTES / self.kept_bytes
         made["communication"] = made.get("communication", 0) + self._buckets(name)
         gradients = made.get("gradients", 0)
         if self.stage == 3:
@@ -65,7 +64,8 @@ class Zero:
             # The shard's gradients, and they again in float32, from 16 bits by way of one tensor;
             # weights are gathered in place.
             by_way = share * (self.kept_bytes < FLOAT32_BYTES)
-            made["gradients"], made["communication"] = share + by_way + in_step, 0
+            made["gradients"] = share + by_way + share * FLOAT32_BYTES / self.kept_bytes
+            made["communication"] = 0
         elif name.startswith(_BEFORE_GRADIENTS) and gradients >= holding.gradients and not self.accumulates:
             # Ours are parts of messages and stay; here they are freed as a step ends.
             made["gradients"] = gradients - holding.gradients

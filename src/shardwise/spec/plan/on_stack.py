@@ -39,7 +39,8 @@ class OnStack:
     def sentence(self) -> str:
         """For people: what it needs, and for what."""
         parts = [f"{name} take {format_gib(count)}" for name, count in self.terms.items()]
-        goes = f", which goes with {self.setting}" if self.setting else ""
+        first = next(iter(self.terms), "").startswith(("logits", "AdamW"))
+        goes = f", {'the first of ' * (len(parts) > 1)}which goes with {self.setting}" if self.setting and first else ""
         why = f"; {' and '.join(parts)}{goes}" if parts else ""
         return (
             f"for {self.target} {self.version} ({self.checked}): {format_gib(self.peak_bytes)}, at most "
