@@ -9,7 +9,8 @@ cd "$folder"
 env -u PYTHONPATH HF_HOME="$folder/home" "$folder/venv/bin/python" - <<'PYTHON'
 """peft 0.21.2: prompt tuning puts its trained tokens before whatever is given. In a batch padded on the left, as generation wants it, they stand before
 the padding, and positions count on over it: a shorter row lies further away from its prompt than in training. Its logits and answers change
-with the length of its neighbours. The same model without a prompt gives the same logits with padding and without.
+with the length of its neighbours. All that
+is said is that position ids are ignored, where `generate` makes them. Without a prompt padding changes nothing.
 """
 
 import peft
