@@ -194,6 +194,31 @@ def test_copies_that_drifted_apart_are_neither_saved_nor_trained_on(folder, tmp_
     assert not (tmp_path / "saved").exists()
 
 
+def _averaged(folder: Path) -> list[float]:
+    """Losses of steps, each behind an evaluation with the weights before it, which are copied there and back."""
+    model = shardwise.parallelize(model_of(folder, None), Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False))
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), list[float]()
+    for batch in batches()[:2]:
+        before = [p.detach().clone() for p in model.parameters()]
+        losses.append(model.step(batch).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        after = [p.detach().clone() for p in model.parameters()]
+        torch._foreach_copy_([p.data for p in model.parameters()], before)
+        losses.append(model.evaluate(batch))
+        torch._foreach_copy_([p.data for p in model.parameters()], after)
+    return losses
+
+
+def test_weights_that_are_set_by_hand_are_those_of_every_rank(folder) -> None:
+    (first, again, second, same), _ = run_world(2, _averaged, folder)
+    assert (again, same) == pytest.approx((first, second))
+    model = shardwise.parallelize(model_of(folder, None), "single")
+    model.step(batches()[0])
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    assert second == pytest.approx(model.evaluate(batches()[1]))
+
+
 def _of_nothing(folder: Path) -> dict[str, str]:
     """Optimizers that hold no parameter of the parallelized model."""
     given = model_of(folder, None)
