@@ -194,9 +194,9 @@ def test_copies_that_drifted_apart_are_neither_saved_nor_trained_on(folder, tmp_
     assert not (tmp_path / "saved").exists()
 
 
-def _averaged(folder: Path) -> list[float]:
-    """Losses of steps, each behind an evaluation with the weights before it, which are copied there and back."""
-    model = shardwise.parallelize(model_of(folder, None), Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False))
+def _averaged(folder: Path, layout: Layout) -> list[float]:
+    """Losses of steps, each before an evaluation with its weights, which are copied there and back."""
+    model = shardwise.parallelize(model_of(folder, None), layout)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), list[float]()
     for batch in batches()[:2]:
         before = [p.detach().clone() for p in model.parameters()]
@@ -211,12 +211,10 @@ def _averaged(folder: Path) -> list[float]:
 
 
 def test_weights_that_are_set_by_hand_are_those_of_every_rank(folder) -> None:
-    (first, again, second, same), _ = run_world(2, _averaged, folder)
+    layout = Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)
+    first, again, second, same = run_world(2, _averaged, folder, layout)[0]
     assert (again, same) == pytest.approx((first, second))
-    model = shardwise.parallelize(model_of(folder, None), "single")
-    model.step(batches()[0])
-    torch.optim.SGD(model.parameters(), lr=0.5).step()
-    assert second == pytest.approx(model.evaluate(batches()[1]))
+    assert run_world(1, _averaged, folder, Layout())[0] == pytest.approx([first, again, second, same])
 
 
 def _of_nothing(folder: Path) -> dict[str, str]:
