@@ -195,7 +195,7 @@ def test_copies_that_drifted_apart_are_neither_saved_nor_trained_on(folder, tmp_
 
 
 def _averaged(folder: Path, layout: Layout) -> list[float]:
-    """Losses of steps, each before an evaluation with its weights, which are copied there and back."""
+    """Losses of steps, and of evaluations with weights of before, copied there and back."""
     model = shardwise.parallelize(model_of(folder, None), layout)
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), list[float]()
     for batch in batches()[:2]:
