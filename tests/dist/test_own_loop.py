@@ -203,9 +203,16 @@ def _sentences(folder: Path) -> dict[str, str]:
         "ranks": said_by(DataError, model.step, {**good, "input_ids": ids + rank}),
         "size": said_by(InputError, shardwise.parallelize, model_of(folder, None), {"tp": 2, "pp": 2}),
     }
+    last = [*model.parameters()][-1].requires_grad_(False)
+    frozen = said_by(UnsupportedError, model.step, good)
+    hook = last.requires_grad_().register_hook(torch.zeros_like)
+    hooked = said_by(UnsupportedError, model.step, good)
+    hook.remove()
     loss = model.step(good)
     return {
         **said,
+        "frozen": frozen,
+        "hooked": hooked,
         "again": said_by(InputError, model.step, good),
         "backward": said_by(UnsupportedError, loss.backward),
         "call": said_by(UnsupportedError, model, **good),
@@ -225,6 +232,10 @@ def test_what_a_step_does_not_take_is_refused_in_a_sentence(folders) -> None:
     assert "expected one shape [rows, length]" in said["shapes"]
     assert "rank 0 and rank 1 were given different batches" in said["ranks"]
     assert "2 processes were started; the layout tp x pp needs 4" in said["size"].replace("pp x tp", "tp x pp")
+    assert said["frozen"].startswith("lm_head.weight was frozen after parallelize, which has no effect; leave it out")
+    assert said["hooked"].startswith(
+        "lm_head.weight has a hook, which would not run; change p.grad between step(batch)"
+    )
     assert "call optimizer.zero_grad() before the next step, which sets them to None" in said["again"]
     assert said["backward"] == "step(batch) was forward and backward of this loss; leave backward out"
     assert said["call"].startswith("a parallelized model has no forward: step(batch) is forward and backward")
@@ -251,6 +262,8 @@ def test_a_model_that_is_not_trained_is_refused_in_a_sentence(folders, tmp_path)
     frozen = base()
     frozen.lm_head.weight.requires_grad_(False)
     assert "lm_head.weight is frozen" in refused(changed=frozen)
+    (hooked := base()).lm_head.weight.register_hook(torch.zeros_like)
+    assert "lm_head.weight has a hook, which would not run" in refused(changed=hooked)
     checkpointing = base()
     getattr(checkpointing, "activation_checkpointing_enable", checkpointing.gradient_checkpointing_enable)()
     assert "gradient_checkpointing='full'" in refused(changed=checkpointing)

@@ -195,6 +195,29 @@ def test_copies_that_drifted_apart_are_neither_saved_nor_trained_on(folder, tmp_
     assert not (tmp_path / "saved").exists()
 
 
+def _averaged(folder: Path, layout: Layout) -> list[float]:
+    """Losses of steps, and of evaluations with weights of before, copied there and back."""
+    model = shardwise.parallelize(model_of(folder, None), layout)
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), list[float]()
+    for batch in batches()[:2]:
+        before = [p.detach().clone() for p in model.parameters()]
+        losses.append(model.step(batch).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        after = [p.detach().clone() for p in model.parameters()]
+        torch._foreach_copy_([p.data for p in model.parameters()], before)
+        losses.append(model.evaluate(batch))
+        torch._foreach_copy_([p.data for p in model.parameters()], after)
+    return losses
+
+
+def test_weights_that_are_set_by_hand_are_those_of_every_rank(folder) -> None:
+    layout = Layout(dp_shard=2, zero_stage=1, reshard_after_forward=False)
+    first, again, second, same = run_world(2, _averaged, folder, layout)[0]
+    assert (again, same) == pytest.approx((first, second))
+    assert run_world(1, _averaged, folder, Layout())[0] == pytest.approx([first, again, second, same])
+
+
 def _of_nothing(folder: Path) -> dict[str, str]:
     """Optimizers that hold no parameter of the parallelized model."""
     given = model_of(folder, None)

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -163,7 +163,17 @@ def _peft_model(model: Any) -> Any:
     return model
 
 
+def untouched(named: Iterable[tuple[str, nn.Parameter]]) -> Iterator[str]:
+    """What a loop did to parameters that has no effect on their parts."""
+    for name, p in named:
+        if p._backward_hooks or cast(Any, p)._post_accumulate_grad_hooks:
+            yield f"{name} has a hook, which would not run; change p.grad between step(batch) and optimizer.step()"
+        if not p.requires_grad:
+            yield f"{name} was frozen after parallelize, which has no effect; leave it out of the optimizer"
+
+
 def _refusals(base: Any) -> Iterator[str]:
+    yield from untouched((name, p) for name, p in _named(base) if p.requires_grad)
     if not hasattr(base, "config") or not hasattr(base, "get_output_embeddings"):
         yield f"{type(base).__name__} is not a causal language model of transformers"
     elif text_config(base.config) is not base.config:

@@ -33,7 +33,7 @@ from shardwise.train.guards.replicas import REPLICA_CHECK_STEPS, check_replicas
 from shardwise.train.loss_scale import LossScale
 from shardwise.train.model import ModelPart, TrainedModel, cut_parts, spread_parts
 from shardwise.train.optim import norm_of
-from shardwise.train.own_loop.given import Given
+from shardwise.train.own_loop.given import Given, untouched
 from shardwise.train.own_loop.gradients import plain
 from shardwise.train.own_loop.handed import Handed
 from shardwise.train.own_loop.shares import global_batch
@@ -152,6 +152,7 @@ class Parallelized:
         self._stepped: Detour = self._parts
         if self._world.layout.shards_states_only:
             self._stepped = Windows(self._parts, world=self._world)
+        self._may_be_set = True
         self._handed = Handed(self._stepped, ownership=model.ownership, given=given)
 
     def __getattr__(self, name: str) -> Any:
@@ -205,10 +206,13 @@ class Parallelized:
         Raises:
             DataError: it is not such a batch, or ranks were given different ones.
             InputError: gradients of another step are still there.
-            UnsupportedError: an optimizer was stepped that holds nothing of this model.
+            UnsupportedError: an optimizer was stepped that holds nothing of this model; or a
+                parameter was frozen, or has a hook.
             GuardError: copies of a weight have become different.
         """
         self._handed.must_be_stepped()
+        for reason in untouched(self.named_parameters()):
+            raise UnsupportedError(reason)
         if any(parameter.grad is not None for parameter in self.parameters()):
             raise InputError(
                 "gradients of an earlier step are still there: call optimizer.zero_grad() before the next step, "
@@ -216,6 +220,9 @@ class Parallelized:
                 "give step the whole batch and parallelize a micro_batch_size"
             )
         self.zero_grad()
+        if self._may_be_set:
+            self._stepped.after_step()
+        self._may_be_set = False
         # After the first update too: a mistake of the loop shows there.
         if self._steps == 1 or (self._steps and self._steps % REPLICA_CHECK_STEPS == 0):
             check_replicas(self._world, self._model.trained, when=f"before step {self._steps + 1}")
@@ -231,6 +238,7 @@ class Parallelized:
     @torch.no_grad()
     def evaluate(self, batch: Mapping[str, Any]) -> float:
         """Mean loss over trained tokens of a whole batch, without gradients; call `eval` before it."""
+        self._exchange()
         with self._share_of(batch) as rows:
             return self._step.evaluate(rows) / rows.trained_tokens
 
@@ -248,8 +256,15 @@ class Parallelized:
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes what `from_pretrained`, or `PeftModel.from_pretrained`, reads, and compares it with the live weights.
         Every rank calls it. Raises SaveError: a file action failed; GuardError: copies of a weight differ."""
+        self._exchange()
         check_replicas(self._world, self._model.parameters, when="before saving")
         save_folder(self._model, Path(folder).resolve())
+
+    def _exchange(self) -> None:
+        """Parts that were set by hand (averages) reach the other ranks; before the next step, once
+        they are set back, again."""
+        self._stepped.after_step()
+        self._may_be_set = True
 
     @contextmanager
     def _share_of(self, batch: Mapping[str, Any]) -> Iterator[GlobalBatch]:
