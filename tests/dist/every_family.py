@@ -212,8 +212,7 @@ def _trained(run: RunDirectory, chosen: Execution) -> dict[str, Any]:
 
 
 def _unlike_transformers(run: RunDirectory, built: Any) -> str:
-    """One global batch, each of its documents alone through the model that `from_pretrained`
-    gives."""
+    """One global batch, each of its documents alone through `from_pretrained`'s model."""
     batch = next(iter(built.batches.from_(0)))
     ours = float(built.step(batch))
     gradients = {name: parameter.grad for name, parameter in built.model.trained}
@@ -241,8 +240,7 @@ def _unlike_transformers(run: RunDirectory, built: Any) -> str:
 
 
 def _plain(built: Any) -> Any:
-    """The model that `from_pretrained` gives, without dropout; with PEFT's adapters, which start as
-    ours do."""
+    """The model that `from_pretrained` gives, no dropout; PEFT's adapters start as ours do."""
     model: Any = AutoModelForCausalLM.from_pretrained(built.job.model, dtype=torch.float32)
     if built.job.adapters is not None:
         with warnings.catch_warnings():

@@ -35,8 +35,7 @@ CELLS: dict[str, Execution] = {
 
 
 def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, int]:
-    """Trains; with how many graphs were compiled, and how often Python had to run between two of
-    them."""
+    """Trains; with how many graphs were compiled, and how often Python ran between two."""
     counters.clear()  # a fork inherits its parent's
     trained = train_rank(run, chosen)
     return trained, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())

@@ -105,8 +105,7 @@ def _gradients(kind: str, attention: str, rows: list[torch.Tensor]) -> list[torc
 
 
 def _apart() -> dict[tuple[str, bool], float]:
-    """How far the loss and gradients of each family on parts of rows lie from those on whole rows,
-    at most."""
+    """How far each family's loss and gradients on parts of rows lie from whole rows, at most."""
     world, found = join_world(CP2), {}
     context = Context(world.mesh["cp"])
     context.register()

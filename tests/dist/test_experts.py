@@ -184,8 +184,7 @@ def test_experts_are_saved_as_from_pretrained_reads_them(model, cell, make_job, 
 @pytest.mark.parametrize("method", ["lora", "qlora"])
 @pytest.mark.parametrize("model", ["mixtral", "wide qwen3_moe"])
 def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_job, models, tmp_path) -> None:
-    """Of QLoRA with experts left wide, as bitsandbytes leaves them; test_quantised_experts.py has
-    others."""
+    """Of QLoRA with experts left wide; test_quantised_experts.py has others."""
     if method == "qlora" and model == "mixtral":
         pytest.skip("its matrices are narrower than blocks")
     lora, wide = {"r": 4, "lora_alpha": 8}, {"quantize_experts": False} if method == "qlora" else {}

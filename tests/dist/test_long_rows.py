@@ -1,5 +1,4 @@
-"""What ranks of cp hold of long rows: half of the weights and states, and at the peak what is
-forecast."""
+"""What ranks of cp hold of long rows: half of weights and states, and the forecast peak."""
 
 from __future__ import annotations
 

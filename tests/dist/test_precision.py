@@ -1,5 +1,4 @@
-"""Adafactor, AdamW in 8 bits and float16: the same training under every layout as on one
-process."""
+"""Adafactor, AdamW in 8 bits and float16: the same under every layout as on one process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Tiny configurations of every family that the installed transformers maps to a causal language
-model."""
+"""Tiny configurations of every family that transformers maps to a causal language model."""
 
 from __future__ import annotations
 
@@ -117,8 +116,7 @@ def families() -> tuple[str, ...]:
 
 
 def tiny_config(family: str, **changes: Any) -> Any:
-    """A configuration of a few thousand parameters. Raises whatever the family's class raises of
-    it."""
+    """A configuration of a few thousand parameters. Raises whatever its class raises."""
     kind = CONFIG_MAPPING[family]
     try:
         stated = kind().to_dict()

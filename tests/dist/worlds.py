@@ -114,14 +114,12 @@ def free_port() -> int:
 
 
 def installed(families: Sequence[str]) -> tuple[str, ...]:
-    """Those families that the installed transformers has: the oldest supported one lacks the
-    newest."""
+    """Those families that the installed transformers has: the oldest lacks the newest."""
     return tuple(family for family in families if family in CONFIG_MAPPING)
 
 
 def toy_llama(folder: Path, *, tied: bool, seed: int = 0, vocab_size: int = 97, **changes: Any) -> Path:
-    """A random Llama with grouped-query attention, saved as a Hugging Face folder without a
-    tokenizer."""
+    """A random Llama with grouped-query attention, saved without a tokenizer."""
     return toy_model(folder, family="llama", tied=tied, seed=seed, vocab_size=vocab_size, **changes)
 
 

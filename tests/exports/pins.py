@@ -1,5 +1,4 @@
-"""The version of each tool that exports are written for, and of what its parser needs, without the
-rest."""
+"""The version of each tool that exports are written for, and of what its parser needs."""
 
 from __future__ import annotations
 

@@ -78,8 +78,7 @@ def write(case: Case, target: str, folder: Path) -> None:
 
 
 def environment(target: str, folder: Path) -> Path:
-    """The interpreter of an environment with the target's pins, and below them what is installed
-    here."""
+    """The interpreter of an environment with the target's pins, above what is installed here."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     if PINS[target]:

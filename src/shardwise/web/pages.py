@@ -142,6 +142,7 @@ class Pages:
             models=[known.name for known in api.known_models()],
             gpus=[(gpu, *machines[gpu.name]) for gpu in api.known_gpus()],
             folded=FOLDED,
+            recipes=[(*one, WebQuestion.of_recipe(one[1])) for one in api.recipes().items()],
             methods=get_args(Method),
             goals=get_args(Goal),
             layouts=("auto", *STRATEGIES),

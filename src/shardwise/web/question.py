@@ -12,6 +12,7 @@ from shardwise.api.plans.for_target import targets_to_plan_for
 from shardwise.errors import InputError
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import LoraSpec, TrainSpec
+from shardwise.spec.job.yaml import parse_yaml
 from shardwise.spec.layout.execution import Checkpointing, Offload, Precision
 from shardwise.spec.layout.optimizers import OptimizerName
 from shardwise.spec.plan.found import Solved
@@ -92,6 +93,8 @@ FOLDED: dict[str, tuple[str, ...]] = {
     "for": targets_to_plan_for(),
 }
 NAMES = tuple(field.name for field in FIELDS)
+#: Keys of recipes that change a plan, and have no field.
+_NO_FIELD = {"objective", "lora.target_modules"}
 #: Keys that only training has.
 _NOT_GENERATED = {field.key for field in FIELDS} - {
     *("model", "method", "hardware", "data.max_length", "train.global_batch_size", "lora.r")
@@ -147,6 +150,17 @@ class WebQuestion:
     def generates(self) -> bool:
         """Whether text is to be generated, and nothing trained."""
         return self["task"] == GENERATE
+
+    @classmethod
+    def of_recipe(cls, text: str) -> dict[str, str] | None:
+        """What a recipe asks; None where it states what the page has no field for."""
+        job: dict[str, Any] = parse_yaml(text, file="job.yaml").value
+        inner = ((part, key) for part in ("data", "lora", "train") for key in job.get(part, {}))
+        stated = job | {f"{part}.{key}": job[part][key] for part, key in inner}
+        if _NO_FIELD & stated.keys():
+            return None
+        texts = {field.name: str(stated[field.key]).replace("True", "true") for field in FIELDS if field.key in stated}
+        return {"rows": "10000", **texts}
 
     @property
     def is_of_one_hardware(self) -> bool:

@@ -1,5 +1,4 @@
-"""Which micro-batches `train --find-batch` tries, what it says of them, and what it leaves
-behind."""
+"""Which micro-batches `train --find-batch` tries, what it says, and what it leaves behind."""
 
 from __future__ import annotations
 

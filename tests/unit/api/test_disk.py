@@ -1,5 +1,4 @@
-"""A run whose disk has no room for what it writes stops before anything is prepared, and says what
-it needs."""
+"""A run whose disk has no room for what it writes stops before it prepares, and says why."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What `merge` and `chat` refuse before a process is started, and what the command line says of a
-merge."""
+"""What `merge` and `chat` refuse before a process is started, and what is said of a merge."""
 
 from __future__ import annotations
 

@@ -157,6 +157,8 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
     ("llama-3.1-8b", "full", "2x RTX-4090", "", (_is("fsdp", offload="parameters"), _surely)),
     ("llama-2-70b", "qlora", "2x RTX-3090", "", (_surely, _says("screen, is no slower, but no GPU has measured"))),
     ("mistral-7b", "qlora", "1x RTX-3060", "", (_surely, _says("would be 19 % faster, and leave no room"))),
+    ("mistral-7b", "full", "4x RTX-3090", LONG, (_is("fsdp", offload="optimizer"), _surely)),
+    ("llama-3.1-70b", "qlora", "1x H100-SXM", LONG, (_is("single"), _surely)),
     ("qwen3-0.6b", "full", "any", "goal=fastest data.num_rows=100000", (_advises_no_other_gpu,)),
 ]
 

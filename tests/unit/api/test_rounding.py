@@ -1,5 +1,4 @@
-"""The looks of `verify`: what rounding may do under a damped AdamW, and what a fault of its state
-does."""
+"""The looks of `verify`: what rounding may do under a damped AdamW, and a fault of its state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`verify` around its trainings: what it starts, and what it says of layouts that differ or
-fail."""
+"""`verify` around its trainings: what it starts, and says of layouts that differ or fail."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Hardware as users and drivers write it, and figures of GPUs held against the traps of data
-sheets."""
+"""Hardware as users and drivers write it, and GPUs' figures against data sheets' traps."""
 
 import re
 import tomllib

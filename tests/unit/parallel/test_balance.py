@@ -1,5 +1,4 @@
-"""Ranks of cp have as much attention to compute as each other, whatever documents a packed row
-holds."""
+"""Ranks of cp have as much attention to compute, whatever documents a packed row holds."""
 
 from __future__ import annotations
 

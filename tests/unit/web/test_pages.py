@@ -8,6 +8,7 @@ import re
 import shlex
 from html import unescape
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -316,6 +317,20 @@ def test_folded_fields_are_those_of_the_command_line(served: Served, shardwise: 
     )
     assert pick, "a card has a GPU's memory, price and shape"
     assert "hardware=2x+L40S" in pick[1], "as many of another"
+
+
+def test_a_recipe_fills_the_fields_and_those_without_are_named(served: Served, tmp_path: Any) -> None:
+    page = served.get("/", **USUAL).text
+    links = dict(re.findall(r'id="recipe-([\w-]+)" data-swap href="/\?([^"]*)"', page))
+    left_out = {"mixture-24gb", "preferences"}
+    assert links.keys() == api.recipes().keys() - left_out
+    assert ", ".join(sorted(left_out)) in page
+    for name in ("full-1b-one-card", "pretrain-packed", "qlora-t4"):
+        job = tmp_path / f"{name}.yaml"
+        job.write_text(api.recipes()[name])
+        asked = {**dict(parse_qsl(unescape(links[name]))), "rows": ""}
+        best = json.loads(served.get("/plan.json", **asked).text)["candidates"][0]
+        assert best == json.loads(json.dumps(api.plan(job).to_json()))["candidates"][0]
 
 
 @pytest.mark.parametrize("changed", [{}, {"model": "llama-3.1-70b", "rows": "9", "solve": "gpus"}, {"hardware": "any"}])
