@@ -1,7 +1,5 @@
 """What every test can rely on, whatever started the suite."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Which values of a table `make test` runs, where one proves much the same as the next; `make test-all` runs all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which cells of the slow tables CI runs: of each table the one that is most unlike those that `make test` runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 

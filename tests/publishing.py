@@ -1,7 +1,5 @@
 """Model folders as they are published in fewer bits, by the formats' definition."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits of processor time that mean the same on a slow or a busy machine: seconds of a quiet core, not of this one."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A job trained under an execution in real processes, what came out, and what is compared."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Toys that all worlds share: random Llamas with a tokenizer, and ragged rows."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

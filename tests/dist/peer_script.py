@@ -4,8 +4,6 @@
 each. Rows are tokens with shifted labels, as Shardwise prepared them, in their order.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 """Cells of families that are forecast by profiles: planned on what was measured of their blocks,
 run, and compared."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plain PyTorch loop over the same rows, written without anything of ours but the reader of prepared samples."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Families without a row in the catalogue, read off what transformers builds, train alike under every layout."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.catalog.models import read_model

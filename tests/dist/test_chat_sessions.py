@@ -1,7 +1,5 @@
 """`shardwise chat` as it is used: on a terminal, in pipes, and by programs; what goes wrong in a turn ends the turn."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Checkpoints: an interrupted run ends where the uninterrupted one does, and a damaged checkpoint is never loaded."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

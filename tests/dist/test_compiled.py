@@ -1,8 +1,6 @@
 """Compiled blocks train as eager ones of one process do, and rows of many lengths compile each kind
 of block twice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

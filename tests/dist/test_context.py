@@ -1,7 +1,5 @@
 """Context parallel: what the support matrix leaves out trains as one process does too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

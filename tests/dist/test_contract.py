@@ -1,7 +1,5 @@
 """What the tables of layouts leave out: AdamW with decay, evaluation, adapters that move, and ranks without a row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

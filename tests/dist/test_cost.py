@@ -1,7 +1,5 @@
 """Guards are always on, so they must cost next to nothing: under 1 % of a step."""
 
-from __future__ import annotations
-
 import time
 from statistics import median
 

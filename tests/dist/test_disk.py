@@ -1,7 +1,5 @@
 """What a run writes is what its plan says, and a disk that is too small for it is said before it begins."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

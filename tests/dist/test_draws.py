@@ -1,7 +1,5 @@
 """Dropout: of tensor-parallel ranks, alike for the same activations and not for slices; none where it is disabled"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

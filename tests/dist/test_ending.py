@@ -1,7 +1,5 @@
 """A run that has finished is known to have, whatever comes between: a kill, or the interpreter's shutdown."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

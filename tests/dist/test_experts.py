@@ -1,7 +1,5 @@
 """Mixtures of experts train as one process does."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

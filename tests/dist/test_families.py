@@ -1,7 +1,5 @@
 """A slice of docs/families.md is true: what `tools/families.py` wrote of a family is what it finds today."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`final/`: what is saved is what was trained, in the form others load, and nothing else gets that name."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

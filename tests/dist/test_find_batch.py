@@ -1,7 +1,5 @@
 """`train --find-batch` with the trainer itself: what is measured on all ranks decides, and the run keeps it."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise import api

@@ -1,7 +1,5 @@
 """Guards: a run that is wrong stops, with a sentence that says where."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Stages with nothing to train, because adapters lie elsewhere: they pass on what others train by"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A rank imports nothing that its lane does not use, beyond what torch and transformers import by themselves."""
 
-from __future__ import annotations
-
 import json
 import os
 

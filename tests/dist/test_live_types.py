@@ -1,7 +1,5 @@
 """Types are read back from live tensors, and one that was not asked for stops the run."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import patch
 

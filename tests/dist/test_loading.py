@@ -1,7 +1,5 @@
 """Loading costs a rank little more host memory than what it keeps, however large the model is."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import shutil

@@ -1,7 +1,5 @@
 """What ranks of cp hold of long rows: half of weights and states, and the forecast peak."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

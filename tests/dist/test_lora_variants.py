@@ -1,7 +1,5 @@
 """rsLoRA, DoRA, named targets, whole copies of modules: PEFT on one process, and the same under every layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

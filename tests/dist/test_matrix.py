@@ -1,7 +1,5 @@
 """Every cell of docs/support.md that says it is trained is trained here as one process does."""
 
-from __future__ import annotations
-
 import pytest
 from tools.matrix import METHODS, cells
 

@@ -1,7 +1,5 @@
 """What a rank holds is what its layout says, and what the planner forecast, to the byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What `merge` writes is base and adapter, and what `chat` answers is what transformers generates."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

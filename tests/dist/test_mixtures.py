@@ -1,8 +1,6 @@
 """Mixtures of experts of every kind of routing train as plain transformers does, and as one process under every
 layout."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM

@@ -1,7 +1,5 @@
 """Offload to the host's memory: the same training, the places that were asked for, and the bytes that are forecast."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import pytest

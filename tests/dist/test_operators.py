@@ -3,8 +3,6 @@
 Without the gradient norm, which on a CPU is taken otherwise than on a GPU (`train/optim.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

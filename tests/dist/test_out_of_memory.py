@@ -1,7 +1,5 @@
 """A run that is out of memory ends with the sentence of the rank that was, whatever its peers come to."""
 
-from __future__ import annotations
-
 import os
 import re
 

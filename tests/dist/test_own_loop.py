@@ -1,7 +1,5 @@
 """`shardwise.parallelize` beside a plain loop of one process with the forward of transformers."""
 
-from __future__ import annotations
-
 import copy
 import os
 from dataclasses import dataclass

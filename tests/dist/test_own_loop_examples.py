@@ -1,7 +1,5 @@
 """The loops of `examples/loop`: a few lines from their originals on one GPU, and the same losses over two ranks."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """`shardwise.Trainer` beside the Trainer of transformers: what it honours is the same, the rest is refused by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parity contract: the same job is the same training on one process and under every layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What `export` makes for other trainers really runs there, with the losses that Shardwise has."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Adafactor, AdamW in 8 bits and float16: the same under every layout as on one process."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

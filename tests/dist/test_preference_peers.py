@@ -1,7 +1,5 @@
 """One process beside TRL's own trainers of preferences: the same rows, weights and order."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

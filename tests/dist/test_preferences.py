@@ -1,8 +1,6 @@
 """Learning from preferences: the same on one process and under every layout, and what a plain loop
 computes."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A model that is published in fewer bits trains as the same model does that lies in 16 bits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

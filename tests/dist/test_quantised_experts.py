@@ -1,7 +1,5 @@
 """QLoRA with experts in 4 bits trains as one process does, and others load it with the documented lines."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """A rehearsal, on tensors without numbers, finds what the same code allocates with them, and what
 real ranks hold."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Copies that differ in any weight, trained or frozen, at any time: the run stops, on every rank alike."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,8 +1,6 @@
 """Rows longer than a model's positions are trained with the job's `rope_scaling` as plain
 transformers does with the same configuration, and what is saved says it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What ranks see is the global batch, in every step: rows that come again, or under another's number, stop the run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Slices of a model compute what the whole model does: loss and every gradient, family by family."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

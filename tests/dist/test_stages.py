@@ -1,7 +1,5 @@
 """Stages of a model, one after the other, compute what the whole model does: loss and every gradient, by family."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that hangs ends, whoever hangs and wherever, and says which rank the others waited for."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run that is stopped and gone on with under another layout, as a user does it: its report keeps the two apart."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Here the host is the device, so a device is made up that counts: its tensors are
 to, and whatever is computed of these.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import traceback

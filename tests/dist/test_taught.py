@@ -1,7 +1,5 @@
 """The demo's model is taught what to prefer, and answers so."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A group that torchrun started, from the job to the report: what it leaves, how it stops, what it says of failure."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

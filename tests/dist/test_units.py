@@ -1,7 +1,5 @@
 """What is gathered together, and ahead: as many whole weights are alive as the planner says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`verify` from the job to the verdict, on real processes; then on what they left, tampered with."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

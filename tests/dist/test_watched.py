@@ -1,7 +1,5 @@
 """A training that is watched in a browser from before its start to its end, in windows of three widths at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """The language model inside a model of text and images trains as one process and transformers train it; what is saved
 is the whole, under the keys it was read by, or adapters that hang on the whole."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

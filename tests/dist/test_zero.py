@@ -1,7 +1,5 @@
 """ZeRO-1's windows: views of whole weights, gradients that are freed, states for this rank's rows, rows exchanged."""
 
-from __future__ import annotations
-
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError

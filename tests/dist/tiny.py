@@ -1,7 +1,5 @@
 """Tiny configurations of every family that transformers maps to a causal language model."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from typing import Any

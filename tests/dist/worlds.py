@@ -4,8 +4,6 @@ Every world, that of one process too, runs in forked children, so that the paren
 thread or a process group and can be forked again.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import multiprocessing

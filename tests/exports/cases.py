@@ -1,7 +1,5 @@
 """Jobs whose exports are put to the tools: one for each thing that a file can say otherwise."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The version of each tool that exports are written for, and of what its parser needs."""
 
-from __future__ import annotations
-
 _HTTP = ("httpx", "httpcore", "h11", "anyio", "sniffio", "certifi", "idna", "charset-normalizer", "urllib3", "hf-xet")
 
 PINS: dict[str, tuple[str, ...]] = {

@@ -6,8 +6,6 @@ that has this one's torch below it; nothing is trained. Exits 1 where a tool ref
 reads something else than the plan.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -3,8 +3,6 @@
 As on Debian's and Ubuntu's images, a machine finds its own name at 127.0.1.1, and the others by their addresses.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Each has two processors and two GPUs, which are device files of no device: Slurm
 Jobs of the partition `urgent` take the place of others, which have a minute's notice.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """Runs on several machines: they equal one process, and a machine that is lost is named on every other."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from statistics import median

@@ -3,8 +3,6 @@
 The scripts are that of docs/howto/nodes.md, and what `export` writes for a plan.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

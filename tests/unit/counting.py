@@ -1,7 +1,5 @@
 """A job over real rows with a real tokenizer, whose model can be planned: fixtures of several folders."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Small disks: a folder with a file system of its own, of so many KiB and files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

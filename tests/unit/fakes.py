@@ -1,7 +1,5 @@
 """Small programs that stand in for the trainer: they keep its promises about files and know no torch."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Quantities as people read and write them."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.errors import InputError, Problem

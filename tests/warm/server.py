@@ -1,7 +1,5 @@
 """Warm processes: each has imported what a kind of program imports, and forks a child for each run of one."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import gc

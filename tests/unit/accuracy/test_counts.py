@@ -1,8 +1,6 @@
 """No count of the memory forecast can be forgotten unseen: without it, forecasts of measured runs leave their bounds,
 or drawn executions need other bytes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

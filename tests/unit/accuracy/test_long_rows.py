@@ -1,8 +1,6 @@
 """Published runs on long rows: what is read of their words, and how far the forecast lies from what
 they measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from accuracy.cases import case_of

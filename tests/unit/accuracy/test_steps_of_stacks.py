@@ -1,7 +1,5 @@
 """Steps of other trainers that were measured on toys are forecast: `accuracy/grid/stacks.csv`."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which micro-batches `train --find-batch` tries, what it says, and what it leaves behind."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise import api

@@ -1,8 +1,6 @@
 """The chance that a plan fits comes of measured errors, and is never more certain than their number
 allows."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise import api

@@ -1,7 +1,5 @@
 """`compare` around its runs: where they lie, what is gone on with, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`data`: rows are counted once, by real preparation; plans know them while no file changes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A run whose disk has no room for what it writes stops before it prepares, and says why."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `merge` and `chat` refuse before a process is started, and what is said of a merge."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """`plan --for`: the search asks only for what the target can say, and what that needs stands beside
 what this needs."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

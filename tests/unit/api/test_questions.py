@@ -1,8 +1,6 @@
 """Questions as practitioners ask them, and what must hold for them to believe the answer; planned
 in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

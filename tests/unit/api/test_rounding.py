@@ -1,7 +1,5 @@
 """The looks of `verify`: what rounding may do under a damped AdamW, and a fault of its state."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What is forecast for the rows that a run saw is what a plan for such rows forecasts."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise import api

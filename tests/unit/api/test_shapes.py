@@ -1,8 +1,6 @@
 """Models without a row in the catalogue, asked for as any other: planned from a build, or refused
 at their place."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """`train` from the job file to the report, with small programs in the place of data preparation and
 the trainer."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

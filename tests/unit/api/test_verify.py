@@ -1,7 +1,5 @@
 """`verify` around its trainings: what it starts, and says of layouts that differ or fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

@@ -1,7 +1,5 @@
 """What is said of an adapter's use elsewhere, and that the page says the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

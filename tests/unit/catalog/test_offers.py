@@ -1,7 +1,5 @@
 """Sizes that hardware is rented in, at which prices, and lists of alternatives."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The program in this process: what it prints and how it exits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

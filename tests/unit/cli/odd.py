@@ -1,7 +1,5 @@
 """Configurations and jobs that nobody expects: drawn by a seed, huge, tiny, odd, broken or hostile."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """plan.json as others read it: its published schema, and how two plans are told apart."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A plan written by hand, whose every figure is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Job files with mistakes: exit 2, a sentence for each with its place, and never a traceback."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

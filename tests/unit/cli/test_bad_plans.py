@@ -1,7 +1,5 @@
 """Plans that something damaged on their way to `train`: exit 2, a sentence for each mistake, and nothing is started."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """What finished runs measured over their forecasts: a plan says it, and multiplies by it if asked to."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

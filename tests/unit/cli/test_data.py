@@ -1,7 +1,5 @@
 """`shardwise data`, and what plan, page and report say of the rows that it has counted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`shardwise export` as a user meets it: what goes to stdout, what to files, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

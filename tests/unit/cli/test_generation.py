@@ -1,7 +1,5 @@
 """`plan --task generate`: weights, and keys and values, counted beside what transformers allocates."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 `pytest tests/unit/cli/test_golden_plans.py --update-golden` writes them anew, for the difference to be reviewed.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import get_args, get_type_hints

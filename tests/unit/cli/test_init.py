@@ -1,7 +1,5 @@
 """`shardwise init`: five questions to a job file, and recipes whose claims are planned."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from dataclasses import replace

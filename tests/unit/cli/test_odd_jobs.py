@@ -1,7 +1,5 @@
 """300 odd configurations and jobs through the command line: a plan or a sentence, at once, and never a traceback."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

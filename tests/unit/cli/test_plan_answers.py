@@ -1,7 +1,5 @@
 """`plan --solve` and `plan --hardware any` as a user meets them."""
 
-from __future__ import annotations
-
 import json
 import re
 

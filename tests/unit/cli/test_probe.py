@@ -1,7 +1,5 @@
 """What `probe` measures, and that plans for this machine use it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

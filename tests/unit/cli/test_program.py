@@ -1,7 +1,5 @@
 """The program as a user starts it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

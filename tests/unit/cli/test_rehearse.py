@@ -1,7 +1,5 @@
 """`shardwise rehearse`: exit codes, sentences, and what it prints of a rehearsal."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

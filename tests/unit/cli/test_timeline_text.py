@@ -1,7 +1,5 @@
 """The timeline on a terminal: a line for each GPU, letters where the time goes."""
 
-from __future__ import annotations
-
 import html
 import json
 from pathlib import Path

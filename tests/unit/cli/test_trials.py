@@ -1,7 +1,5 @@
 """What `verify` and `compare` print, and how they exit."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

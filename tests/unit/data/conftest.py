@@ -1,7 +1,5 @@
 """Small real tokenizers and a cache of the test's own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

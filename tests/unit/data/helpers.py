@@ -1,7 +1,5 @@
 """Prepared data made in memory, and whole preparations of rows written for a test."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

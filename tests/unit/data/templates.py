@@ -1,7 +1,5 @@
 """Chat templates in the manner of the families: their structure, in words of our own."""
 
-from __future__ import annotations
-
 _CALLS = (
     "{%- for c in m.tool_calls %}{%- if c.function %}{%- set c = c.function %}"
     '{%- endif %}{{- "\n<tool_call>\n{\\"name\\": '

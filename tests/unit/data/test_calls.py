@@ -1,7 +1,5 @@
 """Tools and calls of rows, in every spelling that is read, as templates in the manner of the families write them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which token ends what is trained, counted over all train rows; and the cause where none does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

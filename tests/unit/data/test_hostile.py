@@ -1,7 +1,5 @@
 """Chat templates and tokenizers from strangers may refuse to work, but take neither the machine nor the run."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hub path with the real `datasets` library; a local folder stands for the hub, which no test may need."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Malformed files, folders and settings are named with their lines, all at once, without a traceback."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

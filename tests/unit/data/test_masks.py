@@ -1,7 +1,5 @@
 """Which tokens are trained, against expectations written by hand: the trained text stands between brackets."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows of preferences become pairs of token rows, or labelled ones, as TRL reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

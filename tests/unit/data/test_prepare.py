@@ -1,7 +1,5 @@
 """Whole preparations: real workers, real files, real cache."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Marks that rows carry already are written once, and what was put into a template before is taken as it is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

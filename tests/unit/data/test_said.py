@@ -1,7 +1,5 @@
 """What a row says is in what is rendered, or the row is refused: under templates in the manner of the families."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Many rows cost disk, not memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

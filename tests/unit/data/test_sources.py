@@ -1,7 +1,5 @@
 """Which files of a folder are read: splits by the names of files, metadata, and what other programs leave there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

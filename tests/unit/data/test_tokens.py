@@ -1,7 +1,5 @@
 """Masks found at the ends of spans alone are those of all offsets, whatever the tokenizer does to a text."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Code blocks of a documentation page, and how they are run."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

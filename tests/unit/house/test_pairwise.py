@@ -1,7 +1,5 @@
 """CI runs, of a slow table, what is most unlike the cells that `make test` runs."""
 
-from __future__ import annotations
-
 from tests.pairwise import most_unlike
 
 CELLS = [

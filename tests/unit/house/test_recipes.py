@@ -1,7 +1,5 @@
 """The recipe of CONTRIBUTING.md for an optimizer: a made-up one, written into its files alone, is planned and steps."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The package stays as small and as plain as it is: ceilings, which a change lowers, or raises with its reason."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -15,26 +13,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3040,
+    "api": 3050,
     "catalog": 3190,
     "cli": 1880,
     "data": 4970,
-    "interop": 1420,
+    "interop": 1390,
     "launch": 3030,
     "methods": 370,
     "models": 4250,
     "parallel": 3090,
-    "plan": 9180,
+    "plan": 9230,
     "programs": 250,
     "report": 2330,
     "spec": 5560,
-    "train": 9440,
-    "web": 1320,
+    "train": 9460,
+    "web": 1340,
 }
-ALL, ALL_TESTS = 53484, 37500
+ALL, ALL_TESTS = 53530, 37080
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1796, 350
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1797, 348
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

@@ -1,7 +1,5 @@
 """Where the repository lies, and which files it tracks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A chosen candidate, as targets read it, without planning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

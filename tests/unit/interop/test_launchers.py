@@ -1,7 +1,5 @@
 """Commands and files that start Shardwise elsewhere: they say the plan's numbers, and keep to published schemas."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A target never gets another layout than the plan's: what its files cannot say is refused in a sentence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Files for people who stay with their trainer: they say the plan's numbers in the other tool's words."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """A cuDNN that hides torch's, or is older than PyTorch wants for attention."""
 
-from __future__ import annotations
-
 from importlib import metadata
 
 import pytest

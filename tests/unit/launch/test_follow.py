@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from shardwise.launch.follow import Follower, Phase, StepMetrics
 from shardwise.spec.run import RunDirectory, announce, append_line
 

@@ -1,7 +1,5 @@
 """Launchers of several machines: what they are told, how they meet, and what one hears of another."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Generator

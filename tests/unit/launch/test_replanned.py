@@ -1,7 +1,5 @@
 """A run that comes back with another number of processes."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise import api

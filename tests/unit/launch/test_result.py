@@ -1,7 +1,5 @@
 """A finished run's result: whole as its manifest says, or a sentence that names the file and what to do."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

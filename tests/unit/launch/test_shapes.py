@@ -1,7 +1,5 @@
 """The process that builds a model: what it answers, and what is said where it ends otherwise."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

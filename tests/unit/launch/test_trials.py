@@ -1,7 +1,5 @@
 """Which layouts a machine can hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The launcher with small workers."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Adapters: PEFT's names, and values that depend on seed, name and shape alone."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

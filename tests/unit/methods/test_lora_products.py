@@ -1,7 +1,5 @@
 """Joined products against PEFT's own forwards: the same results and gradients, from fewer operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

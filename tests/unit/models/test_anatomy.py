@@ -1,7 +1,5 @@
 """The parts of a model are found by structure, and transformers slices its matrices as the catalogue says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

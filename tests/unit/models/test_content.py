@@ -1,7 +1,5 @@
 """A model folder's content as hashes: what tells two folders apart, and what does not."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

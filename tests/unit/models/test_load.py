@@ -1,7 +1,5 @@
 """Finding a model's folder: local, or the hub's own cache; the network is never needed twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

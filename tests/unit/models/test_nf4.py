@@ -1,7 +1,5 @@
 """4-bit layers: what bitsandbytes makes of a matrix, whole and in slices."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

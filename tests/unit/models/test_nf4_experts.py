@@ -1,7 +1,5 @@
 """Stacks of experts in 4 bits: what bitsandbytes makes of each expert, whatever runs them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

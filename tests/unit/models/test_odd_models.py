@@ -1,7 +1,5 @@
 """A Llama with one thing that is odd: its parameters are counted, and it is not taken for a Llama."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

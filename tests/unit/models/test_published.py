@@ -1,7 +1,5 @@
 """Weights that are published in fewer bits are read as transformers dequantises them, by parts too."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Shapes that are read off a build: equal to the catalogue's for every family of it, or refused in a sentence."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Packed rows through `varlen_attn`: every document is as if it were alone, and no scores are held or waited for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

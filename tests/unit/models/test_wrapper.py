@@ -1,7 +1,5 @@
 """The language model inside a model of more than text is found, named and counted, and so is what lies beside it."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranks of cp have as much attention to compute, whatever documents a packed row holds."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any, cast

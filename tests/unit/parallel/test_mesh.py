@@ -1,7 +1,5 @@
 """spec/layout/axes.py says which rank stands where; the device mesh must say the same."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

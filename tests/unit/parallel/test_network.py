@@ -1,7 +1,5 @@
 """Which network interface ranks of several machines talk over."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Executions at a GPU's scale, drawn at random: a question in a line, and what the planner answers."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What is said of one that fits and was not chosen is what makes it worse."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

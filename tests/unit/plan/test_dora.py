@@ -1,7 +1,5 @@
 """DoRA's norms in the time of a forward, against what PEFT's own operators read and write."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

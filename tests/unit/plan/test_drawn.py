@@ -4,8 +4,6 @@
 `python -m tests.unit.plan.drawn` draws others.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.plan.drawn import COUNT, MOVES, answer, stored, write

@@ -1,7 +1,5 @@
 """The search against an exhaustive one: every layout, recompute, offload and micro-batch, forecast without bounds."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Hardware that is open: what is compared, what is shown, and what a plan says of the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What a plan says of 8-bit AdamW: how much of its moments is in 8 bits, and what all of them take."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What share of its peak a GPU is taken to reach, by its name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Prepared data is shorter than `data.max_length` says, and forecasts know it."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware

@@ -1,7 +1,5 @@
 """Which link a group of ranks talks over, by where its members lie."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware

@@ -1,7 +1,5 @@
 """What `train.offload: auto` becomes is the best of what stating each finds, and the least of those that are alike."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware

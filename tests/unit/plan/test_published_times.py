@@ -1,7 +1,5 @@
 """Forecasts of speed beside runs that others published, by the kernel that runs, slices, and experts."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.catalog.gpus import parse_hardware

@@ -1,7 +1,5 @@
 """Questions that people with experience asked, and what the answer must be for them to believe it."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.spec.plan.file import plan_from_json

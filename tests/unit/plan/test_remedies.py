@@ -1,7 +1,5 @@
 """What is advised has been tried: it helps, and less of it does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.plan.asking import plan

@@ -1,7 +1,5 @@
 """Sentences of what does not fit: what they advise must be able to help."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.plan.asking import plan

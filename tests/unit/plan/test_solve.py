@@ -1,7 +1,5 @@
 """`--solve`: the extreme value with which a job fits, and what it says of the next one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

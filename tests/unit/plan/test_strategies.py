@@ -1,7 +1,5 @@
 """What a plan says that a strategy does must be so under every layout of that name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Charts are drawn to scale, and curves keep their ends and spikes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

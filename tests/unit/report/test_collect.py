@@ -1,7 +1,5 @@
 """What a report says is what the files say, and what they do not say is named."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

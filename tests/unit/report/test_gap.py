@@ -1,7 +1,5 @@
 """What a report says of memory by phase, of the rows that were seen, and of a gap that is worth a sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page is well formed, self-contained and safe, and shows the figures of the report."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

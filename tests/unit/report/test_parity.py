@@ -1,7 +1,5 @@
 """The first difference between two runs, from metrics written by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

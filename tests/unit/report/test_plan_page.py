@@ -1,7 +1,5 @@
 """The plan's page: safe, self-contained, and with the figures of the plan."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

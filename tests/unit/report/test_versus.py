@@ -1,7 +1,5 @@
 """Layouts side by side, from run directories with known figures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How figures and outcomes are written."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lengths of rows in figures and bins, and the sentences that terminal and pages share."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The job file: every error with its line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

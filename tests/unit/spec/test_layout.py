@@ -1,7 +1,5 @@
 """The two maps that planner and trainer rely on: rank <-> coordinates, layer <-> stage."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

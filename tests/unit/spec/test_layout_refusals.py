@@ -1,7 +1,5 @@
 """Layouts and kernels that are not trained or do not fit, each with its sentence, for planner and trainer alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The keys of preferences: TRL's defaults, and a sentence where one is not read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """How a job stretches rotary positions: transformers' words and checks, and what becomes of a
 model's shape."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What would give rows another result for those beside them, or ranks other blocks, is refused before loading."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

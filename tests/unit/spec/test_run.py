@@ -1,7 +1,5 @@
 """The run directory: whole files appear at once, growing files are read up to their last whole line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

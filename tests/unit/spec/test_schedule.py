@@ -1,7 +1,5 @@
 """Pipeline orders: complete, free of deadlock, and with the bubbles and the memory that their authors state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """What is reserved follows the rules of PyTorch's caching allocator."""
 
-from __future__ import annotations
-
 import pytest
 
 from shardwise.train.rehearsing.allocator import reserved_bytes

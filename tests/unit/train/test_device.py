@@ -1,7 +1,5 @@
 """A plan for GPUs is trained on GPUs, and one for processors on processors, or not at all."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Two folders of weights, tensor by tensor."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

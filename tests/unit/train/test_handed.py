@@ -1,7 +1,5 @@
 """Which optimizers step parts of weights as they step wholes: found out by trying them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import bitsandbytes

@@ -1,7 +1,5 @@
 """A refused resume names what differs: the key of the job, the version or the data, each where it is mended."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

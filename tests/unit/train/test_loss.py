@@ -1,7 +1,5 @@
 """The loss module: the same sum and gradients as whole logits give, whatever is trained, with a chunk of logits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A saved config.json holds the names that transformers 5 gave up too, and is read as before."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Optimizer, schedule, clipping, and updates that are left out."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """A rank without memory says what was planned, what is measured, which part is larger, and what to set."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

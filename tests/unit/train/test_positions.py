@@ -1,7 +1,5 @@
 """Rows that are longer than a model's positions are refused, unless its configuration says how these are stretched."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,8 +1,6 @@
 """How long a rank may take: learnt from its steps, long for what no step tells of, short once someone asked to stop.
 Work may take any time, waiting may not."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which rank is named when nothing moves: the one the others wait for. And where a worker says that it is."""
 
-from __future__ import annotations
-
 import json
 import socket
 from dataclasses import asdict, replace

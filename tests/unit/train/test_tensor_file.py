@@ -1,7 +1,5 @@
 """A file written tensor by tensor is what safetensors reads, and its hash is that of its bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Trackers: TensorBoard writes what others can read, a missing one is a sentence, a failing one stops nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How a rank ends: whatever ends it, the cause is written down for the launcher."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """One server for the tests of a file, over a folder with a finished run, a live one and a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

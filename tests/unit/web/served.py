@@ -1,7 +1,5 @@
 """The program serving a folder, as a real process, and requests of it over real sockets."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

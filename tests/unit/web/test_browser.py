@@ -1,7 +1,5 @@
 """The pages in a real browser: Chromium by Playwright, at three widths, in dark and light, by keyboard alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

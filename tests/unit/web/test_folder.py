@@ -1,7 +1,5 @@
 """The planner as a folder of files: what refuses to make one, and the very folder in a browser."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Fifty hostile requests: each is a 4xx, nothing is read that lies outside the folder, and nothing is run."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

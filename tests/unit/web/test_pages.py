@@ -1,7 +1,5 @@
 """The pages: their answers are those of `plan --json`, the address holds the question, errors stand at their fields."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """A hundred questions in a row: how soon they are answered, and memory of the server."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from time import perf_counter

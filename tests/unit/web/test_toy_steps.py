@@ -1,7 +1,5 @@
 """The frames of the toy: who holds what follows the planner's schedule."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -2,8 +2,6 @@
 way, so that a weight made to be used, the gradients inside the MLP and unsharded ones that are
 reduced do not add up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from shardwise.plan.costs.autocast import fresh_gradient, weight_casts

@@ -1,7 +1,5 @@
 """The executions that a job leaves open: every combination of what it says `auto` for that the trainer accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, lru_cache

@@ -1,7 +1,5 @@
 """Memory, time and cost of the executions of one question, with two lower bounds; shared parts are computed once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property

@@ -1,7 +1,5 @@
 """How many GPUs of a cluster to take: the parts that a goal looks at, and the best of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf

@@ -1,8 +1,6 @@
 """The layouts that a job leaves open: every product of degrees that its model and the trainer allow
 (`spec.support.trained`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache

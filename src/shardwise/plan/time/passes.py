@@ -6,8 +6,6 @@ alone waits for them). DDP reduces a block's gradients while earlier blocks go b
 beside anything: gloo moves and sums bytes on the core that computes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

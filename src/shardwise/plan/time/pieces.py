@@ -1,7 +1,5 @@
 """Seconds of the pieces of a step on one rank: the mean block's forward and backward with attention, and the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Time of a pipeline: the trainer's own actions, each as its rank and its input are there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple

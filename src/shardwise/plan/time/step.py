@@ -1,8 +1,6 @@
 """One optimizer step, every pipeline rank's passes and what follows them; and the whole run. Ranks on other axes are
 alike."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from shardwise.plan.costs.collectives import MessageTime

@@ -1,7 +1,5 @@
 """The bytes of a block whose code no rule knows, out of its profile."""
 
-from __future__ import annotations
-
 from shardwise.plan.work import activations as of
 from shardwise.plan.work.activations import BlockSetting
 from shardwise.plan.work.block_bytes import BlockBytes, ProfiledMoment
