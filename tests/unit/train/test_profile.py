@@ -60,6 +60,26 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     assert measured.final_norm + held == pytest.approx(rules.final_norm, rel=0.02, abs=8 + measured.shared[0])
 
 
+def products_of(**keys):
+    config = small_config("qwen3_moe", hidden_size=64, moe_intermediate_size=32, head_dim=16, **keys)
+    model = shape_from_data(config, file="-")
+    asked, chosen = job(data={"max_length": LENGTH}), execution(attn_implementation="sdpa", precision="mixed")
+    known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
+    measured = profile_blocks(asked, chosen, **known, sharded=False, casts=True)
+    return model, measured.blocks[0]
+
+
+def test_products_of_experts_and_of_attention_are_counted() -> None:
+    model, few = products_of(num_experts_per_tok=1)
+    _, many = products_of(num_experts_per_tok=3)
+    more = 2 * 3 * 2 * 64 * 32  # two more experts, three matrices of 64 x 32 each
+    assert many.flops.per_token(LENGTH) - few.flops.per_token(LENGTH) == pytest.approx(more)
+    assert many.flops_backward.per_token(LENGTH) - few.flops_backward.per_token(LENGTH) == pytest.approx(2 * more)
+    scores = 2 * model.num_attention_heads * 16  # two products with half the keys
+    assert few.flops.row[2] == pytest.approx(scores)
+    assert few.flops_backward.row[2] == pytest.approx(2.5 * scores)
+
+
 def test_lengths_are_three_and_go_beyond_windows() -> None:
     assert lengths_for(4096) == (128, 256, 512)
     assert lengths_for(100) == (25, 50, 100)

@@ -29,6 +29,8 @@ from shardwise.spec.request import Request
 from shardwise.spec.run import cache_root, read_json, write_json
 from shardwise.spec.support.rows import first, packed
 
+#: Grows when what a profile counts changes, so that older ones are made again.
+_FORM = 2
 #: Packages whose code a profile is of.
 _MEASURED = ("shardwise", "torch", "transformers", "peft")
 #: And those whose kernels transformers runs on a GPU.
@@ -111,5 +113,5 @@ def _kept(question: dict[str, Any], job: Job) -> Path:
             versions[name] = version(name)
     adapters = None if job.adapters is None else job.adapters.model_dump(mode="json")
     own = [job.method, adapters, job.data.max_length, job.data.packing, job.train.disable_dropout]
-    told = json.dumps([question, own, versions], sort_keys=True)
+    told = json.dumps([_FORM, question, own, versions], sort_keys=True)
     return cache_root() / "profiles" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
