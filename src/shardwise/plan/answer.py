@@ -76,8 +76,8 @@ def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
         return _plan(question, first_of_all, [], advice=tuple(remedies(question)))
     search, found = best
     first = search.candidate(found.execution)
-    names = (name for name, _ in _by_simplicity(first_of_all) if name in first_of_all.best)
-    fitting = [first_of_all.candidate(first_of_all.best[name].execution) for name in names]
+    bests = [one.best for _, one in _by_simplicity(first_of_all) if one.best is not None]
+    fitting = [first_of_all.candidate(one.execution) for one in bests]
     fitting = [one for one in fitting if one.execution.layout.strategy != first.execution.layout.strategy]
     reasons = (*_reasons(question, searches, search, first), *notes)
     goal, of_part = question.job.goal, replace(question, cluster=part)
@@ -115,8 +115,8 @@ def _by_simplicity(search: Search) -> list[tuple[str, StrategySearch]]:
 def _lacking(search: Search) -> Iterator[Candidate]:
     """Of each strategy that does not fit the execution that needs least memory."""
     known: dict[str, bool] = {}
-    for name, strategy in _by_simplicity(search):
-        least = None if name in search.best else search.least_hungry(strategy.bases)
+    for _, strategy in _by_simplicity(search):
+        least = None if strategy.best else search.least_hungry(strategy.bases)
         if least is not None:
             forecast, lack = search.forecasts.of(least), search.lack_on_host(least)
             reason = lack[1] if lack else why_not(forecast.work, forecast.memory, known=known)

@@ -77,6 +77,6 @@ def test_bounds_are_bounds_and_what_is_remembered_is_what_is_forecast(seed: int)
                 assert forecasts.memory.high_bytes(execution) == forecast.memory.peak_high_bytes
                 assert forecasts.seconds(execution) == forecast.time.step_seconds
                 assert forecasts.memory.least_bytes(execution) <= forecast.memory.peak_high_bytes
-                least = forecasts.least_of_sizes(base, (size,))[size]
-                assert least + forecasts.seconds_on_host(base) <= forecast.time.step_seconds
-                assert least + forecasts.least_ending(base) <= 1.001 * forecast.time.step_seconds
+                least = forecasts.least_seconds(base, size) + forecasts.seconds_on_host(base)
+                assert least <= forecast.time.step_seconds
+                assert forecasts.least_seconds_of(base, size) <= 1.001 * forecast.time.step_seconds

@@ -100,18 +100,11 @@ def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:
     return considered(job, model, choice)[1]
 
 
-def every_base(job: Job, model: ModelShape, choice: Choice) -> list[Execution]:
-    """Executions of a layout that is open, trained or not, at a micro-batch of one."""
-    return list(_bases(job, model, choice)) if choice.reason is None else []
-
-
-def considered(
-    job: Job, model: ModelShape, choice: Choice, every: list[Execution] | None = None
-) -> tuple[list[Execution], str | None]:
-    """`bases`; none with the reason where a layout is not considered. `every`: `every_base`, where it is known."""
+def considered(job: Job, model: ModelShape, choice: Choice) -> tuple[list[Execution], str | None]:
+    """`bases`; none with the reason where a layout is not considered."""
     if choice.reason is not None:
         return [], choice.reason
-    every = every or every_base(job, model, choice)
+    every = list(_bases(job, model, choice))
     left = [base for base in every if not _is_left_out(job, base)]
     reasons = impossibilities(job, every[0], model=model) or ([] if left else not_trained_under(every[0]))
     return ([], "; ".join(reasons)) if reasons else (left, None)

@@ -8,17 +8,7 @@ from typing import Any
 from shardwise.plan.memory import Peaks, forecast_memory
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question
-from shardwise.plan.time import (
-    ROUNDED,
-    Pieces,
-    StepTime,
-    endings_of,
-    forecast_time,
-    least_seconds_of,
-    pieces_of,
-    ran_by,
-    step_of,
-)
+from shardwise.plan.time import ROUNDED, Pieces, endings_of, forecast_time, least_seconds_of, pieces_of, ran_by, step_of
 from shardwise.plan.work import Work, blocks_of_stages, workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.layout.execution import Execution
@@ -79,12 +69,12 @@ class Forecasts:
     def __init__(self, question: Question) -> None:
         self.question = question
         # Each is computed once for an execution.
-        self.step: Callable[[Execution], StepTime] = cache(self._step)
+        self.seconds: Callable[[Execution], float] = cache(self._seconds)
         self.of: Callable[[Execution], Forecast] = cache(self._of)
-        self.least_ending: Callable[[Execution], float] = cache(self._least_of_endings)
+        self._least_ending: Callable[[Execution], float] = cache(self._least_of_endings)
         self._least_walked: Callable[[Execution], float] = cache(self._least_of_walk)
         cluster, network = question.cluster, question.cluster.network
-        place = (
+        self._place = (
             question.mean_length,
             id(question.inventory),
             cluster.gpu.name,
@@ -92,9 +82,10 @@ class Forecasts:
             cluster.node.link.name,
             network and network.name,
         )
-        memo = question.memo
-        self._bounds, self._ran = memo.bounds.setdefault(place, {}), memo.ran.setdefault(place, {})
-        self._known_pieces = memo.pieces.setdefault(place, {})
+
+    @cached_property
+    def _bounds(self) -> dict[object, float]:
+        return self.question.memo.bounds.setdefault(self._place, {})
 
     @cached_property
     def memory(self) -> Peaks:
@@ -124,42 +115,48 @@ class Forecasts:
         """Whether an execution fits the GPUs."""
         return self.memory.fits(execution, self.question.cluster.gpu.usable_bytes)
 
-    def _step(self, execution: Execution) -> StepTime:
-        return step_of(self._at_mean_length.work(execution), self._pieces_of(execution))
-
-    def seconds(self, execution: Execution) -> float:
+    def _seconds(self, execution: Execution) -> float:
         """Of a step."""
-        return self.step(execution).seconds
+        return step_of(self._at_mean_length.work(execution), self._pieces(execution)).seconds
 
-    def least_of_sizes(self, base: Execution, sizes: tuple[int, ...]) -> dict[int, float]:
-        """Lower bounds of a step's seconds by micro-batch: the last pipeline rank waits for its first micro-batch and
-        computes all its own, and the last gradient goes back; collectives outside blocks take no time."""
-        layout = base.layout
-        # No offload, and of how data ranks share weights only `gathers_weights`.
-        spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
-        key = (*spread, base.gradient_checkpointing, base.gathers_weights, base.compile, sizes)
+    def least_seconds(self, base: Execution, size: int) -> float:
+        """A lower bound of a step's seconds: the last pipeline rank waits for its first micro-batch and computes all
+        its own, and the last gradient goes back; collectives outside blocks take no time."""
+        key = (*self._alike(base), size)
         if key not in self._bounds:
-            self._bounds[key] = self._least_of_sizes(base, sizes)
+            self._bounds[key] = self._least_seconds(base, size)
         return self._bounds[key]
 
-    def _least_of_sizes(self, base: Execution, sizes: tuple[int, ...]) -> dict[int, float]:
-        layout, batch = base.layout, self.question.job.train.global_batch_size
-        stages, found = blocks_of_stages(self.question.model, layout), dict[int, float]()
-        alone = layout.pp == 1 or layout.schedule == "sequential"
+    def least_of_sizes(self, base: Execution, sizes: tuple[int, ...]) -> float:
+        """The least of the lower bounds of some micro-batches."""
+        key = (*self._alike(base), sizes)
+        if key not in self._bounds:
+            self._bounds[key] = min(self.least_seconds(base, size) for size in sizes)
+        return self._bounds[key]
+
+    def _alike(self, base: Execution) -> tuple[object, ...]:
+        """What a lower bound depends on: no offload, and of how data ranks share weights only `gathers_weights`."""
+        layout = base.layout
+        spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
+        return (*spread, base.gradient_checkpointing, base.gathers_weights, base.compile)
+
+    def _least_seconds(self, base: Execution, size: int) -> float:
+        layout = base.layout
+        micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
+        pieces = self._pieces(sized(base, self.question.job, size))
+        stages = blocks_of_stages(self.question.model, layout)
+        forward, backward = pieces.forward.seconds, pieces.backward.seconds
+        if layout.pp == 1 or layout.schedule == "sequential":
+            return ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
         before, own = sum(stages[: layout.pp - 1]), sum(stages[layout.pp - 1 :: layout.pp])
-        total, most = sum(stages), max(stages)
-        for size in sizes:
-            micros = -(-batch // (size * layout.data_world_size))
-            pieces = self._pieces(base, size, micros > 1)
-            forward, backward, loss = pieces.forward.seconds, pieces.backward.seconds, pieces.loss.seconds
-            if alone:
-                found[size] = ROUNDED * micros * (total * (forward + backward) + loss)
-                continue
-            last = own * (forward + backward) + loss
-            # A backward cut in two leaves work for the time that the last gradient takes to go back.
-            back = 0.0 if layout.schedule == "zero_bubble" else before * backward
-            found[size] = ROUNDED * max(before * forward + micros * last + back, micros * most * (forward + backward))
-        return found
+        last = own * (forward + backward) + pieces.loss.seconds
+        # A backward cut in two leaves work for the time that the last gradient takes to go back.
+        back = 0.0 if layout.schedule == "zero_bubble" else before * backward
+        return ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
+
+    def least_seconds_of(self, base: Execution, size: int) -> float:
+        """`least_seconds`, and what follows the last backward."""
+        return self.least_seconds(base, size) + self._least_ending(base)
 
     def least_of_pipeline(self, base: Execution, size: int) -> float:
         """A closer bound of a pipeline's step, which takes longer to compute; 0 where there is none."""
@@ -170,36 +167,43 @@ class Forecasts:
     def _least_of_walk(self, execution: Execution) -> float:
         if execution.layout.schedule == "gpipe":  # the bound is that of 1f1b
             return self._least_walked(replace(execution, layout=replace(execution.layout, schedule="1f1b")))
-        return least_seconds_of(self._at_mean_length.work(execution), self._pieces_of(execution))
+        return least_seconds_of(self._at_mean_length.work(execution), self._pieces(execution))
 
     def seconds_on_host(self, base: Execution) -> float:
         """Seconds of the optimizer step in the host's memory; 0 where the GPU takes it."""
-        return 0.0 if base.offload == "none" else self.least_ending(base)
+        return 0.0 if base.offload == "none" else self._least_ending(base)
 
     def _least_of_endings(self, base: Execution) -> float:
         """Seconds that follow the last backward, of the pipeline rank with fewest."""
         return min(ending.seconds for ending in endings_of(self._at_mean_length.work(base)))
 
-    def _pieces_of(self, execution: Execution) -> Pieces:
-        return self._pieces(execution, execution.micro_batch_size, execution.gradient_accumulation_steps > 1)
-
-    def _pieces(self, base: Execution, size: int, again: bool) -> Pieces:
-        """Of a micro-batch; `again`: a step has several."""
-        layout, recompute = base.layout, base.gradient_checkpointing
-        key = (layout.tp, layout.cp, size, base.gathers_weights, base.loss, base.mlp, base.compile, again)
-        if (key, recompute) not in self._known_pieces:
-            work = self._at_mean_length.work(sized(base, self.question.job, size))
-            if key not in self._ran:
-                self._ran[key] = ran_by(work)
-            self._known_pieces[key, recompute] = pieces_of(work, self._ran[key])
-        return self._known_pieces[key, recompute]
+    def _pieces(self, execution: Execution) -> Pieces:
+        layout = execution.layout
+        key = (
+            *self._place,
+            layout.tp,
+            layout.cp,
+            execution.micro_batch_size,
+            execution.gathers_weights,
+            execution.loss,
+            execution.mlp,
+            execution.compile,
+            execution.gradient_accumulation_steps > 1,
+        )
+        memo, recompute = self.question.memo, execution.gradient_checkpointing
+        if (key, recompute) not in memo.pieces:
+            work = self._at_mean_length.work(execution)
+            if key not in memo.ran:
+                memo.ran[key] = ran_by(work)
+            memo.pieces[key, recompute] = pieces_of(work, memo.ran[key])
+        return memo.pieces[key, recompute]
 
     def _of(self, execution: Execution) -> Forecast:
         """All that is known of an execution."""
         work, asked = self.memory.work(execution), self.question
         work = work if work.cluster is asked.cluster else replace(work, cluster=asked.cluster)
-        mean, pieces, step = self._at_mean_length.work(execution), self._pieces_of(execution), self.step(execution)
-        time = forecast_time(mean, num_rows=asked.num_rows, pieces=pieces, step=step, filled=asked.filled)
+        mean, pieces = self._at_mean_length.work(execution), self._pieces(execution)
+        time = forecast_time(mean, num_rows=asked.num_rows, pieces=pieces, filled=asked.filled)
         return Forecast(work=work, memory=forecast_memory(work, self.memory.known.get(execution)), time=time)
 
 

@@ -21,20 +21,17 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Checkpointing, Execution, Offload, padded_length
 from shardwise.spec.model.shape import ModelShape
 
-#: Lower bounds of seconds by micro-batch.
-Bounds = dict[int, float]
-
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question: layouts by hardware and length, memory by job, and by hardware seconds of blocks
-    and lower bounds of steps."""
+    """What was computed of a question: layouts by hardware and length, memory by job, seconds of blocks, and lower
+    bounds of steps by hardware."""
 
     layouts: dict[object, list[Choice]] = field(default_factory=dict[object, list[Choice]])
     peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
-    ran: dict[object, dict[object, BlockTime]] = field(default_factory=dict[object, dict[object, BlockTime]])
-    pieces: dict[object, dict[object, Pieces]] = field(default_factory=dict[object, dict[object, Pieces]])
-    bounds: dict[object, dict[object, Bounds]] = field(default_factory=dict[object, dict[object, Bounds]])
+    ran: dict[object, BlockTime] = field(default_factory=dict[object, BlockTime])
+    pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])
+    bounds: dict[object, dict[object, float]] = field(default_factory=dict[object, dict[object, float]])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from heapq import heappop, heappush
-from itertools import count
 from math import inf
 from typing import NamedTuple
 
 from shardwise.catalog.measured_errors import OWN, errors_of
-from shardwise.plan.search.executions import bases, considered, every_base, offloads, sized, sizes_on, why_left_out
+from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on, why_left_out
 from shardwise.plan.search.forecasts import (
     Forecasts,
     bytes_beyond_host,
@@ -50,10 +49,11 @@ def every_layout(_: Layout) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class StrategySearch:
-    """The executions of one strategy, and the first layout that was left out."""
+    """The executions of one strategy, the best of them, and the first layout that was left out."""
 
     bases: list[Execution] = field(default_factory=list[Execution])
     left_out: Choice | None = None
+    best: Found | None = None
 
 
 class _Option(NamedTuple):
@@ -70,37 +70,20 @@ class _Option(NamedTuple):
 
 
 class Search:
-    """The search of a question that states an offload. `other`: that of the same question with another one."""
+    """The search of a question that states an offload."""
 
-    def __init__(self, question: Question, other: Search | None = None) -> None:
+    def __init__(self, question: Question) -> None:
         self.question = question
         self.forecasts = Forecasts(question)
-        self.best: dict[str, Found] = {}
-        self._other = other
         self._largest: dict[int, int] = {}
-        self._considered: Callable[[int], tuple[list[Execution], str | None]] = cache(self._considered_at)
-
-    @cached_property
-    def _every(self) -> list[list[Execution]]:
-        """The executions of each layout, trained or not."""
-        asked = self.question
-        if self._other is None:
-            return [every_base(asked.job, asked.model, choice) for choice in asked.layouts]
-        offload = asked.job.train.offload
-        return [[replace(base, offload=offload) for base in every] for every in self._other._every]
-
-    def _considered_at(self, place: int) -> tuple[list[Execution], str | None]:
-        """Of one layout, as `considered` has it."""
-        asked = self.question
-        return considered(asked.job, asked.model, asked.layouts[place], self._every[place])
 
     @cached_property
     def strategies(self) -> dict[str, StrategySearch]:
         """What each strategy leaves open."""
-        found = dict[str, StrategySearch]()
-        for place, choice in enumerate(self.question.layouts):
+        asked, found = self.question, dict[str, StrategySearch]()
+        for choice in asked.layouts:
             strategy = found.setdefault(choice.strategy, StrategySearch())
-            some, reason = self._considered(place)
+            some, reason = considered(asked.job, asked.model, choice)
             strategy.bases += some
             if reason is not None:
                 strategy.left_out = strategy.left_out or replace(choice, reason=reason)
@@ -117,20 +100,20 @@ class Search:
         in_full, near = all_strategies and len(ahead) <= _IN_FULL, limit
         while ahead and ahead[0].seconds <= limit:
             option = heappop(ahead)
-            strategy = option.base.layout.strategy
-            if strategy in self.best:
+            strategy = self.strategies[option.base.layout.strategy]
+            if strategy.best is not None:
                 continue
             can_be_chosen = in_full or option.seconds <= near
             found = self._take_up(option, ahead) if can_be_chosen else self.first_of([option])
             if found is not None:
-                self.best[strategy] = found = self._roomy(found)
+                strategy.best = found = self._roomy(found)
                 cluster = self.question.cluster
                 near = min(near, found.seconds * doubt_of(found, cluster) * (1 + tie_of(cluster.gpu)))
                 limit = limit if all_strategies else near
 
     def _take_up(self, option: _Option, ahead: list[_Option]) -> Found | None:
         """An execution that fits; otherwise what an option stands for is added to what is ahead."""
-        size, sizes = -option.smaller, self._sizes(option.base)
+        size, sizes = -option.smaller, sizes_on(self.question.job, option.base.layout.data_world_size)
         # The largest micro-batch of all accumulates no gradients, and may fit alone.
         if size > self._largest.get(option.number, sys.maxsize) and size != sizes[-1]:
             return None
@@ -159,25 +142,19 @@ class Search:
 
     def with_bounds(self, limit: float) -> Iterator[_Option]:
         """All executions, each with a lower bound of its seconds, but those that take more than `limit`."""
-        numbers = count()
-        for place, every in enumerate(self._every):
-            # Where few are within the limit, what is trained is asked of these alone.
-            for base in every if limit < inf else self._considered(place)[0]:
-                number, least = next(numbers), min(self.forecasts.least_of_sizes(base, self._sizes(base)).values())
-                if least <= limit and base in self._considered(place)[0]:
-                    yield _Option(least + self.forecasts.seconds_on_host(base), number, 0, 0, base)
-
-    def _sizes(self, base: Execution) -> tuple[int, ...]:
-        return sizes_on(self.question.job, base.layout.data_world_size)
+        every = (base for strategy in self.strategies.values() for base in strategy.bases)
+        for number, base in enumerate(every):
+            sizes = sizes_on(self.question.job, base.layout.data_world_size)
+            least = self.forecasts.least_of_sizes(base, sizes)
+            if least <= limit:
+                yield _Option(least + self.forecasts.seconds_on_host(base), number, 0, 0, base)
 
     def _closer(self, option: _Option) -> Iterator[_Option]:
         """What an option stands for, at the next level."""
         base, job, forecasts, size = option.base, self.question.job, self.forecasts, -option.smaller
         if option.level == 0:
-            if self._has_room_for(base):
-                after = forecasts.least_ending(base)
-                for size, least in forecasts.least_of_sizes(base, self._sizes(base)).items():
-                    yield option._replace(seconds=least + after, smaller=-size, level=1)
+            for size in sizes_on(job, base.layout.data_world_size) if self._has_room_for(base) else ():
+                yield option._replace(seconds=forecasts.least_seconds_of(base, size), smaller=-size, level=1)
         elif option.level == 1 and (least := forecasts.least_of_pipeline(base, size)):
             yield option._replace(seconds=max(least, option.seconds), level=2)
         else:
@@ -190,13 +167,13 @@ class Search:
 
     def _has_room_for(self, base: Execution) -> bool:
         """Whether the smallest micro-batch or the largest may fit, by a lower bound of memory."""
-        sizes = self._sizes(base)
+        sizes = sizes_on(self.question.job, base.layout.data_world_size)
         ends = (sized(base, self.question.job, size) for size in {sizes[0], sizes[-1]})
         return any(self.forecasts.memory.least_bytes(one) <= self.question.cluster.gpu.usable_bytes for one in ends)
 
     def _largest_that_fits(self, option: _Option) -> int:
         """Of the micro-batches below one that does not fit, by bisection; 0 where none fits."""
-        sizes = self._sizes(option.base)
+        sizes = sizes_on(self.question.job, option.base.layout.data_world_size)
         low, high = -1, sizes.index(-option.smaller)
         while high - low > 1:
             middle = (low + high) // 2
@@ -238,7 +215,7 @@ class Search:
         """The smallest micro-batch and the largest, with as much recompute as is open."""
         recomputed = {base.layout: base for base in some}
         for base in recomputed.values():
-            sizes = self._sizes(base)
+            sizes = sizes_on(self.question.job, base.layout.data_world_size)
             yield from (sized(base, self.question.job, size) for size in sorted({sizes[0], sizes[-1]}))
 
     def least_hungry(self, some: Iterable[Execution]) -> Execution | None:
@@ -276,8 +253,7 @@ class Search:
     @property
     def found(self) -> list[Found]:
         """The best of each strategy that fits."""
-        names = dict.fromkeys(choice.strategy for choice in self.question.layouts) if self.best else ()
-        return [self.best[name] for name in names if name in self.best]
+        return [one.best for one in self.strategies.values() if one.best is not None]
 
     @property
     def fastest(self) -> list[Found]:
@@ -287,12 +263,12 @@ class Search:
     def _roomy(self, found: Found) -> Found:
         """Of the same layout what takes least seconds, chances to fit beside a screen counted."""
         tight = best = replace(found, chance=self._chance(found.execution))
-        layout, forecasts = found.execution.layout, self.forecasts
+        layout, sizes = found.execution.layout, sizes_on(self.question.job, found.execution.layout.data_world_size)
         bases = (base for base in self.strategies[layout.strategy].bases if tight.chance < 1 and base.layout == layout)
-        every = ((base, size) for base in bases for size in forecasts.least_of_sizes(base, self._sizes(base)).items())
-        near = ((base, n) for base, (n, least) in every if least + forecasts.least_ending(base) < tight.likely_seconds)
-        for one in sorted((sized(base, self.question.job, n) for base, n in near), key=forecasts.seconds):
-            if (seconds := forecasts.seconds(one)) < best.likely_seconds and self._fits(one):
+        every = ((base, n) for base in bases for n in sizes)
+        near = (one for one in every if self.forecasts.least_seconds_of(*one) < tight.likely_seconds)
+        for one in sorted((sized(base, self.question.job, n) for base, n in near), key=self.forecasts.seconds):
+            if (seconds := self.forecasts.seconds(one)) < best.likely_seconds and self._fits(one):
                 other = Found(execution=one, seconds=seconds, chance=self._chance(one), tighter=tight)
                 best = min(best, other, key=lambda found: found.likely_seconds)
         return best
@@ -316,7 +292,7 @@ def search_offloads(question: Question, *, all_strategies: bool = True) -> list[
     searches: list[Search] = []
     tie = 1 + tie_of(question.cluster.gpu)
     for offload in offloads(question.job, question.cluster):
-        search = Search(question.with_offload(offload), searches[0] if searches else None)
+        search = Search(question.with_offload(offload))
         known = [one for before in searches for one in before.found]
         if known and question.cluster.num_gpus > _MOST_OFFLOADED:
             break
@@ -340,9 +316,8 @@ def chosen(searches: Sequence[Search]) -> tuple[Search, Found] | None:
 
 def _finds_within(question: Question, limit: float) -> bool:
     """Whether anything that fits takes at most `limit` seconds."""
-    search = None
     for offload in offloads(question.job, question.cluster):
-        search = Search(question.with_offload(offload), search)
+        search = Search(question.with_offload(offload))
         ahead = sorted(search.with_bounds(limit))
         if not ahead:  # another offload makes nothing faster
             return False

@@ -7,7 +7,6 @@ from shardwise.plan.time.pieces import Pieces, masked_share, pieces_of, ran_by
 from shardwise.plan.time.pipeline import walk
 from shardwise.plan.time.step import (
     ROUNDED,
-    StepTime,
     forecast_time,
     host_seconds,
     least_seconds_of,

@@ -124,18 +124,13 @@ def host_seconds(work: Work) -> float:
 
 
 def forecast_time(
-    work: Work,
-    *,
-    num_rows: int | None = None,
-    pieces: Pieces | None = None,
-    step: StepTime | None = None,
-    filled: float = 1.0,
+    work: Work, *, num_rows: int | None = None, pieces: Pieces | None = None, filled: float = 1.0
 ) -> TimeForecast:
     """Step time, throughput and utilisations of an execution; the whole run's where the number of rows is known.
-    `pieces` of its micro-batch and `step`, where they are known; `filled`: the share of its tokens that are no
-    padding, which a run's throughput and MFU count alone. Utilisations are means over ranks: under naive model
-    parallel on four GPUs, a quarter at most."""
-    step = step or step_of(work, pieces)
+    `pieces` of its micro-batch, where they are known; `filled`: the share of its tokens that are no padding, which a
+    run's throughput and MFU count alone. Utilisations are means over ranks: under naive model parallel on
+    four GPUs, a quarter at most."""
+    step = step_of(work, pieces)
     job, gpus = work.job, work.execution.layout.world_size
     tokens = filled * job.train.global_batch_size * job.sides * job.data.max_length
     flops = tokens * model_flops_per_token(work.model, length=job.data.max_length, lora=job.adapters)
