@@ -142,7 +142,7 @@ class Pages:
             models=[known.name for known in api.known_models()],
             gpus=[(gpu, *machines[gpu.name]) for gpu in api.known_gpus()],
             folded=FOLDED,
-            recipes=[(*one, WebQuestion.of_recipe(one[1])) for one in api.recipes().items()],
+            recipes=_recipes(),
             methods=get_args(Method),
             goals=get_args(Goal),
             layouts=("auto", *STRATEGIES),
@@ -247,6 +247,12 @@ def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict
         return {"": str(error)}
     said = "\n".join([*(_sentence(one) for one in made.said), "Next:", *(f"  {line}" for line in made.run)])
     return {**made.files, "": said}
+
+
+@cache
+def _recipes() -> list[tuple[str, str, dict[str, str] | None]]:
+    """Each with what it asks."""
+    return [(*one, WebQuestion.of_recipe(one[1])) for one in api.recipes().items()]
 
 
 def unsaid(plan: Plan) -> dict[str, str]:

@@ -22,14 +22,14 @@ CEILINGS = {
     "methods": 370,
     "models": 4250,
     "parallel": 3090,
-    "plan": 9230,
+    "plan": 9200,
     "programs": 250,
     "report": 2330,
     "spec": 5560,
     "train": 9500,
     "web": 1340,
 }
-ALL, ALL_TESTS = 53570, 37095
+ALL, ALL_TESTS = 53530, 37095
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1799, 348

@@ -1,7 +1,5 @@
 """The search: the fastest execution of each strategy that fits, best first by lower bounds of seconds."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
