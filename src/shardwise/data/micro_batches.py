@@ -135,7 +135,7 @@ class Batcher:
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
         slots = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
         slots[: len(ids)] = by_length
-        # Dealt to and fro, so that no rank has the longest rows each time: experts do not see padding.
+        # Each second group in reverse, so that no rank always has the longest rows: experts do not see padding.
         dealt = slots.reshape(-1, self.data_world_size)
         dealt[1::2] = dealt[1::2, ::-1].copy()
         dealt = dealt.reshape(num_micro_batches, self.micro_batch_size, self.data_world_size)

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-import torch.nn.attention.varlen  # registers its operators
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -43,7 +42,7 @@ from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
 from shardwise.train.rehearsing.rank import alone
 
 _CPU = torch.device("cpu")
-_aten, _packed = torch.ops.aten, torch.ops.torch_attn
+_aten = torch.ops.aten
 
 
 def _of_groups(rows: torch.Tensor, weights: torch.Tensor, *_: Any, **__: Any) -> float:
@@ -51,28 +50,22 @@ def _of_groups(rows: torch.Tensor, weights: torch.Tensor, *_: Any, **__: Any) ->
     return 2.0 * rows.numel() * weights.shape[-1]
 
 
-def _of_attention(args: Any, kwargs: Any, *, keys: int, causal: int) -> float:
-    """Of two products of each query's head with so many keys; half of them where it sees those before it alone.
-    `causal`: the place of `is_causal` among the arguments."""
-    query, _, value = args[:3]
-    is_causal = kwargs.get("is_causal", len(args) > causal and args[causal])
-    return 2.0 * query.numel() * (1 + value.shape[-1] / query.shape[-1]) * keys / (2 if is_causal else 1)
+def _of_attention(q: Any, k: Any, v: Any, _dropout: float = 0.0, is_causal: bool = False, **_: Any) -> float:
+    """Of two products of each query's head with all keys; half of them where it sees those before it alone."""
+    return 2.0 * q.numel() * (1 + v.shape[-1] / q.shape[-1]) * k.shape[-2] / (2 if is_causal else 1)
 
 
-#: FLOPs of what `flop_registry` of torch 2.13 lacks. Attention's backward has five products for forward's two.
+def _of_attention_backward(_: Any, q: Any, k: Any, v: Any, _out: Any, _lse: Any, *how: Any, **__: Any) -> float:
+    """Of five products for the forward's two."""
+    return 2.5 * _of_attention(q, k, v, *how)
+
+
+#: FLOPs by operator: what torch 2.13 counts, and what it does not.
 _FLOPS: dict[Any, Callable[..., float]] = {
+    **flop_registry,
     _aten._grouped_mm: _of_groups,
-    _aten._scaled_dot_product_flash_attention_for_cpu: lambda *args, **kwargs: _of_attention(
-        args, kwargs, keys=args[1].shape[-2], causal=4
-    ),
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *args, **kwargs: (
-        2.5 * _of_attention(args[1:], kwargs, keys=args[2].shape[-2], causal=6)
-    ),
-    # Its window is causal where `is_causal` is not.
-    _packed._varlen_attn: lambda *args, **_: _of_attention(args, {"is_causal": True}, keys=args[6], causal=7),
-    _packed._varlen_attn_backward: lambda *args, **_: (
-        2.5 * _of_attention(args[1:], {"is_causal": True}, keys=args[9], causal=9)
-    ),
+    _aten._scaled_dot_product_flash_attention_for_cpu: _of_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _of_attention_backward,
 }
 
 
@@ -114,11 +107,9 @@ class _Counting(Ledger):
 
     def _count(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
         span, back = self.at_work or (_Span(), 0)
-        known, ours = flop_registry.get(func.overloadpacket), _FLOPS.get(func.overloadpacket)
-        if ours is not None:
-            span.flops[back] += ours(*args, **kwargs)
-        elif known is not None:
-            span.flops[back] += known(*args, **kwargs, out_val=made)
+        formula = _FLOPS.get(func.overloadpacket)
+        if formula is not None:
+            span.flops[back] += formula(*args, **kwargs, out_val=made)
         elif not func.is_view:
             span.moved[back] += sum(
                 leaf.numel() * leaf.element_size()
