@@ -156,14 +156,15 @@ def _spread(_inventory: Inventory, _cluster: str, _momentum: float) -> _Spread:
 
 @dataclass(kw_only=True, eq=False)
 class Peaks:
-    """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them. `known`: peaks of
-    distinct ranks by execution."""
+    """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them. `shared`: works of
+    the same job on other clusters; `known`: peaks of distinct ranks by execution."""
 
     job: Job
     model: ModelShape
     cluster: Cluster
     inventory: Inventory
     document: float | None = None
+    shared: dict[object, Work] = field(default_factory=dict[object, Work])
     _works: dict[object, Work] = field(default_factory=dict[object, Work])
     known: dict[Execution, dict[object, Peak]] = field(default_factory=dict[Execution, dict[object, Peak]])
     _last: tuple[Execution, Work] | None = None
@@ -228,10 +229,12 @@ class Peaks:
             execution.mlp,
         )
         if key not in self._works:
-            first = work_of(
-                self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
-            )
-            self._works[key] = replace(first, document=self.document, memo=self._spread.memo)
+            if key not in self.shared:
+                self.shared[key] = work_of(
+                    self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
+                )
+            place = {"cluster": self.cluster, "document": self.document, "memo": self._spread.memo}
+            self._works[key] = replace(self.shared[key], **place)
         made = self._works[key].under(execution)
         self._last = execution, made
         return made

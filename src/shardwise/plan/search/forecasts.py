@@ -11,6 +11,7 @@ from shardwise.plan.search.question import Question
 from shardwise.plan.time import ROUNDED, Pieces, endings_of, forecast_time, least_seconds_of, pieces_of, ran_by, step_of
 from shardwise.plan.work import Work, blocks_of_stages, workspace_bytes
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.support.attention import attention_refusal
@@ -94,7 +95,7 @@ class Forecasts:
         # The inventory, which stands for all else of a job, is kept alive by the entry.
         key = (asked.length, id(asked.inventory), gpu.kind, gpu.context_bytes, workspace_bytes(gpu))
         if key not in peaks:
-            peaks[key] = Peaks(job=asked.longest, model=asked.model, cluster=asked.cluster, inventory=asked.inventory)
+            peaks[key] = self._peaks(asked.longest, None)
         return peaks[key]
 
     @cached_property
@@ -103,12 +104,18 @@ class Forecasts:
         asked = self.question
         if asked.mean_length == asked.length and asked.document is None and self.memory.cluster is asked.cluster:
             return self.memory
+        return self._peaks(asked.mean, asked.document)
+
+    def _peaks(self, job: Job, document: float | None) -> Peaks:
+        asked = self.question
+        shared = asked.memo.works.setdefault((job.data.max_length, id(asked.inventory), asked.cluster.gpu.kind), {})
         return Peaks(
-            job=asked.mean,
+            job=job,
             model=asked.model,
             cluster=asked.cluster,
             inventory=asked.inventory,
-            document=asked.document,
+            document=document,
+            shared=shared,
         )
 
     def fits(self, execution: Execution) -> bool:

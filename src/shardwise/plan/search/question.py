@@ -24,10 +24,11 @@ from shardwise.spec.model.shape import ModelShape
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question: layouts by hardware and length, memory by job, seconds of blocks, and lower
-    bounds of steps by hardware."""
+    """What was computed of a question: layouts by hardware and length, work by length, memory by job, seconds of
+    blocks, and lower bounds of steps by hardware."""
 
     layouts: dict[object, list[Choice]] = field(default_factory=dict[object, list[Choice]])
+    works: dict[object, dict[object, Work]] = field(default_factory=dict[object, dict[object, Work]])
     peaks: dict[object, Peaks] = field(default_factory=dict[object, Peaks])
     ran: dict[object, BlockTime] = field(default_factory=dict[object, BlockTime])
     pieces: dict[object, Pieces] = field(default_factory=dict[object, Pieces])

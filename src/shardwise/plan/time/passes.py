@@ -103,14 +103,10 @@ def _busy(blocks: int, piece: RankTime, message: float, seconds: float) -> float
 
 
 class Ending(NamedTuple):
-    """What a rank does behind its last backward: (name, piece), in order."""
+    """What a rank does behind its last backward: (name, piece), in order, and the seconds of all."""
 
     pieces: tuple[tuple[str, RankTime], ...]
-
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return sum(piece.seconds for _, piece in self.pieces)
+    seconds: float
 
 
 def endings_of(work: Work) -> tuple[Ending, ...]:
@@ -132,7 +128,8 @@ def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
         ("optimizer", optimizer_step(work, trained)),
         ("gather weights", late_gather(work, trained)),
     )
-    return Ending(tuple((name, piece) for name, piece in named if piece.seconds))
+    pieces = tuple((name, piece) for name, piece in named if piece.seconds)
+    return Ending(pieces, sum(piece.seconds for _, piece in pieces))
 
 
 def _trained_elements(work: Work) -> list[float]:

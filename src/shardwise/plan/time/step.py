@@ -1,6 +1,7 @@
 """One optimizer step, every pipeline rank's passes and what follows them; and the whole run. Ranks on other axes are
 alike."""
 
+from collections import Counter
 from typing import NamedTuple
 
 from shardwise.plan.costs.collectives import MessageTime
@@ -27,11 +28,21 @@ HOST_SECONDS_PER_STEP = 5e-3
 
 
 class StepTime(NamedTuple):
-    """A step's seconds, and those of them, as means over ranks, in which a compute kernel runs, or any kernel."""
+    """A step's seconds, and what the ranks of a pipeline run in it: how often, and which piece."""
 
     seconds: float
-    computing: float
-    busy: float
+    pieces: list[tuple[int, RankTime]]
+    pp: int
+
+    @property
+    def computing(self) -> float:
+        """Seconds, as a mean over ranks, in which a compute kernel runs."""
+        return sum(times * piece.computing for times, piece in self.pieces) / self.pp
+
+    @property
+    def busy(self) -> float:
+        """Likewise, in which any kernel runs."""
+        return sum(times * piece.busy for times, piece in self.pieces) / self.pp
 
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[StageTime, ...]:
@@ -84,12 +95,12 @@ def step_of(work: Work, pieces: Pieces | None = None) -> StepTime:
         ends = tuple(ahead_of_all + end for end in ends)
     endings = endings_of(work)
     last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
-    pieces_run = [(micros, piece) for stage in stages for piece in passes[stage]]
-    pieces_run += [(micros * only, passes[stage][0]) for stage in stages if only]
-    pieces_run += [(1, piece) for ending in endings for _, piece in ending.pieces]
-    computing = sum(times * piece.computing for times, piece in pieces_run) / layout.pp
-    busy = sum(times * piece.busy for times, piece in pieces_run) / layout.pp
-    return StepTime(last + host_seconds(work), computing, busy)
+    ran: list[tuple[int, RankTime]] = []
+    for stage, count in Counter(stages).items():
+        ahead, back = passes[stage]
+        ran += [(count * micros * (1 + only), ahead), (count * micros, back)]
+    ran += [(1, piece) for ending in endings for _, piece in ending.pieces]
+    return StepTime(last + host_seconds(work), ran, layout.pp)
 
 
 def _forwards(work: Work, seconds: tuple[StageSeconds, ...]) -> float:

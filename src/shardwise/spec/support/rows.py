@@ -168,7 +168,7 @@ def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
     """Which matrices `tp` cuts inside of quantised blocks; and whether whole experts that it deals
     are left for each shard."""
     tp, shards = layout.tp, layout.weight_shards
-    for m in (m for kind in model.kinds for m in kind.matrices if tp > 1 and m.sliced_by):
+    for m in (m for kind in model.kinds for m in kind.matrices if m.sliced_by) if tp > 1 else ():
         if m.stacked:
             left = f"the {m.count // tp} experts of a rank under tp = {tp} are not cut evenly over {shards} shards"
             yield Row(m.count // tp % shards, left, names_layout=False)
@@ -177,49 +177,51 @@ def quantised_cuts(model: ModelShape, layout: Layout) -> Iterator[Row]:
         yield Row(m.columns % (NF4_BLOCK * (tp if m.sliced_by == "columns" else 1)), cut, "use fsdp")
 
 
-def in_parts(model: ModelShape, layout: Layout) -> Row:
-    """Why sequences are not cut in parts."""
+def in_parts(model: ModelShape, layout: Layout) -> list[Row]:
+    """Why sequences are not cut in parts; attention's backward makes no dropped scores again."""
+    if layout.cp == 1:
+        return []
     whole = model.attention_softcap or model.eager_attention or model.family in NOT_IN_PARTS
     # What joins tokens beside attention (states of a recurrence, convolutions) would see a rank's own parts alone.
     whole = whole or model.mixes_documents or (model.has_experts and model.built is not None)
     what = f"{model.family} is not trained on parts of sequences (cp) by this version"
-    return Row(layout.cp > 1 and whole, what, f"the nearest layout that trains it: {_nearest(model)}")
+    scores = f"{model.family} drops attention's scores out at random, which is not trained with cp"
+    return [
+        Row(whole, what, f"the nearest layout that trains it: {_nearest(model)}"),
+        Row(model.drops_scores and model.drops_out, scores, "set train.disable_dropout: true"),
+    ]
 
 
-def scores_in_parts(model: ModelShape, layout: Layout) -> Row:
-    """Why scores are not dropped out where sequences are in parts: attention's backward makes none
-    of them again."""
-    what = f"{model.family} drops attention's scores out at random, which is not trained with cp"
-    return Row(layout.cp > 1 and model.drops_scores and model.drops_out, what, "set train.disable_dropout: true")
-
-
-def left_out(model: ModelShape, layout: Layout) -> Row:
+def left_out(model: ModelShape, layout: Layout) -> list[Row]:
     """Why blocks are not left out at random."""
+    if not model.layerdrop or layout.world_size == 1:
+        return []
     what = (
         f"layerdrop {model.layerdrop:g} is not trained on several ranks: each would leave out other blocks, and wait "
         "for ever for what the others exchange of them"
     )
     remedy = "the nearest layout that trains it: one process, or set train.disable_dropout: true"
-    return Row(model.layerdrop and layout.world_size > 1, what, remedy)
+    return [Row(True, what, remedy)]
 
 
-def shared(model: ModelShape, layout: Layout) -> Row:
+def shared(model: ModelShape, layout: Layout) -> list[Row]:
     """Why weights that several blocks share are not sharded: FSDP gathers and lets go of them block
     by block."""
+    if not model.shares_weights or layout.weight_shards == 1:
+        return []
     what = f"blocks of {model.family} share weights, which FSDP does not gather for several blocks"
-    return Row(
-        model.shares_weights and layout.weight_shards > 1, what, "the nearest layout that trains it: ddp or zero1"
-    )
+    return [Row(True, what, "the nearest layout that trains it: ddp or zero1")]
 
 
 def of_layout(layout: Layout) -> list[Row]:
     """Why experts are not dealt among ranks under a layout, whatever the model."""
-    dealt, apart = layout.ep > 1, "leave one of them out"
-    copied = dealt and layout.shards_states_only and layout.copies > 1
+    if layout.ep == 1:
+        return []
+    apart, copied = "leave one of them out", layout.shards_states_only and layout.copies > 1
     zero1 = "ep is not trained with zero1 over several copies of the weights (dp_replicate, shard_over_cp: false)"
     return [
-        Row(dealt and layout.tp > 1, "ep is not trained with tp by this version", apart),
-        Row(dealt and layout.cp > 1 and not layout.shard_over_cp, "ep is not trained with shard_over_cp: false", apart),
+        Row(layout.tp > 1, "ep is not trained with tp by this version", apart),
+        Row(layout.cp > 1 and not layout.shard_over_cp, "ep is not trained with shard_over_cp: false", apart),
         Row(copied, zero1, "shard over all of these ranks, or use fsdp, zero2 or ddp with it"),
     ]
 
@@ -234,6 +236,8 @@ def schedule(layout: Layout) -> Row:
 
 def compiled(layout: Layout) -> list[Row]:
     """Why blocks are not compiled under a layout: a cut backward is no whole."""
+    if layout.pp == layout.tp == 1:
+        return []
     cut, key = "compile is not trained with schedule zero_bubble", "train.compile"
     under = f"compile is not trained under {layout.strategy}"
     return [Row(_is_cut(layout), cut, _EAGER, key), Row(layout.tp > 1, under, _EAGER, key)]
@@ -253,56 +257,43 @@ def of_tiles(job: Job, execution: Execution, model: ModelShape) -> list[Row]:
     ]
 
 
-def of_choices(execution: Execution) -> list[Row]:
+def of_choices(execution: Execution) -> Iterator[Row]:
     """What is trained, but not under an execution's layout or with its other choices."""
-    layout, kind, cut = execution.layout, execution.gradient_checkpointing, _is_cut(execution.layout)
-    kernel, dealt = execution.attn_implementation, layout.ep > 1
-    under, recompute = f"is not trained under {layout.strategy}", f"gradient_checkpointing {kind}"
-    again = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}"
-    optimizer, on_host = f"optimizer {execution.optimizer}", execution.optimizer_on_host
-    alone = kind == "selective_offloaded" and not (execution.compile or cut or dealt)
-    rule = execution.optimizer_rule
-    not_elementwise, in_8_bit = not rule.elementwise, rule.in_8_bits
-    ways, key = "use optimizer: adamw, or offload: none", "train.gradient_checkpointing"
-    return [
-        Row(
-            layout.cp > 1 and kernel != "sdpa",
-            f"attn_implementation {kernel} {under}",
-            "use sdpa",
-            "train.attn_implementation",
-        ),
-        Row(
-            dealt and execution.recompute == "selective", f"{recompute} is not trained with ep", "use full or none", key
-        ),
-        Row(
-            execution.compile and execution.breaks_graphs and execution.recompute == "selective",
-            f"{recompute} is not trained with compile under cp",
-            "use full or none",
-            key,
-        ),
-        Row(alone, f"{recompute} needs compile: true", "use offloaded", key),
-        # It would compute a block again for each of its weights' gradients, which it asks for one by one.
-        Row(cut and kind != "none", again, "use none, or schedule: 1f1b"),
-        Row(not_elementwise and on_host, f"{optimizer} is not trained with offload", ways, "train.optimizer"),
-        # Slices of columns would cut blocks that share a scale.
-        Row(
-            in_8_bit and layout.tp > 1 and not on_host,
-            f"{optimizer} {under}",
-            "use optimizer: adamw, or fsdp",
-            "train.optimizer",
-        ),
-    ]
+    layout, kind, kernel = execution.layout, execution.gradient_checkpointing, execution.attn_implementation
+    selective, dealt, cut = execution.recompute == "selective", layout.ep > 1, _is_cut(layout)
+    rule, on_host, key = execution.optimizer_rule, execution.optimizer_on_host, "train.gradient_checkpointing"
+    if layout.cp > 1 and kernel != "sdpa":
+        what = f"attn_implementation {kernel} is not trained under {layout.strategy}"
+        yield Row(True, what, "use sdpa", "train.attn_implementation")
+    recompute = f"gradient_checkpointing {kind}"
+    if dealt and selective:
+        yield Row(True, f"{recompute} is not trained with ep", "use full or none", key)
+    if selective and execution.compile and execution.breaks_graphs:
+        yield Row(True, f"{recompute} is not trained with compile under cp", "use full or none", key)
+    if kind == "selective_offloaded" and not (execution.compile or cut or dealt):
+        yield Row(True, f"{recompute} needs compile: true", "use offloaded", key)
+    if cut and kind != "none":  # it would compute a block again for each of its weights' gradients
+        what = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}"
+        yield Row(True, what, "use none, or schedule: 1f1b")
+    optimizer = f"optimizer {execution.optimizer}"
+    if on_host and not rule.elementwise:
+        ways = "use optimizer: adamw, or offload: none"
+        yield Row(True, f"{optimizer} is not trained with offload", ways, "train.optimizer")
+    if rule.in_8_bits and layout.tp > 1 and not on_host:  # slices of columns would cut blocks that share a scale
+        what = f"{optimizer} is not trained under {layout.strategy}"
+        yield Row(True, what, "use optimizer: adamw, or fsdp", "train.optimizer")
 
 
 def of_streams(execution: Execution) -> list[Row]:
     """What contradicts streaming weights from the host; a cut backward would gain nothing."""
+    if not execution.parameters_on_host:
+        return []
     asked, key, layout = f"offload {execution.offload}", "train.offload", execution.layout
     kept = f"{asked} brings weights to the GPU as they are used, and zero1 keeps them there"
     cut, whole = f"{asked} does not go with schedule zero_bubble", "use schedule: 1f1b, or offload: optimizer"
-    streamed = execution.parameters_on_host
     return [
-        Row(streamed and layout.shards_states_only, kept, "use offload: optimizer", key),
-        Row(streamed and _is_cut(layout), cut, whole, key),
+        Row(layout.shards_states_only, kept, "use offload: optimizer", key),
+        Row(_is_cut(layout), cut, whole, key),
     ]
 
 
@@ -330,16 +321,18 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
     ]
 
 
-def of_padding(job: Job, model: ModelShape, layout: Layout) -> Row:
+def of_padding(job: Job, model: ModelShape, layout: Layout) -> list[Row]:
     """Why padding for a layout would move rotary positions beyond the steady ones."""
     steady, multiple, length = model.steady_positions or 0, layout.sequence_multiple, job.data.max_length
     rounded, longest = -(-length // multiple) * multiple, steady // multiple * multiple
+    if not length <= steady < rounded:
+        return []
     what = (
         f"{layout.strategy} rounds rows up to a multiple of {multiple}, those of max_length {length} to {rounded}, and "
         f"beyond {steady} tokens this model's rotary positions follow the longest sequence of a micro-batch"
     )
     remedy = f"use max_length: {longest} or less, or another layout" if longest else "use another layout"
-    return Row(length <= steady < rounded, what, remedy)
+    return [Row(True, what, remedy)]
 
 
 def of_qlora(job: Job, model: ModelShape) -> Iterator[Row]:

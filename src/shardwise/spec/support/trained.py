@@ -40,14 +40,8 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
     sliced += rows.of_slices(model, layout, parts)
     cuts = rows.quantised_cuts(model, layout) if method == "qlora" else ()
     dealt = first(rows.of_experts(model, layout, quantised=method == "qlora")) if layout.ep > 1 else None
-    alone = reasons([rows.in_parts(model, layout), rows.scores_in_parts(model, layout)])
-    found = [
-        first([*sliced, *cuts]),
-        first(staged),
-        *alone,
-        dealt,
-        *reasons([rows.left_out(model, layout), rows.shared(model, layout)]),
-    ]
+    apart = [*rows.left_out(model, layout), *rows.shared(model, layout)]
+    found = [first([*sliced, *cuts]), first(staged), *reasons(rows.in_parts(model, layout)), dealt, *reasons(apart)]
     return _joined(found, stated=stated)
 
 
@@ -59,7 +53,7 @@ def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | 
     if uneven is None and stages is None:
         return None
     sliced, staged = rows.of_family(model, layout)
-    found = [first(sliced) or uneven, first(staged) or stages, *reasons([rows.left_out(model, layout)])]
+    found = [first(sliced) or uneven, first(staged) or stages, *reasons(rows.left_out(model, layout))]
     return _joined(found, stated=stated)
 
 
@@ -82,9 +76,9 @@ def impossibilities(job: Job, execution: Execution, *, model: ModelShape | None 
         return [streamed] if streamed else []
     kernel = f"attn_implementation {execution.attn_implementation}"
     lacking = documents_refusal(job, model, execution.attn_implementation)
-    untold = Row(lacking, f"{kernel} {lacking}", "use sdpa", "train.attn_implementation")
+    untold = [Row(True, f"{kernel} {lacking}", "use sdpa", "train.attn_implementation")] if lacking else []
     found = [first(rows.of_blocks(model, execution.layout)), streamed]
-    rest = reasons([untold, rows.of_padding(job, model, execution.layout)])
+    rest = reasons([*untold, *rows.of_padding(job, model, execution.layout)])
     return [*(reason for reason in found if reason), *rest]
 
 
