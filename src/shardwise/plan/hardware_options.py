@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 from shardwise.catalog.offers import num_offers
@@ -46,7 +47,7 @@ class _Fit:
     start_up: float = 0.0
     least: float = 0.0
 
-    @property
+    @cached_property
     def step_seconds(self) -> float:
         """Of a step alone, doubts of its layout counted."""
         found = Found(execution=self.candidate.execution, seconds=self.candidate.time.step_seconds)

@@ -135,10 +135,12 @@ class Forecasts:
         return self._bounds[key]
 
     def least_of_sizes(self, base: Execution, sizes: tuple[int, ...]) -> float:
-        """The least of the lower bounds of some micro-batches."""
+        """A lower bound for all of some micro-batches. Rows take least time in the largest, where no small message of
+        slices does better."""
         key = (*self._alike(base), sizes)
         if key not in self._bounds:
-            self._bounds[key] = min(self.least_seconds(base, size) for size in sizes)
+            some = sizes if base.layout.tp > 1 or base.layout.pp > 1 else sizes[-1:]
+            self._bounds[key] = min(self.least_seconds(base, size) for size in some)
         return self._bounds[key]
 
     def _alike(self, base: Execution) -> tuple[object, ...]:
@@ -152,11 +154,11 @@ class Forecasts:
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
         pieces = self._pieces(sized(base, self.question.job, size))
         stages = blocks_of_stages(self.question.model, layout)
-        forward, backward = pieces.forward.seconds, pieces.backward.seconds
+        forward, backward, loss = pieces.forward.seconds, pieces.backward.seconds, pieces.loss.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
-            return ROUNDED * micros * (sum(stages) * (forward + backward) + pieces.loss.seconds)
+            return ROUNDED * micros * (sum(stages) * (forward + backward) + loss)
         before, own = sum(stages[: layout.pp - 1]), sum(stages[layout.pp - 1 :: layout.pp])
-        last = own * (forward + backward) + pieces.loss.seconds
+        last = own * (forward + backward) + loss
         # A backward cut in two leaves work for the time that the last gradient takes to go back.
         back = 0.0 if layout.schedule == "zero_bubble" else before * backward
         return ROUNDED * max(before * forward + micros * last + back, micros * max(stages) * (forward + backward))
