@@ -68,7 +68,7 @@ def test_no_other_split_has_a_cheaper_costliest_stage(blocks, stages, block, fir
         return sums
 
     best = min(max(costs(cut)) for cut in itertools.combinations(range(1, blocks), stages - 1))
-    found = balanced(blocks, num_stages=stages, block=block, first=first, last=last)
+    found = balanced(blocks, num_stages=stages, costs=(block, first, last))
     assert [layer for stage in found for layer in stage] == list(range(blocks))
     assert all(len(stage) > 0 for stage in found)
     assert max(costs(tuple(stage.start for stage in found[1:]))) == best

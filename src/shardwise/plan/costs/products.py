@@ -31,7 +31,7 @@ def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[floa
     """Of the mean block: forward, gradients of weights, gradients of inputs; and the part of forward that selective
     recompute does again."""
     forward = weights = inputs = again = 0.0
-    for count, matrix in _by_shape(work):
+    for count, matrix in work.of_job("matrices by shape", lambda: tuple(_by_shape(work))):
         ahead, own, back = _product(work, device, matrix, tokens)
         forward += count * ahead
         weights += count * own

@@ -76,9 +76,10 @@ def stage_of(work: Work, pieces: Pieces, sent: MessageTime, *, blocks: int, last
     units = num_units(work, blocks) if work.sharded else blocks
     copy_out, copy_in, host = work.once("copies", lambda: copies_of_unit(work)) if work.sharded else (0.0, 0.0, 0.0)
     again = float(work.execution.layout.reshard_after_forward)
-    waited = 0.0 if fetches_ahead(work) else mean(work, lambda unit: fetch_seconds(work, unit))
-    each = blocks / units
     in_turn = work.cluster.gpu.kind == "cpu"
+    fetches = work.execution.parameters_on_host and not fetches_ahead(work)
+    waited = mean(work, lambda unit: fetch_seconds(work, unit)) if fetches else 0.0
+    each = blocks / units
     # The embedding, and norm and head, are units too.
     host *= 1 + (bool(sent.outer_gather) + bool(sent.head_gather)) / units if in_turn else 1
     beside = NO_MESSAGES if in_turn else sent
@@ -135,7 +136,7 @@ def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
 def _trained_elements(work: Work) -> list[float]:
     """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
     layout, spans = work.execution.layout, blocks_of_stages(work.model, work.execution.layout)
-    block = mean(work, lambda unit: unit.trained_elements)
+    block = work.inventory.trained_of_blocks / work.model.num_layers
     held = [blocks * block for blocks in spans]
     for stage in {0, len(spans) - 1}:
         held[stage] += outer_of_stage(work, stage).trained_elements

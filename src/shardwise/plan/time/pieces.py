@@ -79,7 +79,7 @@ def ran_by(work: Work) -> BlockTime:
     moved = device.bytes_moved(tokens * work.of_block.saved_whole) * fused_share(work)
     routed = routed_seconds(work, device, tokens)
     between, whole = _FORWARD_PASSES * moved + routed, whole_gradients(work, tokens, device)
-    trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
+    trained = work.inventory.trained_of_blocks / work.model.num_layers
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
     operators = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
@@ -116,7 +116,7 @@ def _profiled(work: Work, profile: ModelProfile) -> BlockTime:
 
     forward = seconds(lambda block: block.flops, lambda block: block.moved)
     backward = seconds(lambda block: block.flops_backward, lambda block: block.moved_backward)
-    trained = work.inventory.over_blocks(lambda unit: unit.trained_elements) / work.model.num_layers
+    trained = work.inventory.trained_of_blocks / work.model.num_layers
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
     return BlockTime(
         forward=forward + cast,

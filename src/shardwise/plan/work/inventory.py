@@ -55,16 +55,18 @@ class Unit:
 
     def gathered_bytes(self, types: DtypeBytes) -> float:
         """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
-        packed = sum(tensor.elements for tensor in self.tensors if tensor.packed)
-        return self._quantised * NF4_BYTES + packed + (self.elements - self._quantised - packed) * types.compute
+        quantised, packed = self._in_bytes
+        return quantised * NF4_BYTES + packed + (self.elements - quantised - packed) * types.compute
 
     def stored_bytes(self, types: DtypeBytes) -> float:
         """Bytes of the whole weights in the types that they are stored in, without scales."""
         return sum(tensor.elements * tensor.element_bytes(types) for tensor in self.tensors)
 
     @cached_property
-    def _quantised(self) -> int:
-        return sum(tensor.elements for tensor in self.tensors if tensor.quantised)
+    def _in_bytes(self) -> tuple[int, int]:
+        """Elements in NF4, and as packed bytes."""
+        quantised, packed = ([t.elements for t in self.tensors if getattr(t, how)] for how in ("quantised", "packed"))
+        return sum(quantised), sum(packed)
 
     @cached_property
     def largest_trained(self) -> int:
@@ -129,9 +131,14 @@ class Inventory:
         return sum(count * of(unit) for count, unit in self.blocks)
 
     @cached_property
+    def trained_of_blocks(self) -> int:
+        """Elements of all blocks that have gradients."""
+        return sum(count * unit.trained_elements for count, unit in self.blocks)
+
+    @cached_property
     def trained_elements(self) -> int:
         """Elements that have gradients."""
-        return sum(count * unit.trained_elements for count, unit in self.blocks) + self.root.trained_elements
+        return self.trained_of_blocks + self.root.trained_elements
 
     @cached_property
     def ends(self) -> tuple[Unit, Unit]:

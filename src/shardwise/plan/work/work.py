@@ -61,6 +61,12 @@ class Work:
             self.memo[key] = make()
         return self.memo[key]
 
+    def of_job(self, what: str, make: Callable[[], T]) -> T:
+        """Something that depends on no execution: made once for all that share this `memo`."""
+        if what not in self.memo:
+            self.memo[what] = make()
+        return self.memo[what]
+
     @cached_property
     def _sharing(self) -> tuple[object, ...]:
         execution, layout = self.execution, self.execution.layout

@@ -299,6 +299,14 @@ class ModelShape:
         """Elements of all blocks."""
         return sum(kind.num_layers * kind.layer_parameters for kind in self.kinds)
 
+    @cached_property
+    def costs_of_stages(self) -> tuple[float, float, float]:
+        """What a pipeline stage costs: for each block, and beside them the first and the last stage. Whole numbers,
+        twice as large and as many times as there are blocks, of which none is rounded."""
+        block, head = self.multiplied_elements + self.block_parameters, 2 * self.embedding_parameters
+        first = self.num_layers * (self.embedding_parameters + self.position_parameters)
+        return block, first, self.num_layers * head
+
     @property
     def outer_parameters(self) -> int:
         """Elements outside the blocks beside embedding, positions, final norm and head."""

@@ -14,35 +14,27 @@ from shardwise.spec.model.shape import ModelShape
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
     """The block indices of each stage, in order; blocks of several kinds count at their mean cost. Raises ValueError:
     there are more stages than blocks."""
-    return balanced(model.num_layers, num_stages=num_stages, **_costs(model))
+    return balanced(model.num_layers, num_stages=num_stages, costs=model.costs_of_stages)
 
 
 def stage_sizes(model: ModelShape, *, num_stages: int) -> tuple[int, ...]:
     """How many blocks each stage has. Raises ValueError: there are more stages than blocks."""
-    return _sizes(model.num_layers, num_stages=num_stages, **_costs(model))
-
-
-def _costs(model: ModelShape) -> dict[str, float]:
-    # Whole numbers, twice as large and as many times as there are blocks, of which none is rounded.
-    return {
-        "block": model.multiplied_elements + model.block_parameters,
-        "first": model.num_layers * (model.embedding_parameters + model.position_parameters),
-        "last": model.num_layers * 2 * model.embedding_parameters,
-    }
+    return _sizes(model.num_layers, num_stages, model.costs_of_stages)
 
 
 @lru_cache(maxsize=1024)
-def _sizes(num_blocks: int, *, num_stages: int, **costs: float) -> tuple[int, ...]:
-    return tuple(len(span) for span in balanced(num_blocks, num_stages=num_stages, **costs))
+def _sizes(num_blocks: int, num_stages: int, costs: tuple[float, float, float]) -> tuple[int, ...]:
+    return tuple(len(span) for span in balanced(num_blocks, num_stages=num_stages, costs=costs))
 
 
 @lru_cache(maxsize=1024)
 def balanced(
-    num_blocks: int, *, num_stages: int, block: float = 1.0, first: float = 0.0, last: float = 0.0
+    num_blocks: int, *, num_stages: int, costs: tuple[float, float, float] = (1.0, 0.0, 0.0)
 ) -> tuple[range, ...]:
     """Splits equal blocks into contiguous stages so that the costliest stage is as cheap as possible; of equal cuts the
-    earliest. `block`: cost of each; `first`, `last`: what the ends cost beside theirs. Raises ValueError: there are
-    more stages than blocks."""
+    earliest. `costs`: of a block, and of the first and the last stage beside theirs. Raises ValueError: there are more
+    stages than blocks."""
+    block, first, last = costs
     if num_stages > num_blocks:
         raise ValueError(f"{num_stages} pipeline stages for {num_blocks} layers; use at most {num_blocks}")
 
