@@ -43,7 +43,10 @@ def device_of(work: Work) -> Device:
     """The rank's GPU, in the type that it computes in. CPU processes share all cores, however few they are."""
     gpu, types = work.cluster.gpu, work.types
     share = work.cluster.num_gpus / work.execution.layout.world_size if gpu.kind == "cpu" else 1.0
-    return Device(gpu=gpu, compute=types.compute_name, element_bytes=types.compute, share=share)
+    key = ("device", id(gpu), types.compute_name, share)  # the entry keeps the GPU alive
+    if key not in work.memo:
+        work.memo[key] = Device(gpu=gpu, compute=types.compute_name, element_bytes=types.compute, share=share)
+    return work.memo[key]
 
 
 def launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> RankTime:
