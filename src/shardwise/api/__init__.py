@@ -1,55 +1,102 @@
-"""The program's verbs as functions, which the command line calls. Nothing here imports torch."""
-# What other packages import from here:
-# pyright: reportUnusedImport=false
+"""The program's verbs as functions, which the command line calls. Nothing here imports torch, and what a verb needs is
+imported when it is asked for."""
 
-from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
-from shardwise.api.after.merging import chat, merge, publishing, usage
-from shardwise.api.after.reporting import known_gpus, known_models, report, usual_machines
-from shardwise.api.checks.comparing import compare
-from shardwise.api.checks.trials import Trying
-from shardwise.api.checks.verifying import verify
-from shardwise.api.learn.pages import (
-    GOES_ON,
-    is_run,
-    is_running,
-    page_file,
-    plan_as_file,
-    plan_as_part,
-    plan_of_run,
-    read_config,
-    read_report,
-    report_as_part,
-    runs_as_part,
-    step_chart,
-)
-from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
-from shardwise.api.plans.counting import CountedData, data
-from shardwise.api.plans.planning import (
-    generation,
-    plan,
-    problems,
-    timeline,
-    usual_hardware,
-    write_plan,
-    write_plan_page,
-)
-from shardwise.api.plans.probing import Rates, probe
-from shardwise.api.plans.rehearsed_plan import rehearsed_plan
-from shardwise.api.plans.rehearsing import rehearse
-from shardwise.api.runs.nodes import train_on_nodes
-from shardwise.api.runs.opening import Planned, Programs, Update
-from shardwise.api.runs.training import TrainResult, train
-from shardwise.catalog.engines import model_lines
-from shardwise.catalog.hub import is_hub_id
-from shardwise.catalog.recipes import GENERAL, job_of, recipes
-from shardwise.launch.doctor import Doctor, doctor
-from shardwise.launch.follow import Notice, Phase, StepMetrics
-from shardwise.launch.nodes.meeting import Nodes
-from shardwise.launch.processes.data_preparation import ReportedError
-from shardwise.plan import main_reason
-from shardwise.report.contents import Comparison, Report
-from shardwise.report.pages.render import report_templates
-from shardwise.report.parity import Agreement, Parity
-from shardwise.report.versus import Contender, Versus
-from shardwise.spec.rehearsal import Rehearsal, Rehearsing
-from shardwise.spec.request import Override
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+# What other packages import from here; `NAMES` has the same.
+# pyright: reportUnusedImport=false
+if TYPE_CHECKING:
+    from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
+    from shardwise.api.after.merging import chat, merge, publishing, usage
+    from shardwise.api.after.reporting import known_gpus, known_models, report, usual_machines
+    from shardwise.api.checks.comparing import compare
+    from shardwise.api.checks.trials import Trying
+    from shardwise.api.checks.verifying import verify
+    from shardwise.api.learn.pages import (
+        GOES_ON,
+        is_run,
+        is_running,
+        page_file,
+        plan_as_file,
+        plan_as_part,
+        plan_of_run,
+        read_config,
+        read_report,
+        report_as_part,
+        runs_as_part,
+        step_chart,
+    )
+    from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
+    from shardwise.api.plans.counting import CountedData, data
+    from shardwise.api.plans.planning import (
+        generation,
+        plan,
+        problems,
+        timeline,
+        usual_hardware,
+        write_plan,
+        write_plan_page,
+    )
+    from shardwise.api.plans.probing import Rates, probe
+    from shardwise.api.plans.rehearsed_plan import rehearsed_plan
+    from shardwise.api.plans.rehearsing import rehearse
+    from shardwise.api.runs.nodes import train_on_nodes
+    from shardwise.api.runs.opening import Planned, Programs, Update
+    from shardwise.api.runs.training import TrainResult, train
+    from shardwise.catalog.engines import model_lines
+    from shardwise.catalog.hub import is_hub_id
+    from shardwise.catalog.recipes import GENERAL, job_of, recipes
+    from shardwise.launch.doctor import Doctor, doctor
+    from shardwise.launch.follow import Notice, Phase, StepMetrics
+    from shardwise.launch.nodes.meeting import Nodes
+    from shardwise.launch.processes.data_preparation import ReportedError
+    from shardwise.plan import main_reason
+    from shardwise.report.contents import Comparison, Report
+    from shardwise.report.pages.render import report_templates
+    from shardwise.report.parity import Agreement, Parity
+    from shardwise.report.versus import Contender, Versus
+    from shardwise.spec.rehearsal import Rehearsal, Rehearsing
+    from shardwise.spec.request import Override
+
+#: The names of each module.
+NAMES = {
+    "api.after.exporting": "export export_plan export_targets job_yaml write_export",
+    "api.after.merging": "chat merge publishing usage",
+    "api.after.reporting": "known_gpus known_models report usual_machines",
+    "api.checks.comparing": "compare",
+    "api.checks.trials": "Trying",
+    "api.checks.verifying": "verify",
+    "api.learn.pages": "GOES_ON is_run is_running page_file "
+    "plan_as_file plan_as_part plan_of_run read_config read_report report_as_part runs_as_part step_chart",
+    "api.learn.toy": "SIZES STRATEGIES frames frames_of timeline_of",
+    "api.plans.counting": "CountedData data",
+    "api.plans.planning": "generation plan problems timeline usual_hardware write_plan write_plan_page",
+    "api.plans.probing": "Rates probe",
+    "api.plans.rehearsed_plan": "rehearsed_plan",
+    "api.plans.rehearsing": "rehearse",
+    "api.runs.nodes": "train_on_nodes",
+    "api.runs.opening": "Planned Programs Update",
+    "api.runs.training": "TrainResult train",
+    "catalog.engines": "model_lines",
+    "catalog.hub": "is_hub_id",
+    "catalog.recipes": "GENERAL job_of recipes",
+    "launch.doctor": "Doctor doctor",
+    "launch.follow": "Notice Phase StepMetrics",
+    "launch.nodes.meeting": "Nodes",
+    "launch.processes.data_preparation": "ReportedError",
+    "plan": "main_reason",
+    "report.contents": "Comparison Report",
+    "report.pages.render": "report_templates",
+    "report.parity": "Agreement Parity",
+    "report.versus": "Contender Versus",
+    "spec.rehearsal": "Rehearsal Rehearsing",
+    "spec.request": "Override",
+}
+MODULES = {name: module for module, names in NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"shardwise.{MODULES[name]}"), name)

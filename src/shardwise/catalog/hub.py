@@ -3,10 +3,7 @@
 import os
 import re
 from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
 from shardwise.catalog.config import MAX_BYTES
 from shardwise.errors import ModelError
@@ -63,6 +60,10 @@ def _is_on(variable: str) -> bool:
 def download_config(hub_id: str) -> tuple[str, bytes]:
     """Fetches config.json: its address, and at most one byte more than a configuration may have. Raises ModelError:
     HF_HUB_OFFLINE is set, or the hub did not answer, or refused."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
     if _is_on("HF_HUB_OFFLINE"):
         raise ModelError.at(hub_id, "is not in the local cache, and HF_HUB_OFFLINE is set")
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")

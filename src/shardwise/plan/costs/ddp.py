@@ -2,7 +2,7 @@
 
 from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.rates import group_of
-from shardwise.plan.work import Scene, Unit, Work, ends_of, mean
+from shardwise.plan.work import Scene, Unit, Work, ends_of
 
 
 def bucket_bytes(scene: Scene) -> float:
