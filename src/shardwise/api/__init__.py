@@ -1,5 +1,5 @@
-"""The program's verbs as functions, which the command line calls. Nothing here imports torch, and what a verb needs is
-imported when it is asked for."""
+"""The program's verbs as functions, which the command line calls. Nothing here imports torch, and
+what a verb needs is imported when it is asked for."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

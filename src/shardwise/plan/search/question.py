@@ -24,8 +24,8 @@ from shardwise.spec.model.shape import ModelShape
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question: layouts by hardware and length, work by length, memory by job, seconds of
-    blocks, and lower bounds of steps by hardware."""
+    """What was computed of a question: layouts by hardware and length, work by length, memory by job,
+    seconds of blocks, and lower bounds of steps by hardware."""
 
     layouts: dict[object, list[Choice]] = field(default_factory=dict[object, list[Choice]])
     works: dict[object, dict[object, Work]] = field(default_factory=dict[object, dict[object, Work]])

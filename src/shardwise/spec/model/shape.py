@@ -301,8 +301,8 @@ class ModelShape:
 
     @cached_property
     def costs_of_stages(self) -> tuple[float, float, float]:
-        """What a pipeline stage costs: for each block, and beside them the first and the last stage. Whole numbers,
-        twice as large and as many times as there are blocks, of which none is rounded."""
+        """What a pipeline stage costs: for each block, and beside them the first and the last one.
+        Whole numbers, twice as large and as many times as there are blocks: none is rounded."""
         block, head = self.multiplied_elements + self.block_parameters, 2 * self.embedding_parameters
         first = self.num_layers * (self.embedding_parameters + self.position_parameters)
         return block, first, self.num_layers * head
