@@ -1,5 +1,5 @@
-"""The shape of a decoder whose blocks are not recognised: exact counts from its module tree, and from its
-configuration the numbers that a forecast is told once for all blocks.
+"""The shape of a built decoder: exact counts from its module tree, and from its configuration the numbers that a
+forecast is told once for all blocks.
 
 How its blocks split is said as far as one forward without numbers, where the model's code has one, was seen to go.
 """
@@ -18,7 +18,6 @@ from shardwise.models.built.head import is_plain
 from shardwise.models.built.sliced import deals_alike, why_whole
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import CountedParameters, Tree
-from shardwise.models.built.watch import DOCUMENTS
 from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
 
@@ -164,7 +163,7 @@ class _Generic:
         return bool(blocks) and all(
             block.attention
             and all(call.mask is not None and call.mask.by_positions for call in block.attention)
-            and not _MIXING & {op.name for op in block.ops}
+            and not _MIXING & block.ops
             for block in blocks
         )
 
@@ -175,7 +174,7 @@ class _Generic:
         if self._seen is not None and deals_alike(self._anatomy):
             found.append("slices")
         blocks = [] if self._seen is None else self._seen.blocks
-        told = all(DOCUMENTS in call.words for block in blocks for call in block.attention)
+        told = all(call.knows_documents for block in blocks for call in block.attention)
         if told and self._keeps_documents_apart():
             found.append("documents")
         return tuple(found)

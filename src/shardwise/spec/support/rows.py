@@ -103,9 +103,7 @@ def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) ->
 def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     """Why a model is not sliced, and why it is not cut in stages, whatever the degrees."""
     built, family, nearest = model.built, model.family, _nearest(model)
-    # A recognised build that no degree slices evenly was not tried sliced: then that is the reason, not the family.
     sliced = layout.tp > 1 and not splits(model, "slices")
-    sliced = sliced and (built is None or model.counted or most_slices(model) > 1)
     staged = layout.pp > 1 and not splits(model, "stages")
     others = (m.reads == "other" for kind in model.kinds for m in kind.matrices)
     differs = layout.tp > 1 and model.drops_out and (model.has_experts or any(others))
