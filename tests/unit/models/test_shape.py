@@ -5,11 +5,14 @@ import json
 from typing import Any
 
 import pytest
+from torch import nn
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import ModelError
 from shardwise.methods.lora import add_adapters
+from shardwise.models.anatomy import find_anatomy
+from shardwise.models.built import shape as module
 from shardwise.models.built.generic import bare_experts_of
 from shardwise.models.built.shape import built_shape
 from shardwise.plan.work.inventory import take_inventory
@@ -198,3 +201,16 @@ def test_names_of_experts_are_those_of_pefts_tables() -> None:
     stated = {kind: name if name in known else None for kind, name in theirs.items()}
     assert {kind: bare_experts_of(kind) for kind in stated} == stated
     assert bare_experts_of("qwen3_5_text") is None
+
+
+def test_a_head_of_another_shape_than_the_embedding_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = module._built
+
+    def odd(config: Any) -> Any:
+        model = build(config)[0].model
+        model.lm_head = nn.Linear(64, 98, bias=False, device="meta")
+        return find_anatomy(model), None
+
+    monkeypatch.setattr(module, "_built", odd)
+    with pytest.raises(ModelError, match=r"its head is \(98, 64\) and its embedding \(97, 64\)"):
+        module.built_shape(small_config("llama"), file="config.json")

@@ -79,6 +79,7 @@ class _Generic:
             norms=usual.norms,
             activation=activation if activation in ACTIVATIONS else "silu",
             attention_softcap=stated.get("attn_logit_softcapping") is not None,
+            scales_stream=hasattr(self._anatomy.backbone, "embedding_multiplier"),
             behind=self._behind(outer),
             plain_head=self._anatomy.plain_head and is_plain(self._anatomy, width=width),
             other_blocks=tuple(

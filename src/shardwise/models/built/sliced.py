@@ -53,7 +53,7 @@ def deals_alike(anatomy: Anatomy) -> bool:
 
 def _is_plain(anatomy: Anatomy) -> bool:
     """Whether embedding and head are single matrices, and a norm stands behind the blocks."""
-    plain = type(anatomy.embedding) is nn.Embedding and isinstance(anatomy.head, nn.Linear)
+    plain = isinstance(anatomy.embedding, nn.Embedding) and isinstance(anatomy.head, nn.Linear)
     inside = any(hasattr(block, "experts") for block in anatomy.blocks)
     width: int = anatomy.backbone.config.hidden_size  # pyright: ignore
     return plain and not inside and final_norm(anatomy, width=width) is not None
