@@ -46,7 +46,6 @@ class _Generic:
         self._unstaged = why_unstaged(anatomy, seen)
 
     def shape(self, storage: str) -> ModelShape:
-        """All of it."""
         _refuse_seeing_ahead(self._seen)
         if "keep_window_size" in self._stated:
             raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")

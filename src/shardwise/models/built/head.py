@@ -36,7 +36,6 @@ class _Between(TorchDispatchMode):
         self.inside = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operator and notes it."""
         if not self.inside:
             self.names.append(operator_name(func))
         return func(*args, **(kwargs or {}))

@@ -79,8 +79,6 @@ def watch(anatomy: Anatomy, *, packed: bool = True) -> traced.Seen:
 
 
 class _Watcher(TorchDispatchMode):
-    """Fills a `Seen` while a model runs."""
-
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()
         self.seen = traced.Seen()
@@ -91,7 +89,6 @@ class _Watcher(TorchDispatchMode):
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operator and writes down what it did."""
         result = func(*args, **(kwargs or {}))
         given = {id(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         if given & self.seen.of_tokens:

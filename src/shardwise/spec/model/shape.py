@@ -12,7 +12,7 @@ MlpKind = Literal["gated", "plain"]
 #: away before, written out.
 NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
-Split = Literal["stages", "stages without dropout", "slices", "documents"]
+Split = Literal["stages", "slices", "documents"]
 #: The tensors of a block that its matrices read; those that read the same one can share what is kept of it. What is
 #: not known of a block is `other`.
 Reads = (

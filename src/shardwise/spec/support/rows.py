@@ -111,17 +111,10 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     if not (sliced or staged or differs or both):
         return [], []
     trained = f"the nearest layout that trains it: {nearest}"
-    unseen = f"this {family} has no row in the catalogue, and its build was not seen to work when it is"
     unsliced = f"{family} is not sliced by tensor parallel (tp): {model.unsliced}"
     unstaged = f"{family} is not cut in pipeline stages: {model.unstaged}"
-    drops = (
-        f"{family} drops something out at random, perhaps between its embedding and its blocks, which each pipeline "
-        "stage would do again"
-    )
-    drops_between = staged and "stages without dropout" in (built or ())
     return [
         Row(sliced and model.unsliced, unsliced, trained),
-        Row(sliced and built is not None, f"{unseen} sliced by tensor parallel (tp)", trained),
         Row(sliced, f"{family} is not sliced by tensor parallel (tp) in this version", trained),
         Row(
             differs,
@@ -130,9 +123,7 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
         ),
         Row(both, f"{family} is not both sliced (tp) and cut in stages (pp) by this version", "leave one of them out"),
     ], [
-        Row(drops_between, drops, f"set train.disable_dropout: true, or use {nearest}"),
         Row(staged and model.unstaged, unstaged, trained),
-        Row(staged and built is not None, f"{unseen} cut in pipeline stages", trained),
         Row(staged, f"{family} is not cut in pipeline stages by this version", trained),
     ]
 
