@@ -6,7 +6,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.built.traced import operator_name
 
 _SHAPED = frozenset({"view", "_unsafe_view", "reshape", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze"})
 _CUT = frozenset({"slice", "split", "split_with_sizes", "chunk", "select", "unbind"})
@@ -37,7 +36,7 @@ class _Between(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.inside:
-            self.names.append(operator_name(func))
+            self.names.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 

@@ -1,14 +1,8 @@
 """What a forward was seen to do: filled by `watch.py`, read by `ends.py` and `generic.py`."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-
-
-def operator_name(func: Any) -> str:
-    """What an operator is called in aten."""
-    return func.overloadpacket.__name__
 
 
 @dataclass(kw_only=True, eq=False)

@@ -95,7 +95,7 @@ class _Watcher(TorchDispatchMode):
             for leaf in tree_leaves(result):
                 self._mark(leaf)
             if self._block is not None:
-                self._block.ops.add(traced.operator_name(func))
+                self._block.ops.add(func.overloadpacket.__name__)
         self._kept.append(result)
         return result
 
