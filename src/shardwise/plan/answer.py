@@ -148,8 +148,9 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
     if model.built is not None:
         built = (
             f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"
-            f"; {_of_which_code(model)}"
         )
+    if model.counted:
+        built = f"{built}; {_of_which_code(model)}"
     asides = (
         left_frozen(model),
         widened(question.job, model),

@@ -18,6 +18,7 @@ from shardwise.models.built.head import is_plain
 from shardwise.models.built.sliced import deals_alike, why_whole
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import CountedParameters, Tree
+from shardwise.models.built.watch import DOCUMENTS
 from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
 
@@ -27,6 +28,14 @@ _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
 #: Operators by which a token meets others elsewhere than in attention that transformers runs by name.
 _MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
+#: Operators of a block like Llama's: matrices, rotations, residuals, scales, activations and norms.
+_SHAPED = {"view", "_unsafe_view", "reshape", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze"}
+_CUT = {"slice", "split", "split_with_sizes", "chunk", "select", "unbind", "alias", "detach", "clone", "new_empty"}
+_SUMS = {"add", "sub", "rsub", "mul", "div", "neg", "cat", "stack", "pow", "_to_copy", "mm", "addmm"}
+_PLAIN = _SHAPED | _CUT | _SUMS | {"silu", "gelu", "relu", "tanh", "sigmoid", "mean", "rsqrt", "native_layer_norm"}
+#: What its attention is told beside queries, keys, values and a mask.
+_PLAIN_WORDS = {"dropout", "scaling", "sliding_window", "is_causal", "position_ids", "cache_position", DOCUMENTS}
+_PLAIN_WORDS |= {"use_cache", "output_attentions", "output_hidden_states"}
 
 
 def generic_shape(
@@ -58,6 +67,8 @@ class _Generic:
         positions = self._number(*_POSITIONS) or _UNBOUNDED
         stated = self._stated
         activation = stated.get("hidden_act")
+        plain = activation in ACTIVATIONS and not outer.matrices and not others and self._is_plain(usual, hidden)
+        gated = sum(matrix.reads == "mlp_input" for matrix in usual.matrices) != 1
         return ModelShape(
             family=self._data["model_type"],
             num_layers=len(blocks),
@@ -71,6 +82,8 @@ class _Generic:
             matrices=usual.matrices,
             norm_parameters_per_layer=sum(norm.num_parameters for norm in usual.norms),
             final_norm_parameters=0 if final is None else sum(p.numel() for p in final.parameters()),
+            mlp="gated" if gated else "plain",
+            norm="layer" if plain and any(norm.bias for norm in usual.norms) else "rms",
             tied=self._anatomy.tied,
             head_bias=head,
             storage_dtype=storage,
@@ -98,7 +111,7 @@ class _Generic:
             drops_scores=drops_scores(stated),
             bare_experts=bare_experts_of(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
-            counted=True,
+            counted=not plain,
             shares_weights=any(count > 1 for count in holders(self._anatomy.blocks).values()),
             built=(built := self._splits()),
             unstaged=self._unstaged,
@@ -163,7 +176,7 @@ class _Generic:
         return bool(blocks) and all(
             block.attention
             and all(call.mask is not None and call.mask.by_positions for call in block.attention)
-            and not _MIXING & block.ops
+            and not _MIXING & block.ops.keys()
             for block in blocks
         )
 
@@ -174,10 +187,24 @@ class _Generic:
         if self._seen is not None and deals_alike(self._anatomy):
             found.append("slices")
         blocks = [] if self._seen is None else self._seen.blocks
-        told = all(call.knows_documents for block in blocks for call in block.attention)
+        told = all(DOCUMENTS in call.words for block in blocks for call in block.attention)
         if told and self._keeps_documents_apart():
             found.append("documents")
         return tuple(found)
+
+    def _is_plain(self, block: CountedParameters, hidden: int) -> bool:
+        """Whether blocks are attention and an MLP behind a norm each, as Llama's, and rules forecast them."""
+        roles = Counter(matrix.reads for matrix in block.matrices)
+        inputs = roles.pop("mlp_input", 0)
+        alone = roles == {"attention_input": 3, "attention_output": 1, "mlp_product": 1} and inputs in (1, 2)
+        seen = [] if self._seen is None else self._seen.blocks
+        return (
+            alone
+            and bool(seen)
+            and [norm.size for norm in block.norms] == [hidden, hidden]
+            and all(one.ops.keys() <= _PLAIN and one.ops["rsqrt"] + one.ops["native_layer_norm"] == 2 for one in seen)
+            and all(len(one.attention) == 1 and one.attention[0].words <= _PLAIN_WORDS for one in seen)
+        )
 
     def _behind(self, outer: CountedParameters) -> tuple[str, ...]:
         """Names of the parts outside that run behind the blocks."""

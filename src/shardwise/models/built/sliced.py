@@ -1,7 +1,6 @@
 """Whether tensor parallelism can slice the blocks of a model that was built to read its shape.
 
-transformers' plan must slice each matrix by its role, and the model must run with one rank's
-slices.
+transformers' plan must be of its blocks, and each part of them must be given the stream and give one like it.
 """
 
 from contextlib import suppress
@@ -53,7 +52,11 @@ def deals_alike(anatomy: Anatomy) -> bool:
 
 def _is_plain(anatomy: Anatomy) -> bool:
     """Whether embedding and head are single matrices, and a norm stands behind the blocks."""
-    plain = isinstance(anatomy.embedding, nn.Embedding) and isinstance(anatomy.head, nn.Linear)
+    planned = tensor_plan(anatomy.backbone.config).keys()
+    linears = {name for name, part in anatomy.blocks[0].named_modules() if isinstance(part, nn.Linear)}
+    # One that is scaled, as Gemma's, where the plan has all of a block.
+    scaled = isinstance(anatomy.embedding, nn.Embedding) and linears <= planned
+    plain = (type(anatomy.embedding) is nn.Embedding or scaled) and isinstance(anatomy.head, nn.Linear)
     inside = any(hasattr(block, "experts") for block in anatomy.blocks)
     width: int = anatomy.backbone.config.hidden_size  # pyright: ignore
     return plain and not inside and final_norm(anatomy, width=width) is not None

@@ -1,5 +1,6 @@
 """What a forward was seen to do: filled by `watch.py`, read by `ends.py` and `generic.py`."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
@@ -16,22 +17,22 @@ class MaskCall:
 @dataclass(kw_only=True, eq=False)
 class AttentionCall:
     """One call of transformers' attention interface. `mask`: None where the model handed in one that it did not get
-    from transformers; `knows_documents`: it was told where packed documents lie."""
+    from transformers; `words`: names of what it was told beside queries, keys, values and the mask."""
 
     mask: MaskCall | None
-    knows_documents: bool
+    words: frozenset[str]
 
 
 @dataclass(kw_only=True, eq=False)
 class BlockCall:
     """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was given beside it;
-    `ops`: names of the operators that ran on what was made of tokens."""
+    `ops`: how often each operator ran on what was made of tokens."""
 
     name: str
     given: torch.Tensor
     made: torch.Tensor | None = None
     attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
-    ops: set[str] = field(default_factory=set[str])
+    ops: Counter[str] = field(default_factory=Counter[str])
     others: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
 
 

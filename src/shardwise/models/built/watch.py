@@ -95,7 +95,7 @@ class _Watcher(TorchDispatchMode):
             for leaf in tree_leaves(result):
                 self._mark(leaf)
             if self._block is not None:
-                self._block.ops.add(func.overloadpacket.__name__)
+                self._block.ops[func.overloadpacket.__name__] += 1
         self._kept.append(result)
         return result
 
@@ -216,7 +216,10 @@ class _Watcher(TorchDispatchMode):
     ) -> tuple[torch.Tensor, None]:
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
-            mask, told = self._masks.get(id(attention_mask)), words.get(DOCUMENTS) is not None
-            self._block.attention.append(traced.AttentionCall(mask=mask, knows_documents=told))
+            mask, told = (
+                self._masks.get(id(attention_mask)),
+                frozenset(w for w, one in words.items() if one is not None),
+            )
+            self._block.attention.append(traced.AttentionCall(mask=mask, words=told))
         self._mark(made)
         return made, None
