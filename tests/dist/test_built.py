@@ -33,7 +33,7 @@ BUILT: dict[str, tuple[Split, ...]] = {
     "hyperclovax": BOTH,
     "jais2": BOTH,
     "ministral3": BOTH,
-    "nanochat": (),
+    "nanochat": ("stages",),
     "persimmon": ("stages",),
 }
 LAYOUTS: dict[str, Layout] = {

@@ -115,7 +115,6 @@ class Ranks:
             pipe.close()
 
     def _pipes(self) -> list[IO[bytes]]:
-        """The standard inputs of the ranks."""
         return [child.stdin for child in self._children.values() if child.stdin is not None]
 
 

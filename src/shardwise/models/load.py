@@ -145,18 +145,15 @@ class _Place:
 
     @property
     def layer(self) -> NF4Linear | None:
-        """The layer whose quantised weight it is."""
         module, attribute = self.holders[0]
         return module if isinstance(module, NF4Linear) and attribute == "weight" else None
 
     @property
     def stack(self) -> NF4Stack | None:
-        """The stack of experts whose quantised elements it is."""
         return stack_named(*self.holders[0])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor in the folder."""
         if self.stack is not None:
             return (len(self.parameter), *self.stack.shape)
         return (self.layer.out_features, self.layer.in_features) if self.layer else tuple(self.parameter.shape)

@@ -57,7 +57,6 @@ def _forward(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _backward(*given: Any) -> tuple[torch.Tensor, ...]:
-    """The gradients of queries, keys and values."""
     gradient, query, key, value, made, sums, ends, _, _, _, causal, _, scale, *_ = given
     kernel = _aten._scaled_dot_product_flash_attention_for_cpu_backward
     each = _each(ends, gradient, query, key, value, made, sums.mT)

@@ -97,7 +97,6 @@ class _Linear:
 
     @property
     def trains(self) -> bool:
-        """Whether any of its weights are trained."""
         return self._trains_weight or self._trains_bias
 
     def begin(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.dtype:
@@ -135,7 +134,6 @@ class _Any:
 
     @property
     def trains(self) -> bool:
-        """Whether any of its weights are trained."""
         return bool(self._parameters)
 
     def begin(self, hidden: torch.Tensor, *parameters: torch.Tensor) -> torch.dtype:

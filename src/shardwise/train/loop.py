@@ -76,7 +76,6 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
 
 
 def _save(build: Build, step: int) -> bool:
-    """Saves the last checkpoint of a run."""
     with build.meter.during(SAVING):
         return build.checkpoints.save(step)
 

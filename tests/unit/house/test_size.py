@@ -20,16 +20,16 @@ CEILINGS = {
     "interop": 1390,
     "launch": 3030,
     "methods": 370,
-    "models": 4250,
+    "models": 3450,
     "parallel": 3090,
     "plan": 9200,
     "programs": 250,
     "report": 2330,
-    "spec": 5560,
-    "train": 9490,
+    "spec": 5540,
+    "train": 9480,
     "web": 1340,
 }
-ALL, ALL_TESTS = 53525, 37095
+ALL, ALL_TESTS = 52708, 36957
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 348

@@ -105,7 +105,6 @@ class _Worker:
         return f"ended a worker ({how}){last}"
 
     def close(self) -> None:
-        """Ends the child at once; whatever it was doing is not needed any more."""
         self.process.kill()
         self.process.wait()
         for stream in (self._requests, self.replies, self._errors):

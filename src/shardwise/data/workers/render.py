@@ -330,7 +330,6 @@ class Renderer:
 
 
 def _turns(messages: Sequence[Message]) -> list[int]:
-    """The assistant's messages."""
     return [index for index, message in enumerate(messages) if message["role"] == "assistant"]
 
 

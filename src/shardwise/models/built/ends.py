@@ -8,7 +8,7 @@ from torch import nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.built.traced import POSITIONS, Seen
+from shardwise.models.built.traced import Seen
 from shardwise.models.stage import StageEnds
 
 
@@ -19,7 +19,7 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
     refuse_unchained(anatomy, seen)
     if any(block.given.ndim != 3 for block in blocks):
         raise UnsupportedError("its blocks pass on more than one residual stream")
-    if any(seen.origin(tensor) - {POSITIONS} for block in blocks for tensor in block.others):
+    if any(id(tensor) in seen.of_tokens for block in blocks for tensor in block.others):
         raise UnsupportedError("its blocks are given what was made of tokens beside the residual stream")
     if any(count > 1 for count in holders(anatomy.blocks).values()):
         raise UnsupportedError("its blocks share weights")

@@ -1,5 +1,5 @@
-"""The shape of a decoder whose blocks are not recognised: exact counts from its module tree, and from its
-configuration the numbers that a forecast is told once for all blocks.
+"""The shape of a built decoder: exact counts from its module tree, and from its configuration the numbers that a
+forecast is told once for all blocks.
 
 How its blocks split is said as far as one forward without numbers, where the model's code has one, was seen to go.
 """
@@ -28,6 +28,14 @@ _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
 #: Operators by which a token meets others elsewhere than in attention that transformers runs by name.
 _MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
+#: Operators of a block like Llama's: matrices, rotations, residuals, scales, activations and norms.
+_SHAPED = {"view", "_unsafe_view", "reshape", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze"}
+_CUT = {"slice", "split", "split_with_sizes", "chunk", "select", "unbind", "alias", "detach", "clone", "new_empty"}
+_SUMS = {"add", "sub", "rsub", "mul", "div", "neg", "cat", "stack", "pow", "_to_copy", "mm", "addmm"}
+_PLAIN = _SHAPED | _CUT | _SUMS | {"silu", "gelu", "relu", "tanh", "sigmoid", "mean", "rsqrt", "native_layer_norm"}
+#: What its attention is told beside queries, keys, values and a mask.
+_PLAIN_WORDS = {"dropout", "scaling", "sliding_window", "is_causal", "position_ids", "cache_position", DOCUMENTS}
+_PLAIN_WORDS |= {"use_cache", "output_attentions", "output_hidden_states"}
 
 
 def generic_shape(
@@ -47,7 +55,6 @@ class _Generic:
         self._unstaged = why_unstaged(anatomy, seen)
 
     def shape(self, storage: str) -> ModelShape:
-        """All of it."""
         _refuse_seeing_ahead(self._seen)
         if "keep_window_size" in self._stated:
             raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")
@@ -60,6 +67,8 @@ class _Generic:
         positions = self._number(*_POSITIONS) or _UNBOUNDED
         stated = self._stated
         activation = stated.get("hidden_act")
+        plain = activation in ACTIVATIONS and not outer.matrices and not others and self._is_plain(usual, hidden)
+        gated = sum(matrix.reads == "mlp_input" for matrix in usual.matrices) != 1
         return ModelShape(
             family=self._data["model_type"],
             num_layers=len(blocks),
@@ -73,6 +82,8 @@ class _Generic:
             matrices=usual.matrices,
             norm_parameters_per_layer=sum(norm.num_parameters for norm in usual.norms),
             final_norm_parameters=0 if final is None else sum(p.numel() for p in final.parameters()),
+            mlp="gated" if gated else "plain",
+            norm="layer" if plain and any(norm.bias for norm in usual.norms) else "rms",
             tied=self._anatomy.tied,
             head_bias=head,
             storage_dtype=storage,
@@ -80,6 +91,7 @@ class _Generic:
             norms=usual.norms,
             activation=activation if activation in ACTIVATIONS else "silu",
             attention_softcap=stated.get("attn_logit_softcapping") is not None,
+            scales_stream=hasattr(self._anatomy.backbone, "embedding_multiplier"),
             behind=self._behind(outer),
             plain_head=self._anatomy.plain_head and is_plain(self._anatomy, width=width),
             other_blocks=tuple(
@@ -99,7 +111,7 @@ class _Generic:
             drops_scores=drops_scores(stated),
             bare_experts=bare_experts_of(self._data["model_type"]),
             mixes_documents=not self._keeps_documents_apart(),
-            counted=True,
+            counted=not plain,
             shares_weights=any(count > 1 for count in holders(self._anatomy.blocks).values()),
             built=(built := self._splits()),
             unstaged=self._unstaged,
@@ -164,7 +176,7 @@ class _Generic:
         return bool(blocks) and all(
             block.attention
             and all(call.mask is not None and call.mask.by_positions for call in block.attention)
-            and not _MIXING & {op.name for op in block.ops}
+            and not _MIXING & block.ops.keys()
             for block in blocks
         )
 
@@ -179,6 +191,20 @@ class _Generic:
         if told and self._keeps_documents_apart():
             found.append("documents")
         return tuple(found)
+
+    def _is_plain(self, block: CountedParameters, hidden: int) -> bool:
+        """Whether blocks are attention and an MLP behind a norm each, as Llama's, and rules forecast them."""
+        roles = Counter(matrix.reads for matrix in block.matrices)
+        inputs = roles.pop("mlp_input", 0)
+        alone = roles == {"attention_input": 3, "attention_output": 1, "mlp_product": 1} and inputs in (1, 2)
+        seen = [] if self._seen is None else self._seen.blocks
+        return (
+            alone
+            and bool(seen)
+            and [norm.size for norm in block.norms] == [hidden, hidden]
+            and all(one.ops.keys() <= _PLAIN and one.ops["rsqrt"] + one.ops["native_layer_norm"] == 2 for one in seen)
+            and all(len(one.attention) == 1 and one.attention[0].words <= _PLAIN_WORDS for one in seen)
+        )
 
     def _behind(self, outer: CountedParameters) -> tuple[str, ...]:
         """Names of the parts outside that run behind the blocks."""

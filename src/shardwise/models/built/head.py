@@ -6,8 +6,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.built.operators import VIEWS
-from shardwise.models.built.traced import operator_name
+
+_SHAPED = frozenset({"view", "_unsafe_view", "reshape", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze"})
+_CUT = frozenset({"slice", "split", "split_with_sizes", "chunk", "select", "unbind"})
+#: Operators that give what they are given, in another form, or a part of it.
+_VIEWS = _SHAPED | _CUT | frozenset({"alias", "detach", "clone", "new_empty"})
 
 
 class _Backbone:
@@ -32,9 +35,8 @@ class _Between(TorchDispatchMode):
         self.inside = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operator and notes it."""
         if not self.inside:
-            self.names.append(operator_name(func, kwargs))
+            self.names.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
@@ -67,4 +69,4 @@ def is_plain(anatomy: Anatomy, *, width: int) -> bool:
         for hook in hooks:
             hook.remove()
     rows = anatomy.head.get_parameter("weight").shape[0]
-    return logits.shape[-1] == rows and set(between.names) <= VIEWS
+    return logits.shape[-1] == rows and set(between.names) <= _VIEWS

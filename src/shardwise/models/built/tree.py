@@ -47,11 +47,11 @@ class Tree:
         """Leaves a parameter out of all that is read from now on."""
         self._counted.add(id(parameter))
 
-    def parts(self, module: nn.Module, *, within: str = "") -> CountedParameters:
-        """What is below a module, whose name is `within` where names are to begin with it."""
+    def parts(self, module: nn.Module) -> CountedParameters:
+        """What is below a module."""
         matrices: list[Matrix] = []
         norms: list[Norm] = []
-        for name, one in module.named_modules(prefix=within):
+        for name, one in module.named_modules():
             own = {key: p for key, p in one.named_parameters(recurse=False) if id(p) not in self._counted}
             self._counted |= {id(parameter) for parameter in own.values()}
             for part in self._of_module(name, one, own):

@@ -1,9 +1,7 @@
-"""Records one forward of a model on the meta device: which modules read which tensors, and what was
-made of what.
+"""Records one forward of a model on the meta device: what its blocks are given and give, the operators
+in them, and what ran outside.
 
-Every operator is recorded with its inputs and outputs; calls of linear layers, embeddings and norms
-are landmarks. Attention and masks are registered with transformers under a name of our own, which
-gives heads and windows.
+Attention and masks are registered with transformers under a name of our own.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -24,8 +22,6 @@ WATCHED = "shardwise_watched"
 #: How a kernel is told where packed documents lie.
 DOCUMENTS = "cu_seq_lens_q"
 _BATCH, _LENGTH = 2, 8
-#: What a norm runs and nothing else in a block does.
-NORMALISING = frozenset({"native_layer_norm", "mean", "rms_norm", "_fused_rms_norm", "rsqrt", "var_mean"})
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -69,58 +65,38 @@ def watch(anatomy: Anatomy, *, packed: bool = True) -> traced.Seen:
     watcher = _Watcher(anatomy)
     ids = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
     positions = torch.zeros(_BATCH, _LENGTH, dtype=torch.long, device="meta")
-    seen = watcher.seen
-    seen.origins |= {id(ids): frozenset({traced.TOKENS}), id(positions): frozenset({traced.POSITIONS})}
+    watcher.seen.of_tokens.add(id(ids))
     called = anatomy.model if anatomy.is_whole else anatomy.backbone
     takes_all = any(one.kind is one.VAR_KEYWORD for one in signature(called.forward).parameters.values())
     takes_positions = takes_all or "position_ids" in signature(called.forward).parameters
     told = {DOCUMENTS: positions} if takes_all and packed else {}
     told |= {"position_ids": positions} if takes_positions and packed else {}
     with torch.no_grad(), watcher.hooked(positions), watcher:
-        seen.logits = _logits(anatomy, input_ids=ids, use_cache=False, **told)
-    return seen
-
-
-def _logits(anatomy: Anatomy, **given: Any) -> Any:
-    """By a model's own forward; of a wrapper, whose own looks for images among the ids, by the
-    model inside."""
-    if anatomy.is_whole:
-        return cast(Any, anatomy.model)(**given).logits
-    return anatomy.head(anatomy.backbone(**given).last_hidden_state)
+        made = cast(Any, called)(input_ids=ids, use_cache=False, **told)
+        if not anatomy.is_whole:  # a wrapper's own forward looks for images among the ids
+            anatomy.head(made.last_hidden_state)
+    return watcher.seen
 
 
 class _Watcher(TorchDispatchMode):
-    """Fills a `Seen` while a model runs."""
-
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()
         self.seen = traced.Seen()
         self._anatomy = anatomy
         self._kept: list[Any] = []  # ids are of tensors that live
-        self._parameters = {id(p): name for name, p in anatomy.model.named_parameters()}
-        self._inside: list[list[traced.Op]] = []  # operators of the leaf modules that run now
         self._block: traced.BlockCall | None = None
         self._masks: dict[int, traced.MaskCall] = {}
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operator and writes down what it did."""
         result = func(*args, **(kwargs or {}))
-        inputs = tuple(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-        outputs = tuple(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-        op = traced.Op(index=len(self._kept), name=traced.operator_name(func, kwargs), inputs=inputs, outputs=outputs)
-        self._kept.append(op)
-        seen = self.seen
-        origin = frozenset[str]().union(*(seen.origin(tensor) for tensor in inputs))
-        for tensor in outputs:
-            seen.producers[id(tensor)] = op
-            seen.origins[id(tensor)] = origin
-        if self._inside:
-            self._inside[-1].append(op)
-            return result
-        if self._block is not None and origin - {traced.POSITIONS}:
-            self._block.ops.append(op)
-        seen.bare += [self._parameters[id(tensor)] for tensor in inputs if id(tensor) in self._parameters]
+        given = {id(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        if given & self.seen.of_tokens:
+            for leaf in tree_leaves(result):
+                self._mark(leaf)
+            if self._block is not None:
+                self._block.ops[func.overloadpacket.__name__] += 1
+        self._kept.append(result)
         return result
 
     @contextmanager
@@ -132,15 +108,10 @@ class _Watcher(TorchDispatchMode):
                 if id(module) in blocks:
                     self._hook(stack, module, self._enter_block(name), self._leave_block)
                 elif not any(True for _ in module.children()):
-                    self._hook(stack, module, self._enter_leaf(name), self._leave_leaf(name))
-                else:
-                    handle = module.register_forward_pre_hook(self._enter_other(name), with_kwargs=True)
-                    stack.callback(handle.remove)
+                    self._hook(stack, module, self._enter_leaf(name), self._leave_leaf)
                 if name.rpartition(".")[2] == "experts" and not isinstance(module, nn.ModuleList):
                     module.forward = partial(_expert, module)  # of a family whose own code reads the routes
                     stack.callback(vars(module).pop, "forward")
-            handle = self._anatomy.backbone.register_forward_hook(self._leave_backbone)
-            stack.callback(handle.remove)
             stack.enter_context(self._standing_in(positions))
             yield
 
@@ -154,10 +125,11 @@ class _Watcher(TorchDispatchMode):
         for handle in handles:
             stack.callback(handle.remove)
 
-    def _mark(self, tensor: torch.Tensor, name: str) -> None:
-        self._kept.append(tensor)
-        self.seen.landmarks.add(id(tensor))
-        self.seen.origins[id(tensor)] = frozenset({name})
+    def _mark(self, made: Any) -> None:
+        """Says of a tensor that it is made of tokens."""
+        if isinstance(made, torch.Tensor):
+            self._kept.append(made)
+            self.seen.of_tokens.add(id(made))
 
     def _enter_block(self, name: str) -> Callable[..., None]:
         def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -166,7 +138,7 @@ class _Watcher(TorchDispatchMode):
             others = [tensor for tensor in tensors if tensor is not given]
             self._block = traced.BlockCall(name=name, given=given, others=others)
             self.seen.blocks.append(self._block)
-            self._mark(given, traced.STREAM)
+            self._mark(given)
 
         return enter
 
@@ -175,45 +147,20 @@ class _Watcher(TorchDispatchMode):
         made = output[0] if several else output
         self.seen.returned = len(cast(tuple[Any, ...], output)) if several else 0
         if self._block is not None and isinstance(made, torch.Tensor):
-            self._block.made, self._block.made_of = made, self.seen.origin(made)
+            self._block.made = made
             self._kept.append(made)
         self._block = None
 
-    def _enter_other(self, name: str) -> Callable[..., None]:
-        def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
-            given = args[0] if args else kwargs.get("hidden_states")
-            if isinstance(given, torch.Tensor):
-                self.seen.handed[name] = given
-
-        return enter
-
     def _enter_leaf(self, name: str) -> Callable[..., None]:
         def enter(_module: nn.Module, _args: Any, _kwargs: Any) -> None:
-            self._inside.append([])
             if self._block is None:
                 self.seen.ran_outside[name] = len(self.seen.blocks)
 
         return enter
 
-    def _leave_leaf(self, name: str) -> Callable[..., None]:
-        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            ops = self._inside.pop()
-            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            if tensors and isinstance(output, torch.Tensor) and _is_landmark(module, ops):
-                call = traced.Call(name=name, module=module, given=tensors[0], made=output, ops=ops)
-                (self.seen.outside if self._block is None else self._block.calls).append(call)
-                self._mark(output, name)
-                return
-            if self._block is not None:
-                self._block.ops += [op for op in ops if self.seen.origin(op.outputs[0]) - {traced.POSITIONS}]
-            read = {id(tensor) for op in ops for tensor in op.inputs}
-            self.seen.bare += [p for key, p in self._parameters.items() if key in read]
-
-        return leave
-
-    def _leave_backbone(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        self.seen.hidden = output[0]
-        self._kept.append(output)
+    def _leave_leaf(self, module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
+        if is_linear(module) or isinstance(module, nn.Embedding):
+            self._mark(output)  # of positions too: another stage has no such table
 
     @contextmanager
     def _standing_in(self, positions: torch.Tensor) -> Iterator[None]:
@@ -253,38 +200,26 @@ class _Watcher(TorchDispatchMode):
 
         causal = sees(1, 0) and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
         mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
-        self._masks[id(mask)] = traced.MaskCall(causal=causal, window=window, by_positions=self._asked_positions)
+        self._masks[id(mask)] = traced.MaskCall(causal=causal, by_positions=self._asked_positions)
         self._kept.append(mask)
         self._asked_positions = False
         return mask
 
     def _attend(
         self,
-        module: nn.Module,
+        _module: nn.Module,
         query: torch.Tensor,
-        key: torch.Tensor,
+        _key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
         **words: Any,
     ) -> tuple[torch.Tensor, None]:
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-        attention = traced.AttentionCall(
-            name=f"<attention of {type(module).__name__}>",
-            query=query,
-            key=key,
-            value=value,
-            made=made,
-            causal=bool(words.get("is_causal", getattr(module, "is_causal", True))),
-            mask=self._masks.get(id(attention_mask)),
-            words={word: given for word, given in words.items() if given is not None},
-        )
         if self._block is not None:
-            self._block.attention.append(attention)
-        self._mark(made, attention.name)
+            mask, told = (
+                self._masks.get(id(attention_mask)),
+                frozenset(w for w, one in words.items() if one is not None),
+            )
+            self._block.attention.append(traced.AttentionCall(mask=mask, words=told))
+        self._mark(made)
         return made, None
-
-
-def _is_landmark(module: nn.Module, ops: list[traced.Op]) -> bool:
-    if is_linear(module) or isinstance(module, nn.Embedding):
-        return True
-    return any(op.name in NORMALISING for op in ops)

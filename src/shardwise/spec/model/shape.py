@@ -12,7 +12,7 @@ MlpKind = Literal["gated", "plain"]
 #: away before, written out.
 NormKind = Literal["rms", "layer", "gemma", "centred"]
 #: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
-Split = Literal["stages", "stages without dropout", "slices", "documents"]
+Split = Literal["stages", "slices", "documents"]
 #: The tensors of a block that its matrices read; those that read the same one can share what is kept of it. What is
 #: not known of a block is `other`.
 Reads = (
@@ -202,7 +202,7 @@ class ModelShape:
         bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
         published: in which fewer bits its weights lie in files, of which reading makes the storage type; None: in none.
         mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
-        counted: its blocks were not recognised, so that no rules forecast what they keep.
+        counted: its blocks, read off a build, are not like those of the catalogue: no rules forecast what they keep.
         profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
         shares_weights: some of its blocks are, in part, one and the same.
         built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.

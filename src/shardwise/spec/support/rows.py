@@ -103,9 +103,7 @@ def of_experts(model: ModelShape, layout: Layout, *, quantised: bool = False) ->
 def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     """Why a model is not sliced, and why it is not cut in stages, whatever the degrees."""
     built, family, nearest = model.built, model.family, _nearest(model)
-    # A recognised build that no degree slices evenly was not tried sliced: then that is the reason, not the family.
     sliced = layout.tp > 1 and not splits(model, "slices")
-    sliced = sliced and (built is None or model.counted or most_slices(model) > 1)
     staged = layout.pp > 1 and not splits(model, "stages")
     others = (m.reads == "other" for kind in model.kinds for m in kind.matrices)
     differs = layout.tp > 1 and model.drops_out and (model.has_experts or any(others))
@@ -113,17 +111,10 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
     if not (sliced or staged or differs or both):
         return [], []
     trained = f"the nearest layout that trains it: {nearest}"
-    unseen = f"this {family} has no row in the catalogue, and its build was not seen to work when it is"
     unsliced = f"{family} is not sliced by tensor parallel (tp): {model.unsliced}"
     unstaged = f"{family} is not cut in pipeline stages: {model.unstaged}"
-    drops = (
-        f"{family} drops something out at random, perhaps between its embedding and its blocks, which each pipeline "
-        "stage would do again"
-    )
-    drops_between = staged and "stages without dropout" in (built or ())
     return [
         Row(sliced and model.unsliced, unsliced, trained),
-        Row(sliced and built is not None, f"{unseen} sliced by tensor parallel (tp)", trained),
         Row(sliced, f"{family} is not sliced by tensor parallel (tp) in this version", trained),
         Row(
             differs,
@@ -132,9 +123,7 @@ def of_family(model: ModelShape, layout: Layout) -> tuple[list[Row], list[Row]]:
         ),
         Row(both, f"{family} is not both sliced (tp) and cut in stages (pp) by this version", "leave one of them out"),
     ], [
-        Row(drops_between, drops, f"set train.disable_dropout: true, or use {nearest}"),
         Row(staged and model.unstaged, unstaged, trained),
-        Row(staged and built is not None, f"{unseen} cut in pipeline stages", trained),
         Row(staged, f"{family} is not cut in pipeline stages by this version", trained),
     ]
 

@@ -94,6 +94,4 @@ def as_trained(job: Job, model: ModelShape) -> ModelShape:
     """A model without the dropout that a job switches off."""
     if not job.train.disable_dropout:
         return model
-    if model.built is not None and "stages without dropout" in model.built:
-        model = replace(model, built=("stages", *model.built))
     return replace(model, layerdrop=0.0, drops_out=False)

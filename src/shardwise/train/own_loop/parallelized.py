@@ -292,7 +292,6 @@ def _leave_groups() -> None:
 
 
 def _layout(layout: str | Mapping[str, Any] | Layout) -> Layout:
-    """Raises InputError: it is none."""
     layout = Layout() if layout == "single" else layout
     if isinstance(layout, Layout):
         return layout

@@ -120,12 +120,10 @@ class Ledger(TorchDispatchMode):
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
-        """Leaves the mode."""
         torch.UntypedStorage.resize_ = self._resize
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs one operator, and notes what it made."""
         if func is _prim.device.default and type(args[0]) is FakeTensor:
             return args[0].fake_device  # asked for more often than anything is computed
         if func is torch.ops._c10d_functional.wait_tensor.default:

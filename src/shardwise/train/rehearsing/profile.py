@@ -212,13 +212,11 @@ class _Another(nn.Module):
     """In the place of a block: gives another tensor than it is given, as a block does."""
 
     def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
-        """A copy."""
         return hidden_states.clone()
 
 
 class _AnotherInTuple(nn.Module):
     def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> tuple[torch.Tensor]:
-        """A copy."""
         return (hidden_states.clone(),)
 
 

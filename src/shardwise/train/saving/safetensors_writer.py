@@ -87,7 +87,6 @@ class TensorFile:
         self._busy.append((part.numel() * dtype.itemsize, self._threads[0].submit(self._write, part, dtype)))
 
     def _write(self, part: torch.Tensor, dtype: torch.dtype) -> Future[None]:
-        """Casts and writes a part; its hashing."""
         elements: Any = part.to(dtype).view(torch.uint8).numpy()
         content = memoryview(elements)
         hashing = self._threads[1].submit(self._sha256.update, content)
