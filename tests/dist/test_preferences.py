@@ -278,6 +278,7 @@ def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 EXPERTS = spread(Layout(dp_shard=2, ep=2), micros=2, optimizer="sgd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mixtral", "balanced mixtral"])
 def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, alone, tmp_path) -> None:
     """The loss of routers is of the policy's routes alone."""
@@ -285,6 +286,7 @@ def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, alone, tmp_p
     must_equal(alone(job), train_cell(job, tmp_path, EXPERTS))
 
 
+@pytest.mark.slow
 def test_copies_of_embedding_and_head_are_off_in_the_reference(ask, tmp_path) -> None:
     """The reference is the base model, whatever was trained of `modules_to_save`: with the
     log-probabilities that were computed before the first step, a run has the same losses."""
