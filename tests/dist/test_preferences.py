@@ -33,6 +33,7 @@ from tests.dist.cells import (
     train_on,
 )
 from tests.dist.worlds import run_world
+from tests.marks import rare_but_first
 
 STEPS = 4
 NAMES = ("rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected")
@@ -173,7 +174,7 @@ def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, alone,
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize("cell", ["accumulation 4", "fsdp", pytest.param("pp", marks=pytest.mark.rare)])
+@pytest.mark.parametrize("cell", rare_but_first(["accumulation 4", "fsdp", "pp"]))
 @pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
 def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
     objective, packing, cell, ask, alone, monkeypatch, tmp_path
