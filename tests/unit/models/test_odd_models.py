@@ -77,6 +77,7 @@ ODD: list[tuple[Callable[[Any], object], str]] = [
         before("model.layers.0.mlp", lambda module, args: module.up_proj(args[0]) is None or None),
         f"{BLOCK} model.layers.0.mlp.up_proj runs more than once",
     ),
+    (put("model.layers.1.mlp.act_fn", nn.GELU()), "its blocks differ in activation: "),
     (shared_matrix, "model.layers.0.mlp.up_proj.weight is shared by several modules"),
     (put("model.layers.0.mlp.gate_proj", linear(1)), f"{BLOCK} an MLP widens to 1 and 112 and is read as 112 wide"),
     (before("model.layers.0.self_attn.k_proj", scaled), "queries, keys and values are made of different tensors"),
