@@ -1,7 +1,7 @@
 """Which values of a table `make test` runs, where one proves much the same as the next; CI runs some more, and
 `make test-all` runs all."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -33,5 +33,5 @@ def rare_but_first(values: Iterable[Any]) -> list[Any]:
     return [kept, *(pytest.param(value, marks=pytest.mark.rare) for value in others)]
 
 
-def _parameter(value: Any, marks: Iterable[pytest.MarkDecorator]) -> Any:
+def _parameter(value: Any, marks: Collection[pytest.MarkDecorator]) -> Any:
     return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)
