@@ -19,7 +19,7 @@ def processes(item: pytest.Item) -> int:
 
 
 def mark_pairwise(items: Sequence[pytest.Item]) -> None:
-    """Marks of each slow table the cell that CI runs; a test without parameters is a table of one cell."""
+    """Marks of each slow table that names none the cell that CI runs; a test without parameters is a table of one."""
     tables: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("rare") is not None:
@@ -28,7 +28,7 @@ def mark_pairwise(items: Sequence[pytest.Item]) -> None:
             tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cells in tables.values():
         slow = [item.get_closest_marker("slow") is not None for item in cells]
-        if any(slow):
+        if any(slow) and all(item.get_closest_marker("pairwise") is None for item in cells):
             chosen = most_unlike([_values(item) for item in cells], slow, [processes(item) for item in cells])
             cells[chosen].add_marker(pytest.mark.pairwise)
 

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,98 +78,21 @@ def _add_tokenizer(folder: Path, texts: list[str]) -> int:
     return len(fast)
 
 
-#: Ids that families with large vocabularies put elsewhere by default.
-SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+def _stated(name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a toy, behind those of the entries that it is `like`."""
+    own = dict(table[name])
+    return {key: value for other in own.pop("like", ()) for key, value in _stated(other, table).items()} | own
 
-#: Of mixtures of experts; and of those that have experts in every other block.
-ROUTED = {"num_experts_per_tok": 2, **SPECIALS}
-EVERY_OTHER = {"num_hidden_layers": 4, "decoder_sparse_step": 2, "moe_intermediate_size": 24}
 
-#: Shared experts beside those that are routed to, behind a dense block; and attention through latents.
-SHARED = {"num_hidden_layers": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 24, "n_group": 1, **ROUTED}
-SHARED |= {"topk_group": 1}
-LATENT = {
-    "kv_lora_rank": 16,
-    "q_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
-    **SHARED,
-}
-LATENT |= {"num_key_value_heads": 4}
+def _toys() -> dict[str, dict[str, Any]]:
+    read = tomllib.loads(Path(__file__).with_name("toys.toml").read_text(encoding="utf-8"))
+    found = {name: _stated(name, read["like"] | read["toys"]) for name in read["toys"]}
+    found["bfloat16"]["dtype"] = torch.bfloat16
+    return found
 
-#: Windows over some blocks; heads as wide as those of real models.
-DEEP = {"num_hidden_layers": 4}
-WINDOWS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, "tied": True}
-WIDE = {"head_dim": 32, "hidden_size": 128, "intermediate_size": 256}
 
 #: name -> what a toy is beside a Llama of 3 blocks with untied weights.
-TOYS: dict[str, dict[str, Any]] = {
-    "untied": {},
-    "wide": {"hidden_size": 128, "intermediate_size": 256},
-    "of whole blocks": {"hidden_size": 256, "intermediate_size": 256},
-    "tied": {"tied": True},
-    "of many positions": {"max_position_embeddings": 2048},
-    "deep wide": {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 256},
-    "deep untied": {"num_hidden_layers": 4},
-    "deep tied": {"num_hidden_layers": 4, "tied": True},
-    "four key-value heads": {"num_key_value_heads": 4, "tied": True},
-    "qwen2": {"family": "qwen2"},
-    "qwen3": {"family": "qwen3", "head_dim": 16, "tied": True},
-    "gemma3": {"family": "gemma3_text", **WINDOWS},
-    "granite": {"family": "granite", "embedding_multiplier": 3.0, "logits_scaling": 2.0, **DEEP, "tied": True},
-    # Its blocks return views, and its positions begin at 2.
-    "opt": {"family": "opt", "ffn_dim": 80, "word_embed_proj_dim": 32, "dropout": 0.0, "tied": True},
-    "gpt2": {"family": "gpt2", "tied": True},
-    # Its head has another name in files than in the model.
-    "gpt_neox": {"family": "gpt_neox"},
-    "dropping": {"attention_dropout": 0.3, "num_hidden_layers": 4},
-    "bfloat16": {"dtype": torch.bfloat16},
-    "phi3": {"family": "phi3", "num_hidden_layers": 4, "sliding_window": 8, "pad_token_id": 0},
-    # Experts, 5 of them or 4, so that ranks hold different numbers of them, or some none.
-    "mixtral": {"family": "mixtral", "num_hidden_layers": 4, "num_local_experts": 5, **ROUTED},
-    "qwen3_moe": {"family": "qwen3_moe", "num_experts": 4, "head_dim": 8, **EVERY_OTHER, **ROUTED, "tied": True},
-    "qwen2_moe": {
-        "family": "qwen2_moe",
-        "num_experts": 4,
-        "shared_expert_intermediate_size": 48,
-        **EVERY_OTHER,
-        **ROUTED,
-    },
-    "olmoe": {"family": "olmoe", "num_experts": 4, **ROUTED},
-    "wide qwen3_moe": {"family": "qwen3_moe", "num_experts": 4, **WIDE, **EVERY_OTHER, **ROUTED},
-    "balanced mixtral": {
-        "family": "mixtral",
-        "num_hidden_layers": 4,
-        "num_local_experts": 4,
-        **ROUTED,
-        "output_router_logits": True,
-        "router_aux_loss_coef": 0.2,
-    },
-    # Language models inside a model of text and images; the last one has no rules of its own.
-    "inside gemma3": {"family": "gemma3_text", "around": "gemma3", **WINDOWS, **SPECIALS},
-    "inside mistral3": {"family": "mistral", "around": "mistral3", "num_hidden_layers": 4, "head_dim": 8},
-    "wide inside mistral3": {"family": "mistral", "around": "mistral3", **WIDE},
-    "inside idefics3": {"family": "llama", "around": "idefics3", "num_hidden_layers": 4},
-    "inside qwen3_vl": {"family": "qwen3_vl_text", "around": "qwen3_vl", "num_hidden_layers": 4, "head_dim": 8},
-    # Sigmoid and grouped routing, correction biases that are buffers, latent attention, shared experts, dense blocks.
-    "deepseek_v3": {
-        "family": "deepseek_v3",
-        "num_key_value_heads": 4,
-        "n_group": 2,
-        "topk_group": 1,
-        "n_routed_experts": 8,
-        **LATENT,
-        **SHARED,
-    },
-    # The catalogue has no row for these; their shapes are read off what transformers builds.
-    "cwm": {"family": "cwm", "num_hidden_layers": 4, "head_dim": 8, "sliding_window": 8, **SPECIALS},
-    "hyperclovax": {"family": "hyperclovax", "num_hidden_layers": 4, "head_dim": 8, "tied": True, **SPECIALS},
-    "jais2": {"family": "jais2", "num_hidden_layers": 4, "head_dim": 8, **SPECIALS},
-    "ministral3": {"family": "ministral3", "num_hidden_layers": 4, "head_dim": 8, "tied": True, **SPECIALS},
-    "nanochat": {"family": "nanochat", "head_dim": 8, **SPECIALS},
-    "persimmon": {"family": "persimmon", **SPECIALS},
-}
+TOYS = _toys()
 
 
 class Toys(dict[str, Path]):

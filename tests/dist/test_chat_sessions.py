@@ -111,6 +111,7 @@ def _piped(run: RunDirectory, text: bytes, *options: str) -> subprocess.Complete
     return subprocess.run(_command(run, *options), input=text, capture_output=True, check=False, timeout=SECONDS)
 
 
+@pytest.mark.slow
 def test_every_line_of_a_pipe_has_a_line_of_json_and_a_bad_one_stops_none(run) -> None:
     lines = [b"red green", b"r\xffd", b"", TOO_LONG.encode(), b"red green"]
     done = _piped(run, b"\n".join(lines), "--json", "--max-new-tokens", "5")

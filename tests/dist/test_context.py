@@ -52,6 +52,7 @@ def test_parts_of_sequences_train_as_one_process_does(method, model, cell, singl
 OTHERS = ("gemma3", "qwen3", "phi3", "gpt2", "nanochat")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("model", OTHERS)
 def test_other_attention_and_documents_of_packed_rows_train_alike(
@@ -144,6 +145,7 @@ TILED: dict[str, Execution] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", TILED)
 @pytest.mark.parametrize(("method", "model"), [*PAIRS, ("full", "gemma3")])
 def test_mlps_in_tiles_train_as_one_process_does(

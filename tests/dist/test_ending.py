@@ -140,6 +140,7 @@ def test_what_was_trained_is_kept_where_there_is_no_memory_to_gather_it(chosen, 
     assert run.final.is_dir()
 
 
+@pytest.mark.slow
 def test_a_rank_that_alone_cannot_gather_does_not_wait_for_others_that_wait_for_it(make_job, tmp_path) -> None:
     run = prepare_cell(make_job(train={"max_steps": 2}), tmp_path)
     said = run_world(2, _finish_without_memory, run, FSDP, (1,))

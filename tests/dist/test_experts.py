@@ -149,6 +149,7 @@ def test_ranks_hold_of_experts_what_is_forecast(name, make_job, tmp_path) -> Non
     must_be_forecast(make_job(model, train={"max_steps": 1}), chosen, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -178,6 +179,7 @@ def test_experts_are_saved_as_from_pretrained_reads_them(model, cell, make_job, 
     assert loss_of(loaded.eval(), final) == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")  # as PEFT made them
 @pytest.mark.parametrize("method", ["lora", "qlora"])
 @pytest.mark.parametrize("model", ["mixtral", "wide qwen3_moe"])
@@ -200,6 +202,7 @@ def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_jo
     assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "1f1b(2), recompute"])
 def test_qlora_that_leaves_experts_wide_trains_as_one_process_does(cell, single, make_job, tmp_path) -> None:
     job = make_job("wide qwen3_moe", method="qlora", train={"quantize_experts": False, **SGD})

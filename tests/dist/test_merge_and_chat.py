@@ -186,6 +186,7 @@ def test_results_of_earlier_versions_are_read(of_project, tmp_path) -> None:
     assert (found, how.bnb_4bit_quant_type, how.bnb_4bit_compute_dtype) == (base, "nf4", torch.float32)
 
 
+@pytest.mark.slow
 def test_large_updates_that_float32_rounds_are_looked_at_in_float64(trained) -> None:
     run = trained("untied", lora={"r": 24, "lora_alpha": 48, "use_rslora": True})
     adapter = run.final / "adapter_model.safetensors"
@@ -242,6 +243,7 @@ def test_what_differs_in_float64_too_or_from_what_was_to_be_written_is_not_kept(
     assert not list(run.root.glob("*merged*"))
 
 
+@pytest.mark.slow
 def test_a_second_merge_keeps_what_a_person_put_there(trained) -> None:
     run = trained("untied")
     _merged(run)

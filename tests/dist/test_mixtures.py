@@ -57,6 +57,7 @@ def test_products_train_a_mixture_as_one_process_does(model, method, layout, sin
     must_equal(single(job), train_cell(job, tmp_path, spread(layout, micros=2, optimizer="sgd")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(pp=2)])
 def test_correction_biases_are_kept_and_saved_in_their_own_type(layout, make_job, models, tmp_path) -> None:
     job = make_job("deepseek_v3", train={"max_steps": 2, "save_dtype": "bfloat16"})

@@ -160,6 +160,7 @@ def test_experts_and_the_loss_of_their_routers_train_the_same(folders, tmp_path,
     must_train_the_same(tmp_path, ROUTED[layout], adapters, "sgd", folder=folders["experts"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "adapters", "options"),
     [

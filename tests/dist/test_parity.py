@@ -84,6 +84,7 @@ def test_a_layout_trains_as_one_process_does(method, model, cell, single, job, t
             assert torch.equal(rank.weights[name], ranks[0].weights[name]), f"ranks hold different {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cell", ["ddp(2), accumulation 4", "zero1(3), uneven", "zero1(2), 2 replicas", "fsdp(4)", "hsdp(2 x 2)"]
 )
@@ -139,6 +140,7 @@ PACKED: dict[str, Execution] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", PACKED)
 @pytest.mark.parametrize(("method", "model"), PAIRS)
 def test_documents_one_by_one_train_as_one_process_does_with_a_mask(

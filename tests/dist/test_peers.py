@@ -114,7 +114,8 @@ def must_agree(ours: Ours, found: list[float]) -> None:
 
 
 @needs("accelerate")
-@pytest.mark.parametrize("layout", ["fsdp", pytest.param("zero2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["fsdp", pytest.param("zero2", marks=pytest.mark.rare)])
 def test_a_loop_under_the_exported_accelerate_configuration_has_our_losses(ours, tmp_path, layout) -> None:
     command = exported(ours, tmp_path, "accelerate", hardware="2x L4", layout=layout)
     assert command == ["accelerate", "launch", "--config_file", "accelerate.yaml", "train.py"]

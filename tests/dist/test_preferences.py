@@ -33,6 +33,7 @@ from tests.dist.cells import (
     train_on,
 )
 from tests.dist.worlds import run_world
+from tests.marks import rare_but_first
 
 STEPS = 4
 NAMES = ("rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected")
@@ -173,7 +174,7 @@ def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, alone,
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize("cell", ["accumulation 4", "fsdp", pytest.param("pp", marks=pytest.mark.rare)])
+@pytest.mark.parametrize("cell", rare_but_first(["accumulation 4", "fsdp", "pp"]))
 @pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
 def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
     objective, packing, cell, ask, alone, monkeypatch, tmp_path
@@ -278,6 +279,7 @@ def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 EXPERTS = spread(Layout(dp_shard=2, ep=2), micros=2, optimizer="sgd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mixtral", "balanced mixtral"])
 def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, alone, tmp_path) -> None:
     """The loss of routers is of the policy's routes alone."""
@@ -285,6 +287,7 @@ def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, alone, tmp_p
     must_equal(alone(job), train_cell(job, tmp_path, EXPERTS))
 
 
+@pytest.mark.slow
 def test_copies_of_embedding_and_head_are_off_in_the_reference(ask, tmp_path) -> None:
     """The reference is the base model, whatever was trained of `modules_to_save`: with the
     log-probabilities that were computed before the first step, a run has the same losses."""

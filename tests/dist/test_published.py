@@ -54,6 +54,7 @@ def test_every_layout_widens_its_parts_to_the_same_weights(cell, published, tmp_
     must_equal(alone, train_cell(job, tmp_path / "spread", replace(chosen, optimizer="sgd")))
 
 
+@pytest.mark.slow
 def test_frozen_weights_are_those_of_the_model_in_16_bits(published, tmp_path) -> None:
     jobs = published("qwen3_moe", method="lora", train={"max_steps": 3})
     chosen = spread(Layout(dp_shard=2), precision="mixed")

@@ -138,6 +138,7 @@ def _together(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
     return _figures(built)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None:
     """Their peaks are no lower; what gloo's own threads let go of is not seen to be freed, and may

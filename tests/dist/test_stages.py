@@ -73,6 +73,7 @@ def compare_families(families: tuple[str, ...], changes: dict[str, Any]) -> dict
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_family_computes_the_same_in_stages(tied) -> None:
     found = run_world(

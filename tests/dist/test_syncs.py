@@ -34,6 +34,7 @@ from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import ZERO1, composed, prepare_cell, spread
 from tests.dist.worlds import run_world
+from tests.marks import CI
 
 #: Operators whose result has to be on the host before it can go on.
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_consecutive", "_unique2")
@@ -148,10 +149,10 @@ CELLS: dict[str, tuple[Execution, bool]] = {
 }
 
 
-CORE = ("ddp, packed", "fsdp", "tp", "1f1b")
+MARKS = {"ddp, packed": pytest.mark.core, "fsdp": pytest.mark.core, "tp": CI, "1f1b": pytest.mark.core}
 
 
-@pytest.mark.parametrize("cell", [pytest.param(name, marks=pytest.mark.core if name in CORE else ()) for name in CELLS])
+@pytest.mark.parametrize("cell", [pytest.param(name, marks=MARKS.get(name, ())) for name in CELLS])
 def test_the_host_waits_once_in_a_step(cell, make_job, tmp_path) -> None:
     chosen, packing = CELLS[cell]
     job = make_job(data={"packing": packing}, train={"max_steps": 4})

@@ -151,6 +151,7 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
     assert shape_of(str(folder)).names.blocks == "model.language_model.layers"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of names that PEFT does not find in a part of the model
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("family", installed(("kimi_k25",)))

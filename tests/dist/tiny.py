@@ -1,7 +1,9 @@
 """Tiny configurations of every family that transformers maps to a causal language model."""
 
 import re
+import tomllib
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -55,57 +57,8 @@ _KEPT = r"(\w*_token_id|\w*_token_index|pretraining_tp|seed|rope_theta|chunk_siz
 
 _SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
-#: What a family needs beside, where the above builds no model of it or none of all its kinds of blocks.
-_MIXED = {"layer_types": ["linear_attention", "full_attention"] * 2}
-_SHARED = {
-    "layers_block_type": ["linear_attention", "hybrid"] * 2,
-    "attention_hidden_size": 128,
-    "attention_head_dim": 32,
-}
-EXTRAS: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1, 3]},
-    "cohere_compass_text": {
-        "rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
-        }
-    },
-    "dbrx": {
-        "attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0, "kv_n_heads": 2},  # its code takes no None
-        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
-    },
-    "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "dots3_note_text": {
-        "swa_num_attention_heads": 4,
-        "swa_num_key_value_heads": 4,
-        "swa_q_lora_rank": 16,
-        "swa_kv_lora_rank": 16,
-        "swa_head_dim": 32,
-        "swa_qk_nope_head_dim": 16,
-        "swa_v_head_dim": 16,
-    },
-    "granitemoehybrid": {**_MIXED, "position_embedding_type": "rope"},
-    "hunyuan_v1_dense": {"head_dim": 16},
-    "hunyuan_v1_moe": {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
-    "lfm2": {"full_attn_idxs": [1, 3], "layer_types": ["conv", "full_attention"] * 2},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
-    "ministral": {"head_dim": 16},
-    "nemotron": {"num_key_value_heads": 2},
-    "plbart": {"decoder_attention_heads": 4, "encoder_attention_heads": 4},
-    "qwen4_exp_text": {
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 16,
-        "indexer_budget": 16,
-        "indexer_compress_ratio": 2,
-    },
-    "reformer": {"is_decoder": True, "axial_pos_embds": False},
-    "mamba2": {"num_heads": 8},
-    "zamba": {**_SHARED, "mamba_dt_rank": 4, "n_mamba_heads": 2},
-    "zamba2": {**_SHARED, "mamba_ngroups": 1, "hybrid_layer_ids": [1, 3]},
-    "whisper": {"decoder_attention_heads": 4, "encoder_attention_heads": 4},
-    "xmod": {"default_language": "en_XX"},
-}
+#: What a family needs beside.
+EXTRAS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def families() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 import venv
 from pathlib import Path
 
@@ -19,9 +20,15 @@ from ruamel.yaml import YAML
 
 from shardwise import api
 from tests.exports.cases import CASES, Case
-from tests.exports.pins import PINS, WHOLE
 
 CHECKS = Path(__file__).parent / "checks"
+
+_READ = tomllib.loads(Path(__file__).with_name("pins.toml").read_text(encoding="utf-8"))
+#: Tool -> what is installed for it.
+PINS = {
+    tool: [one for pin in pins for one in (_READ["http"] if pin == "http" else [pin])]
+    for tool, pins in _READ["tools"].items()
+}
 
 
 def main() -> int:
@@ -80,7 +87,7 @@ def environment(target: str, folder: Path) -> Path:
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     if PINS[target]:
-        options = ["--quiet", "--disable-pip-version-check", *([] if target in WHOLE else ["--no-deps"])]
+        options = ["--quiet", "--disable-pip-version-check", *([] if target in _READ["whole"] else ["--no-deps"])]
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, *PINS[target]]
         subprocess.run(pip, check=True, timeout=600)
     (site,) = folder.glob("lib/python*/site-packages")

@@ -19,33 +19,8 @@ from tests.nodes.lab import Node
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "sinfo")
 
-CONFIG = """
-ClusterName=lab
-SlurmctldHost={first.name}({first.address})
-AuthInfo=socket={folder}/munge.socket
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd-%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-GresTypes=gpu
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-ReturnToService=2
-SlurmctldTimeout=30
-PartitionName=all Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=60
-PartitionName=urgent Nodes=ALL State=UP PriorityTier=2
-"""
+#: Of the cluster: `first` is the machine of slurmctld, and `folder` has what it writes.
+CONFIG = Path(__file__).with_name("slurm.conf").read_text(encoding="utf-8")
 
 #: Major and minor number of /dev/null.
 NULL = (1, 3)

@@ -86,6 +86,7 @@ def test_a_figure_that_is_missing_fails_unless_its_section_was_left_out_or_is_no
     assert [line["verdict"] for line in other] == ["PASS", "", "PASS"]
 
 
+@pytest.mark.slow
 def test_a_section_that_fails_hangs_or_comes_too_late_is_a_line_of_its_own(tmp_path):
     bench = Bench(folder=tmp_path, device="cpu", over=time.monotonic() + 60)
 

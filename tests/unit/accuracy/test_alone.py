@@ -43,6 +43,7 @@ def test_cells_behind_the_end_of_the_time_are_named(tmp_path, capsys):
     assert len((tmp_path / "alone.csv").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(alone, "build", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("no kernel image")))
     with pytest.raises(ShardwiseError, match="RuntimeError: no kernel image"):

@@ -2,7 +2,9 @@
 or drawn executions need other bytes."""
 
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,58 +21,9 @@ PLAN = "shardwise.plan"
 #: A forecast below a measured peak by more than this is a false "fits". Runs whose forecast is lower are left out.
 LOWEST = -0.01
 
-#: What is counted -> the function or property of the planner that counts it; measured runs show it.
-MEASURED: dict[str, str] = {
-    "weights": "work.persistent.Holding.stored",
-    "optimizer states": "work.persistent.state_bytes",
-    "gradients": "memory.instants.gradient_bytes",
-    "gradients on their way through a reduction": "costs.fsdp.reduce_scatter_buffers",
-    "logits": "costs.loss.logits",
-    "gathered weights": "costs.fsdp.unsharded_weights",
-    "ZeRO-1's message of new weights": "costs.zero1.all_gather_buffer",
-    "inputs of norms": "work.activations._norm",
-    "inputs of matrices": "work.activations._group",
-    "attention": "work.activations._attention",
-    "attention's output": "work.activations._attention_output",
-    "the MLP": "work.activations._mlp",
-    "products that selective recompute keeps": "work.activations._products",
-    "block inputs": "work.activations.block_input_bytes",
-    "gradients inside a block": "work.activations.backward_bytes",
-    "weights that PEFT makes anew": "work.activations._remade",
-    "what a norm at a block's end works in": "work.activations.norm_backward_bytes",
-    "the last matrix's gradient, in the first micro-batch": "work.block_bytes._last_matrix",
-    "copies of what experts hand back": "work.activations.routed_bytes",
-    "gradients of an MLP's matrices": "memory.backward._trained_of_mlp",
-    "an MLP's backward, at the matrix that was first": "work.activations.mlp_begin_bytes",
-    "what a backward of inputs leaves for that of weights": "costs.pipeline.left_by_cut_backward",
-    "gradients that wait for the casts of a step": "costs.autocast.waiting_for_casts",
-    "other micro-batches in flight": "costs.pipeline.of_one_in_flight",
-    "unsharded gradients until the last micro-batch": "costs.deferred_reduction.kept_gradients",
-    "what a block computed again holds at its last adapter": "work.activations.again_at_adapter_bytes",
-}
-
-#: As above, where it is less than measured forecasts may be off, or no such run was measured: drawn executions show
-#: it. Temporaries of optimizers, casts for a whole step, rows of padding and DoRA's norms are compared with torch in
-#: `tests/unit/plan/test_against_torch.py`.
-DRAWN: dict[str, str] = {
-    "the buffer of gradients that is summed over replicas": "costs.gradients.all_reduce_buffer",
-    "the head's gradient, made in forward": "costs.loss.made_head_gradient",
-    "the head's gradient, stored": "costs.loss.head_gradient",
-    "the head's gradient, unsharded until its unit is reduced": "costs.loss.unsharded_head_gradient",
-    "the embedding's gradient": "memory.instants._backward_of_embedding",
-    "the head's copy in the compute type": "costs.autocast._head_cast",
-    "casts of weights": "costs.autocast._casts",
-    "casts until backward": "costs.autocast.kept_casts",
-    "what adapters keep between their halves": "work.activations._rank",
-    "what the final norm and the loss keep": "costs.loss.saved_by_head",
-    "what heads keep of other micro-batches in flight": "costs.pipeline.of_a_head",
-    "the head's input": "costs.loss.head_input",
-    "rotary tables and masks": "costs.block.shared",
-    "messages between stages": "costs.pipeline.messages",
-    "messages that stages keep": "costs.pipeline._kept_messages",
-    "dequantised weights": "work.block_bytes._computed_weights",
-    "context": "work.margins.context_bytes",
-}
+#: What is counted, by what shows it -> the function or property of the planner that counts it.
+COUNTS = tomllib.loads(Path(__file__).with_name("counts.toml").read_text(encoding="utf-8"))
+MEASURED, DRAWN = COUNTS["measured"], COUNTS["drawn"]
 
 
 class Case(NamedTuple):

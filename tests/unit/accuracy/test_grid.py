@@ -75,6 +75,7 @@ def test_without_a_compiler_compiled_runs_are_left_out_with_a_sentence(monkeypat
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_no_line_but_its_own_has_what_was_held_out():
     every = [one for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
     lines = [row for row in table(every) if row[0] not in ("held out", "led to a rule")]

@@ -13,6 +13,7 @@ from shardwise.errors import InputError, UnsupportedError
 from shardwise.interop.targets import TARGETS
 from shardwise.plan import on_stack
 from shardwise.spec.plan.file import plan_from_json
+from tests.marks import every
 
 JOB = ("model=qwen3-0.6b", "data.max_length=2048", "train.max_steps=10", "data.path=rows.jsonl")
 DRAWN = (
@@ -21,7 +22,7 @@ DRAWN = (
 )
 
 
-@pytest.mark.parametrize("target", targets_to_plan_for())
+@pytest.mark.parametrize("target", every(2, targets_to_plan_for(), ci=1))
 def test_no_drawn_job_is_planned_for_a_target_and_then_refused_to_it(target) -> None:
     draw, exported = random.Random(49), 0
     for _ in range(20):

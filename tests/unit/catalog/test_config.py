@@ -72,6 +72,7 @@ def test_what_is_not_a_configuration_is_named(raw, word):
     with pytest.raises(ModelError, match=r"config\.json") as caught:
         parse_config(raw, file="config.json")
     assert word in str(caught.value)
+    assert parse_config(b"{}".ljust(MAX_BYTES), file="config.json") == {}, "as large as it may be"
 
 
 def test_a_missing_file_is_a_sentence(tmp_path):

@@ -1,7 +1,9 @@
 """config.json -> ModelShape, held against models that transformers builds without memory."""
 
 import inspect
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,64 +17,8 @@ from shardwise.models.anatomy import drops_out
 from shardwise.spec.model.shape import ModelShape
 from tests.unit.catalog.small import LAYERS, SMALL, build, small_config
 
-VARIANTS = {
-    **{kind: [{"attention_bias": True, "mlp_bias": True}] for kind in ("granite", "arcee", "helium", "nemotron")},
-    "llama": [{"attention_bias": True, "mlp_bias": True}, {"num_key_value_heads": None, "head_dim": None}],
-    "internlm3": [{"attention_bias": True, "mlp_bias": True}, {"qkv_bias": True, "bias": True}],
-    "qwen2": [{"use_sliding_window": True, "max_window_layers": most} for most in (0, 2, 99)],
-    "qwen3": [{"attention_bias": True}, {"use_sliding_window": True, "max_window_layers": 3}],
-    "smollm3": [
-        {"use_sliding_window": True, "sliding_window": 8},
-        {"use_sliding_window": True, "sliding_window": 8, "no_rope_layer_interval": 2},
-        {"use_sliding_window": True, "sliding_window": 8, "no_rope_layers": [0, 1, 0] + [1] * (LAYERS - 3)},
-    ],
-    "ernie4_5": [{"use_bias": True}],
-    "hunyuan_v1_dense": [{"attention_bias": True}, {"num_key_value_heads": None}],
-    "ministral": [
-        {"sliding_window": None},
-        {"layer_types": ["full_attention", *["sliding_attention"] * (LAYERS - 1)], "sliding_window": 8},
-    ],
-    "seed_oss": [{"attention_out_bias": True, "mlp_bias": True}],
-    "olmo": [{"attention_bias": True}],
-    "glm4": [{"attention_bias": False}],
-    "cohere": [{"use_qk_norm": True, "attention_bias": True}, {"head_dim": 8}],
-    "cohere2": [{"sliding_window_pattern": 2}, {"head_dim": 8}],
-    "gemma3_text": [{"sliding_window_pattern": 2}],
-    "exaone4": [{"sliding_window": None, "layer_types": ["full_attention"] * LAYERS}],
-    "stablelm": [{"use_qkv_bias": True, "qk_layernorm": True}, {"use_parallel_residual": True}],
-    "starcoder2": [{"use_bias": False}],
-    "gpt_neox": [{"attention_bias": False}],
-    "gpt2": [{"n_inner": 80}],
-    "gpt_bigcode": [{"multi_query": False}],
-    "opt": [
-        {"word_embed_proj_dim": 32, "do_layer_norm_before": False},
-        {"enable_bias": False, "layer_norm_elementwise_affine": False},
-        {"_remove_final_layer_norm": True},
-    ],
-    "falcon": [
-        {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
-        {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
-        {"multi_query": False, "parallel_attn": False},
-    ],
-    "phi": [{"qk_layernorm": True, "head_dim": 16}, {"head_dim": 8}],
-    "phimoe": [{"attention_bias": True, "lm_head_bias": True}],
-    "qwen2_moe": [
-        *({"use_sliding_window": True, "max_window_layers": most} for most in (0, 3, 99)),
-        {"mlp_only_layers": [1, 4]},
-        {"decoder_sparse_step": 2, "qkv_bias": False},
-    ],
-    "qwen3_moe": [{"mlp_only_layers": [0]}],
-    "llama4_text": [{"interleave_moe_layer_step": 2}, {"moe_layers": [4], "attention_bias": True}],
-    "olmoe": [{"attention_bias": True}],
-    "gpt_oss": [{"attention_bias": False}],
-    "deepseek_v2": [
-        {"q_lora_rank": None, "first_k_dense_replace": 1},
-        {"attention_bias": True},
-        {"mlp_bias": True, "first_k_dense_replace": 1},
-    ],
-    "deepseek_v3": [{"first_k_dense_replace": 1, "q_lora_rank": None}, {"first_k_dense_replace": 5}],
-    "glm4_moe": [{"use_qk_norm": True, "first_k_dense_replace": 3}],
-}
+#: Family -> what else its configurations may say, of 5 blocks.
+VARIANTS = json.loads(Path(__file__).with_name("variants.json").read_text(encoding="utf-8"))
 
 
 def blocks_of(model):

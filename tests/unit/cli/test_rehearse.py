@@ -150,6 +150,7 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
     assert made["rejected"] == forecast["rejected"]
 
 
+@pytest.mark.slow
 def test_what_was_chosen_is_rehearsed_and_compiled_blocks_are_said(job: Path, shardwise: Shardwise) -> None:
     """The same micro-batch, recompute and compilation before and after; what eager blocks add is taken off."""
     asked = ("--json", "--set", "train.compile=true", "--set", "layout=ddp", "--set", "data.max_length=128")
@@ -172,6 +173,7 @@ def test_what_was_chosen_is_rehearsed_and_compiled_blocks_are_said(job: Path, sh
     assert peak < rank["peak_bytes"]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_when_it_is_rehearsed_gives_way_and_where_nothing_does_it_is_said(job, monkeypatch) -> None:
     rehearsals: dict[Execution, Rehearsal] = {}
     rehearse_candidate = with_rehearsals.__globals__["rehearse_candidate"]

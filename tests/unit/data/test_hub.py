@@ -17,7 +17,7 @@ from shardwise.data.read.sources import Source, SourceFile, find_sources
 from shardwise.errors import DataError
 from shardwise.spec.job.data import SourceSpec
 from shardwise.spec.job.places import Places
-from tests.marks import first
+from tests.marks import first, rare_but_first
 from tests.unit.data.helpers import write_jsonl
 
 pytest.importorskip("datasets", reason="the optional extra `hub` is not installed")
@@ -69,7 +69,7 @@ def test_a_split_becomes_a_parquet_file_in_the_cache_and_is_kept(tmp_path: Path)
     assert "Traceback" not in missing.stderr
 
 
-@pytest.mark.parametrize("endpoint", first(1, UNREACHABLE))
+@pytest.mark.parametrize("endpoint", rare_but_first(UNREACHABLE))
 def test_without_a_network_the_copy_fetched_before_is_used_or_a_sentence_said(tmp_path: Path, endpoint: str) -> None:
     write_jsonl(tmp_path / "repo" / "train.jsonl", [{"question": "q", "answer": "a"}])
     kept = Path(json.loads(fetch({"path": str(tmp_path / "repo")}, tmp_path / "hub").stdout)["path"])
@@ -88,7 +88,7 @@ def test_without_a_network_the_copy_fetched_before_is_used_or_a_sentence_said(tm
     assert "Traceback" not in absent.stderr
 
 
-@pytest.mark.parametrize("endpoint", first(1, UNREACHABLE))
+@pytest.mark.parametrize("endpoint", first(0, UNREACHABLE, ci=1))
 def test_a_model_that_no_hub_gives_is_a_sentence(tmp_path: Path, endpoint: str) -> None:
     code = """
 import shardwise.data.read.hub as data, shardwise.models.load as models

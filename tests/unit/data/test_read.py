@@ -52,6 +52,14 @@ def test_rows_are_the_same_wherever_the_file_is_cut(tmp_path, suffix, write, row
     assert found == read_all(path)[0], "line numbers too must not depend on the cut"
 
 
+@pytest.mark.parametrize("chunk_bytes", [1, 30, 1000])
+def test_the_work_of_all_parts_is_that_of_the_file(tmp_path, chunk_bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "river"}\n' * 9)
+    cut = cut_file(SourceFile(path=str(path), label=path.name, kind="jsonl"), index=0, chunk_bytes=chunk_bytes)
+    assert sum(chunk.num_bytes for chunk in cut.chunks) == path.stat().st_size
+
+
 @pytest.mark.parametrize("chunk_bytes", [1, 1000])
 @pytest.mark.parametrize(
     ("name", "text", "lines"),

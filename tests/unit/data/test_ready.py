@@ -12,9 +12,9 @@ from shardwise.data.read.formats import Example, Pair, Text
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.ready import AS_IT_IS, ONE_END
 from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
-from tests.unit.data import templates
 from tests.unit.data.conftest import CHATML
 from tests.unit.data.helpers import prepared, refused, write_jsonl
+from tests.unit.data.templates import TEMPLATES
 from tests.unit.data.test_masks import rules, shown, talk
 
 INST = (
@@ -80,7 +80,7 @@ READY = {
 def test_a_prompt_that_holds_the_templates_marks_is_taken_as_it_is_and_that_is_said(
     beginning: Tokenizer, family: str
 ) -> None:
-    renderer = beginning.renderer(rules(template=getattr(templates, family)))
+    renderer = beginning.renderer(rules(template=TEMPLATES[family]))
     ready = renderer.render(Pair(prompt=READY[family], completion="stone"))
     assert (ready.text, ready.notes) == (f"{READY[family]}stone", (AS_IT_IS,))
     for prompt in ("river", "river: a [word] of <five> letters?\n", "### Instruct me", "what ends in [INST]?"):

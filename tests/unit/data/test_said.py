@@ -10,7 +10,7 @@ from shardwise.data.read.messages import RowError
 from shardwise.data.workers.said import LEFT_OUT
 from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
 from shardwise.spec.job.data import TrainOn
-from tests.unit.data import templates
+from tests.unit.data.templates import TEMPLATES
 from tests.unit.data.test_masks import UNSTABLE, rules, shown
 
 LAST_THOUGHT = (
@@ -18,7 +18,6 @@ LAST_THOUGHT = (
     "{% if loop.last and m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}<|im_end|>"
     "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
 )
-FAMILIES = {name: value for name, value in vars(templates).items() if name.isupper() and not name.startswith("_")}
 
 
 @pytest.fixture(scope="session")
@@ -73,14 +72,14 @@ def test_a_text_of_which_the_template_writes_nothing_refuses_the_row_with_the_me
     chat: Tokenizer, family: str, messages: list[dict[str, Any]], lost: str, train_on: TrainOn
 ) -> None:
     with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
-        shown(chat, conversation(messages), rules(template=FAMILIES[family], train_on=train_on))
+        shown(chat, conversation(messages), rules(template=TEMPLATES[family], train_on=train_on))
 
 
 LONG = ["  ok \n", "ok", 'a "quoted"\n\tline\\', "tschüß 🙂", "if x < y and <b>z</b>: [INST]", "<|im_end|> ends"]
 WHOLE: list[tuple[str, list[dict[str, Any]], Any]] = [
-    *((family, [u(text), a(text)], None) for family in FAMILIES for text in LONG),
-    *((family, [S, u("ok"), a("ok"), u("ok"), a("ok")], None) for family in FAMILIES if family != "VICUNA"),
-    *((family, [u(""), a("hello"), u(" "), a("ok")], None) for family in FAMILIES),
+    *((family, [u(text), a(text)], None) for family in TEMPLATES for text in LONG),
+    *((family, [S, u("ok"), a("ok"), u("ok"), a("ok")], None) for family in TEMPLATES if family != "VICUNA"),
+    *((family, [u(""), a("hello"), u(" "), a("ok")], None) for family in TEMPLATES),
     *(
         (family, [u(), call(at='Zürich "W"', depth=2, deep=True, near=None, of=[1, {"x": "y"}]), T, a("blue")], tools)
         for family in ("QWEN25", "QWEN3", "LLAMA31", "MISTRAL", "DEEPSEEK", "HARMONY", "GLM")
@@ -100,7 +99,7 @@ def test_a_row_that_is_whole_under_its_template_is_not_refused(
     chat: Tokenizer, family: str, messages: list[dict[str, Any]], tools: Any
 ) -> None:
     for train_on in ("all", "completion"):
-        text = shown(chat, conversation(messages, tools=tools), rules(template=FAMILIES[family], train_on=train_on))
+        text = shown(chat, conversation(messages, tools=tools), rules(template=TEMPLATES[family], train_on=train_on))
         assert "⟦" in text
 
 
@@ -119,7 +118,7 @@ def test_a_loss_is_found_beside_a_text_that_the_template_checks_and_writes_other
 
 def test_a_template_that_expects_text_gets_a_calls_arguments_as_text(chat: Tokenizer) -> None:
     messages = [u(), call(at="Zürich"), T, a()]
-    text = shown(chat, conversation(messages), rules(template=templates.DEEPSEEK, train_on="completion"))
+    text = shown(chat, conversation(messages), rules(template=TEMPLATES["DEEPSEEK"], train_on="completion"))
     assert '```json\n{"at": "Zürich"}\n```' in text
     each = "{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments }}{% endfor %}"
     printed = "{% for m in messages %}{{ m.content }}" + each + "{% endfor %}"
@@ -135,7 +134,7 @@ IN_CONTENT = [u(), a("<think>\ntwo and two\n</think>\n\nfour"), u("and"), a("<th
 def test_reasoning_of_earlier_turns_that_a_template_leaves_out_is_said_where_they_are_not_trained(
     chat: Tokenizer, messages: list[dict[str, Any]]
 ) -> None:
-    renderer = chat.renderer(rules(template=templates.QWEN3, train_on="completion"))
+    renderer = chat.renderer(rules(template=TEMPLATES["QWEN3"], train_on="completion"))
     for _ in range(2):  # the second one's shape is known
         rendered = renderer.render(conversation(messages))
         assert rendered.notes == (LEFT_OUT,)
@@ -148,8 +147,8 @@ def test_reasoning_of_earlier_turns_that_a_template_leaves_out_is_said_where_the
 @pytest.mark.parametrize(
     ("template", "train_on", "messages", "lost"),
     [
-        (templates.QWEN3, "all", THOUGHTS, r"reasoning_content of message 2 \(assistant\)"),
-        (templates.QWEN3, "all", IN_CONTENT, r"'two and two' in content of message 2 \(assistant\)"),
+        (TEMPLATES["QWEN3"], "all", THOUGHTS, r"reasoning_content of message 2 \(assistant\)"),
+        (TEMPLATES["QWEN3"], "all", IN_CONTENT, r"'two and two' in content of message 2 \(assistant\)"),
         (LAST_THOUGHT, "auto", THOUGHTS, r"reasoning_content of message 2 \(assistant\)"),
         (LAST_THOUGHT, "all", THOUGHTS, r"reasoning_content of message 2 \(assistant\)"),
     ],
@@ -167,11 +166,11 @@ def test_only_turns_that_are_trained_must_follow_from_what_stands_before_them(ch
         "<|im_start|>assistant\n⟦<think>\n\n</think>\n\nsix<|im_end|>⟧\n"
     )
     messages = [u(), a("four"), u("and"), a("six")]
-    assert shown(chat, conversation(messages), rules(template=templates.QWEN3, train_on="completion")) == expected
+    assert shown(chat, conversation(messages), rules(template=TEMPLATES["QWEN3"], train_on="completion")) == expected
     pair = Conversation(messages=messages, learns=(False, False, False, True))
-    assert shown(chat, pair, rules(template=templates.QWEN3)) == expected
+    assert shown(chat, pair, rules(template=TEMPLATES["QWEN3"])) == expected
     with pytest.raises(RowError, match="rewrites earlier turns"):
-        shown(chat, conversation(messages), rules(template=templates.QWEN3))
+        shown(chat, conversation(messages), rules(template=TEMPLATES["QWEN3"]))
     with pytest.raises(RowError, match="rewrites earlier turns"):
         shown(chat, conversation(messages), rules(template=UNSTABLE, train_on="completion"))
 
@@ -209,13 +208,13 @@ def test_a_template_that_asks_for_more_than_it_writes_trains_all_that_it_did_not
 )
 def test_a_chat_may_be_opened_by_the_assistant(chat: Tokenizer, family: str, expected: str) -> None:
     messages = [a(" hello"), u(), a("ok")]
-    assert shown(chat, conversation(messages), rules(template=FAMILIES[family])) == expected
+    assert shown(chat, conversation(messages), rules(template=TEMPLATES[family])) == expected
 
 
 def test_of_named_templates_the_one_for_tools_is_for_rows_with_tools(chat: Tokenizer) -> None:
     from dataclasses import replace
 
-    named = {"default": templates.PHI, "tool_use": templates.QWEN25}
+    named = {"default": TEMPLATES["PHI"], "tool_use": TEMPLATES["QWEN25"]}
     renderer = replace(chat.renderer(rules()), template=named)
     assert renderer.render(conversation([u(), a()])).text.startswith("<|user|>")
     assert "# Tools" in renderer.render(conversation([u(), a()], tools=TOOLS)).text

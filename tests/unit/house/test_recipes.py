@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.unit.house.tree import ROOT, text_of
 
 LION = '''
@@ -78,6 +80,7 @@ pathlib.Path("found.json").write_text(json.dumps({**sizes, "weight": weight.toli
 """
 
 
+@pytest.mark.slow
 def test_an_optimizer_is_added_by_the_files_of_its_recipe_alone(tmp_path: Path) -> None:
     recipe = re.search(r"### Add an optimizer\n(.*?)\n#", text_of("CONTRIBUTING.md"), re.DOTALL)
     assert recipe is not None

@@ -7,8 +7,9 @@ import pytest
 from shardwise.catalog import probe
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.errors import HardwareError, InputError, UnsupportedError
+from shardwise.launch.nodes.meeting import Nodes
 from shardwise.launch.processes.torchrun import Place
-from shardwise.launch.requirements import check_present, check_trainable, training_cluster
+from shardwise.launch.requirements import check_present, check_trainable, share_of_nodes, training_cluster
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.request import Request, read_request
@@ -98,6 +99,14 @@ def test_ranks_that_were_started_are_what_is_planned_for(machine) -> None:
     del machine[1]
     with pytest.raises(HardwareError, match=r"2 processes were started on a machine with 1x"):
         training_cluster(request(), place=place)
+
+
+def test_machines_take_equal_shares_of_what_is_named_or_each_as_much_as_this_one(machine) -> None:
+    machine += [GPU] * 3
+    asked = {"": 6, "2 x 4x H100-SXM": 8, "cpu:6": 6}
+    nodes = Nodes(count=2, rank=0, host="n0")
+    found = [share_of_nodes(request(**({"hardware": one} if one else {})), nodes) for one in asked]
+    assert [(place.size, place.local_size) for place in found] == [(size, size // 2) for size in asked.values()]
 
 
 @pytest.mark.parametrize(

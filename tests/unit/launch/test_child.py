@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 
 from shardwise.launch.processes.data_preparation import ReportedError, prepare_data
+from tests.marks import first
 from tests.unit.fakes import processes_of, wait_until
 
 LAUNCHER = """
@@ -23,7 +24,7 @@ except ShardwiseError as error:
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), first(1, [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ci=1))
 @pytest.mark.parametrize("deaf", [False, True], ids=["that listens", "that is deaf"])
 def test_a_signal_ends_preparation_and_its_children_without_a_traceback(run, worker, number, code, *, deaf) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if deaf else ""

@@ -155,6 +155,7 @@ def test_the_start_file_of_another_launch_is_not_read(run) -> None:
     assert not waiting.is_alive()
 
 
+@pytest.mark.slow
 def test_a_start_over_several_machines_leaves_nothing_that_the_next_of_its_name_would_read(run, monkeypatch) -> None:
     monkeypatch.setattr(joined, "READ_WITHIN_SECONDS", 1.0)
     first, second = (replace(place, local_size=1) for place in (FIRST, SECOND))

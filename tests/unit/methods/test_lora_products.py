@@ -13,6 +13,7 @@ from shardwise.methods.lora import add_adapters
 from shardwise.methods.lora_products import join_products
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.spec.job.keys import LoraSpec
+from tests.marks import first
 from tests.unit.models.test_anatomy import GPT2, SMALL
 
 CONFIGS = {
@@ -120,6 +121,7 @@ def compiled_products(model: Any) -> tuple[list[int], list[int], dict[str, torch
     return counts, copies, found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
     """That blocks share graphs is tests/dist/test_compiled.py's."""
@@ -137,7 +139,7 @@ def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize("recompute", ["full", "selective"])
+@pytest.mark.parametrize("recompute", first(1, ["full", "selective"], ci=1))
 def test_a_compiled_block_that_is_computed_again_adds_in_place_too(recompute: Any) -> None:
     one = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 1})
     expected = trained(adapted(one))

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from shardwise.models import nf4_experts
 from shardwise.models.nf4_experts import NF4Stack, quantise_experts
+from tests.unit.models.test_published import NARROW
 
 bitsandbytes = pytest.importorskip("bitsandbytes", reason="the optional extra `qlora` is not installed")
 
@@ -36,23 +37,10 @@ def test_each_expert_is_quantised_as_bitsandbytes_does_a_matrix(shape, dtype, mo
 
 def model(kind: str, implementation: str, **keys: Any) -> nn.Module:
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **{**NARROW, **keys})
+    config = AutoConfig.for_model(kind, **{**NARROW, "moe_intermediate_size": 32, **keys})
     built = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     built.set_experts_implementation(implementation)
     return built.requires_grad_(False)
-
-
-NARROW: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "num_experts_per_tok": 2,
-}
 
 
 @pytest.mark.parametrize("implementation", ["eager", "grouped_mm", "batched_mm"])

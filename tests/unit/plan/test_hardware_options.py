@@ -14,6 +14,7 @@ from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.offers import Offer, Offers
+from tests.marks import first
 from tests.speed import quiet_seconds
 from tests.unit.plan.asking import job, plan
 
@@ -91,7 +92,7 @@ def test_the_smallest_is_the_one_with_the_least_memory():
     assert smallest.hardware == "1x RTX-4070-Ti"
 
 
-@pytest.mark.parametrize("keys", JOBS[:2], ids=str)
+@pytest.mark.parametrize("keys", first(1, JOBS[:2], ci=1), ids=str)
 def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     made = best_of_catalogue(job(**keys), model=find_model(SMALL, offline=True), kinds=offered_hardware(most=1024))
     found = offers(made)
@@ -243,7 +244,7 @@ def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
         assert any("needs a GPU like the H100" in sentence for sentence in made.best.not_trained)
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("method", first(1, ["lora", "full"], ci=1))
 def test_everything_on_offer_is_answered_in_seconds(method: str):
     asked = {"method": method, "data": {"max_length": 4096}, "train": {"global_batch_size": 32}, "goal": "cheapest"}
     made = list[Plan]()

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise import api
 from shardwise.catalog.gpus import find_gpu
-from shardwise.plan.rates.kernels import Device
+from shardwise.plan.rates.kernels import Device, read_between
 from shardwise.spec.support.sdpa import sdpa_kernel
 
 
@@ -35,6 +35,13 @@ def attended(name: str, kind: str, *, length: float = 2**30, head: int = 128) ->
 )
 def test_products_reach_the_share_of_their_own_gpu(name: str, share: float) -> None:
     assert device(name).ceiling / device(name).peak == pytest.approx(share)
+
+
+def test_seconds_are_read_between_the_nearest_counts_that_were_measured() -> None:
+    known = {"1000": 1.0, "4000": 8.0, "2000": 2.0}
+    found = [read_between(known, count) for count in (500, 1000, 1500, 2000, 3000, 4000, 6000)]
+    assert found == [1.0, 1.0, 1.5, 2.0, 5.0, 8.0, 14.0]
+    assert read_between(known, 1500, times=3) == 3.5, "the latency of three, and what is sent once"
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,12 @@ def test_what_is_trained_as_a_copy_has_a_gradient_a_frozen_original_and_no_adapt
     assert inventory.root.elements - plain.root.elements == model.hidden_size
 
 
+def test_a_token_costs_six_flops_a_parameter_and_its_attention_twelve_of_the_width_for_each_token_before():
+    model = find_model("llama-3.1-8b", offline=True)
+    products = model.num_parameters - model.embedding_parameters - 65 * model.hidden_size
+    assert model_flops_per_token(model, length=1000, lora=None) == 6 * products + 12 * 32 * 4096 * 1000
+
+
 def test_a_copy_costs_the_product_for_its_gradient_and_no_adapters():
     model = shape()
     flops = [

@@ -154,6 +154,7 @@ def test_eight_gpus_for_minutes_are_not_the_cheapest_and_one_offer_alone_does_no
     assert less.capacity_bytes < 48 * 2**30
 
 
+@pytest.mark.slow
 def test_starting_and_the_least_charge_are_stated_in_the_job(anywhere):
     usual, there = (anywhere("lora", rent=rent).offers for rent in ({}, {"boot_minutes": 0, "minimum_minutes": 240}))
     usual, there = ({one.hardware: one for one in some.options} for some in (usual, there))

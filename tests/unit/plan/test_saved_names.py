@@ -57,7 +57,7 @@ def own_names(model):
 @pytest.mark.filterwarnings("ignore")  # PEFT warns of adapters on tied ends
 @pytest.mark.parametrize(
     ("kind", "tied"),
-    every(4, [(kind, tied) for kind in FAMILIES for tied in (False, True) if not tied or kind in TIED]),
+    every(8, [(kind, tied) for kind in FAMILIES for tied in (False, True) if not tied or kind in TIED], ci=4),
 )
 def test_every_name_of_a_family_is_counted_as_the_real_adapters_have_it(kind, tied):
     config = small_config(kind, tie_word_embeddings=tied)

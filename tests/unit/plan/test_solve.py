@@ -16,6 +16,7 @@ from shardwise.plan.unknowns import find_unknown
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import Plan
+from tests.marks import CI
 from tests.unit.plan.asking import TINY, job, plan, shape
 
 #: Logits of 64 such sequences of 43 tokens are one chunk, and of 44 two.
@@ -83,7 +84,7 @@ def test_a_rank_is_bounded_by_the_narrowest_matrix_that_is_adapted():
         ("llama-3.2-3b", "8x RTX-4070", {"train": {"offload": "none"}}, 6),
         ("mixtral-8x7b", "8x L40S", {"method": "lora", "train": {"offload": "none"}}, 3),
         ("qwen2.5-7b", "3 x 2x RTX-A5000", {"train": {"offload": "none"}}, None),
-        ("llama-3.1-70b", "2x L40S", {"train": {"offload": "none"}}, None),
+        pytest.param("llama-3.1-70b", "2x L40S", {"train": {"offload": "none"}}, None, marks=CI),
     ],
 )
 def test_every_number_of_gpus_is_tried(model, hardware, keys, fewest):

@@ -67,6 +67,7 @@ def test_kernels_keep_less_than_pytorchs_own_code() -> None:
     assert of_kernels.saved.row[2] == pytest.approx(0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_packages_that_are_not_installed_change_nothing() -> None:
     plain, others = profiles(QWEN3_5, packages=("mamba_ssm",))
     assert others == plain

@@ -45,7 +45,7 @@ def rules_and_profile(kind, **keys):
     return rules.of_block, profiled_bytes(model, rules.setting, measured, recompute=chosen.recompute)
 
 
-@pytest.mark.parametrize("kind", first(3, DENSE))
+@pytest.mark.parametrize("kind", first(1, DENSE, ci=2))
 def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     if not installed([kind]):
         pytest.skip(f"the installed transformers has no {kind}")
@@ -69,6 +69,7 @@ def products_of(**keys):
     return model, measured.blocks[0]
 
 
+@pytest.mark.slow
 def test_products_of_experts_and_of_attention_are_counted() -> None:
     model, few = products_of(num_experts_per_tok=1)
     _, many = products_of(num_experts_per_tok=3)

@@ -142,6 +142,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ended]:
     made.watch.over()
 
 
+@pytest.mark.slow
 def test_work_that_no_step_tells_of_may_take_any_time(ended) -> None:
     time.sleep(3 * LONG)
     assert ended.status is None
