@@ -46,5 +46,6 @@ def _write(folder: Path, made: dict[str, torch.Tensor], quantisation: dict[str, 
     save_file(made, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config = {key: value for key, value in config.items() if key != "dtype"}
-    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": quantisation}))
+    config.get("text_config", config)["quantization_config"] = quantisation
+    (folder / "config.json").write_text(json.dumps(config))
     return folder

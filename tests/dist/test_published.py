@@ -4,13 +4,15 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig
 
 from shardwise.models.load import load_wide
+from shardwise.models.wrapper import auto_class
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
@@ -63,14 +65,17 @@ def test_frozen_weights_are_those_of_the_model_in_16_bits(published, tmp_path) -
     assert few.series("loss") == wide.series("loss")
 
 
-def test_the_result_is_saved_in_16_bits_as_from_pretrained_reads_it(published, tmp_path) -> None:
-    job, _ = published("qwen3_moe", train={"max_steps": 3})
+@pytest.mark.parametrize("name", ["qwen3_moe", "inside gemma3"])  # of which the tower is in 8 bits too
+def test_the_result_is_saved_in_16_bits_as_from_pretrained_reads_it(name, published, tmp_path) -> None:
+    job, wide = published(name, train={"max_steps": 3})
     final, _, loss = finish(job, tmp_path / "run", CELLS["fsdp(2), experts"][1])
-    config = json.loads((final / "config.json").read_text())
-    assert "quantization_config" not in config
-    assert config["dtype"] == "bfloat16"
-    assert {tensor.dtype for tensor in load_file(final / "model.safetensors").values()} == {torch.bfloat16}
-    loaded, info = AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32, output_loading_info=True)
+    assert "quantization_config" not in (config := (final / "config.json").read_text())
+    assert json.loads(config)["dtype"] == "bfloat16"
+    assert {one.dtype for file in final.glob("*.safetensors") for one in load_file(file).values()} == {torch.bfloat16}
+    loader: Any = auto_class(AutoConfig.from_pretrained(final))
+    loaded, info = loader.from_pretrained(final, dtype=torch.float32, output_loading_info=True)
+    before = loader.from_pretrained(wide.model).state_dict()
+    assert all(torch.equal(one.bfloat16(), before[n]) for n, one in loaded.state_dict().items() if "vision" in n)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert loss_of(loaded.eval(), final) == pytest.approx(loss, rel=2e-3)
 

@@ -34,7 +34,7 @@ def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
             "transformers supports without it"
         )
     elif data.get("quantization_config") and published_as(data) is None:
-        by = _stated_method(data)
+        by = stated_quantisation(data).get("quant_method")
         message = (
             f"quantization_config says the weights are quantised already{by and f', by {by}'}; mxfp4 and fp8 are read, "
             "and no others: name the unquantised model"
@@ -66,13 +66,15 @@ def _uneven_kinds(data: dict[str, Any]) -> str | None:
 def published_as(data: Mapping[str, Any]) -> Published | None:
     """In which fewer bits a configuration says that weights are published, of those that are read
     and widened."""
-    found: Any = _stated_method(data)
+    found: Any = stated_quantisation(data).get("quant_method")
     return found if found in ("mxfp4", "fp8") else None
 
 
-def _stated_method(data: Mapping[str, Any]) -> str:
-    stated = data.get("quantization_config")
-    return str(cast(dict[str, Any], stated).get("quant_method") or "") if isinstance(stated, dict) else ""
+def stated_quantisation(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`quantization_config` of a configuration, or of the language model's inside it."""
+    inside: Any = data.get("text_config")
+    found: Any = data.get("quantization_config") or (isinstance(inside, dict) and stated_quantisation(inside))  # pyright: ignore
+    return found if isinstance(found, dict) else {}  # pyright: ignore
 
 
 def storage_type(data: dict[str, Any], *, file: str) -> str:

@@ -66,9 +66,10 @@ def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
         config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise ModelError.at(folder / "config.json", f"transformers cannot read it: {said(error)}") from None
-    if published_as({"quantization_config": getattr(config, "quantization_config", None)}) is not None:
-        del config.quantization_config
-        config.dtype = config.dtype or torch.bfloat16
+    for one in (config, text_config(config)):
+        if published_as(vars(one)) is not None:
+            del one.quantization_config
+            config.dtype = config.dtype or torch.bfloat16
     if rope is not None:
         _stretch(text_config(config), rope)
     return config

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from shardwise.catalog.stated import published_as
+from shardwise.catalog.stated import published_as, stated_quantisation
 from shardwise.errors import ModelError
 
 Shape = tuple[int, ...]
@@ -141,7 +141,7 @@ class FP8:
         if None in found:
             message = (
                 f"{packed.scales} has {stored[0]} x {stored[1]} scales for {shape[-2]} x {shape[-1]} elements; config."
-                f"json says that {self.block[0]} x {self.block[1]} share one. Download the model again"
+                f"json says that {' x '.join(map(str, self.block))} share one. Download the model again"
             )
             raise ModelError.at(packed.elements, message)
         return found  # pyright: ignore[reportReturnType]
@@ -198,7 +198,7 @@ def find_packed(
             if f"{name}_scales" in stored:
                 found[name] = Packed(key, f"{name}_scales", MXFP4())
     elif stated == "fp8":
-        rows, columns = config["quantization_config"].get("weight_block_size") or (2**62, 2**62)
+        rows, columns = stated_quantisation(config).get("weight_block_size") or (2**62, 2**62)
         for pattern, end in _FP8_KEYS:
             pairs = ((key, re.sub(pattern, end, key)) for key in stored if re.search(pattern, key))
             found |= {

@@ -34,6 +34,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     ),
     "no rotary embedding": ("gpt2", {}, {}),
+    "infinity": ("mamba2", {}, {}),
+    "an older name that transformers refuses": ("gemma4_text", {}, {}),
 }
 
 

@@ -159,9 +159,9 @@ class Copied:
         self.entries = dict(sorted(found.items(), key=lambda one: -one[1].dtype.itemsize))
 
     def read(self, key: str) -> torch.Tensor:
-        """The whole of a tensor, a view of its file."""
-        shape = self.entries[key].shape
-        return self._weights.read(key, offsets=(0,) * len(shape), lengths=shape)
+        """The whole of a tensor, a view of its file; of one in fewer bits what it is widened to."""
+        dtype, shape = self.entries[key]
+        return self._weights.read(key, offsets=(0,) * len(shape), lengths=shape).to(dtype)
 
 
 def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, dict[str, Entry]]:

@@ -1,6 +1,6 @@
 """config.json with the names that transformers 5 gave up, for programs that read these alone."""
 
-from copy import deepcopy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,21 @@ def keep_older_names(folder: Path, config: Any, base: Path | None) -> None:
         return
     older = _beside(_rotary(said), {} if base is None else _lasting(read_json(base / "config.json") or {}))
     expected = _read(config, said)
-    both = _beside(said, older)
-    if _read(config, both) != expected:
-        both = said
-        for key, value in older.items():
-            more = _beside(both, {key: value})
-            both = more if _read(config, more) == expected else both
+    both = said
+    for key, value in older.items():
+        more = _beside(both, {key: value})
+        both = more if _read(config, more) == expected else both
     if both != said:
         write_json(folder / "config.json", both)
 
 
-def _read(config: Any, said: dict[str, Any]) -> dict[str, Any]:
-    return type(config).from_dict(deepcopy(said)).to_dict()  # which changes what it is given
+def _read(config: Any, said: dict[str, Any]) -> dict[str, Any] | None:
+    """What transformers reads, infinity as it writes it; None where it refuses that."""
+    plain = json.loads(json.dumps(said), object_hook=lambda one: float(one["__float__"]) if "__float__" in one else one)
+    try:
+        return type(config).from_dict(plain).to_dict()
+    except Exception:  # noqa: BLE001 - configuration classes raise errors of many kinds
+        return None
 
 
 def _lasting(stated: dict[str, Any]) -> dict[str, Any]:
