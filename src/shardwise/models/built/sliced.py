@@ -14,6 +14,9 @@ from shardwise.models.anatomy import Anatomy, tensor_plan
 from shardwise.models.built.watch import watch, watchable
 from shardwise.models.stage import final_norm
 
+#: Families whose embedding is scaled as it looks up, and which train sliced as one process does.
+_SCALED = ("vaultgemma",)
+
 
 def why_whole(anatomy: Anatomy) -> str:
     """Why tensor parallelism does not slice a model that was not seen to be `deals_alike`."""
@@ -52,10 +55,7 @@ def deals_alike(anatomy: Anatomy) -> bool:
 
 def _is_plain(anatomy: Anatomy) -> bool:
     """Whether embedding and head are single matrices, and a norm stands behind the blocks."""
-    planned = tensor_plan(anatomy.backbone.config).keys()
-    linears = {name for name, part in anatomy.blocks[0].named_modules() if isinstance(part, nn.Linear)}
-    # One that is scaled, as Gemma's, where the plan has all of a block.
-    scaled = isinstance(anatomy.embedding, nn.Embedding) and linears <= planned
+    scaled = anatomy.backbone.config.model_type in _SCALED  # pyright: ignore
     plain = (type(anatomy.embedding) is nn.Embedding or scaled) and isinstance(anatomy.head, nn.Linear)
     inside = any(hasattr(block, "experts") for block in anatomy.blocks)
     width: int = anatomy.backbone.config.hidden_size  # pyright: ignore
