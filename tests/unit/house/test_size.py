@@ -13,8 +13,8 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3050,
-    "catalog": 3190,
+    "api": 3100,
+    "catalog": 3195,
     "cli": 1880,
     "data": 4970,
     "interop": 1390,
@@ -22,17 +22,17 @@ CEILINGS = {
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
-    "plan": 9200,
+    "plan": 9230,
     "programs": 250,
     "report": 2330,
     "spec": 5540,
     "train": 9480,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52708, 36957
+ALL, ALL_TESTS = 52800, 36815
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 343
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 345
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.
