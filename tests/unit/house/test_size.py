@@ -26,10 +26,10 @@ CEILINGS = {
     "programs": 250,
     "report": 2330,
     "spec": 5560,
-    "train": 9490,
+    "train": 9495,
     "web": 1340,
 }
-ALL, ALL_TESTS = 53527, 37103
+ALL, ALL_TESTS = 53530, 37113
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 348
