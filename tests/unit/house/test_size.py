@@ -25,11 +25,11 @@ CEILINGS = {
     "plan": 9230,
     "programs": 250,
     "report": 2330,
-    "spec": 5540,
-    "train": 9480,
+    "spec": 5520,
+    "train": 9490,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52800, 36815
+ALL, ALL_TESTS = 52800, 36825
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 345

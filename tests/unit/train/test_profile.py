@@ -81,6 +81,15 @@ def test_products_of_experts_and_of_attention_are_counted() -> None:
     assert few.flops_backward.row[2] == pytest.approx(2.5 * scores)
 
 
+def test_a_kernel_that_is_told_of_documents_is_measured_too() -> None:
+    model = shape_from_data(config := small_config("llama", max_position_embeddings=64), file="-")
+    asked = job(data={"max_length": LENGTH, "packing": True})
+    known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
+    chosen = execution(attn_implementation="varlen", precision="mixed")
+    (block,) = profile_blocks(asked, chosen, **known, sharded=False, casts=True).blocks
+    assert block.saved.row[1] > 16 * model.hidden_size  # bytes a token
+
+
 def test_lengths_are_three_and_go_beyond_windows() -> None:
     assert lengths_for(4096) == (128, 256, 512)
     assert lengths_for(100) == (25, 50, 100)

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from shardwise.data.micro_batches import Documents
 from shardwise.methods.lora import add_adapters
 from shardwise.models.anatomy import Anatomy, find_anatomy
 from shardwise.models.known_ahead import hold_rotations, state_packed
@@ -269,9 +270,11 @@ class _Run:
             ids = torch.zeros(rows, length, dtype=torch.int64)
             places = torch.arange(length).expand(rows, length).contiguous()
             targets = Targets.of(torch.zeros(rows, length, dtype=torch.int64), device=_CPU)
+            told = Documents.of(places)
         start, self._spans = self._now, [_Span() for _ in self._spans]
         given = {"input_ids": self._fakes.from_tensor(ids), "position_ids": self._fakes.from_tensor(places)}
-        self._root(**given, targets=targets).backward()
+        told = replace(told, ends=self._fakes.from_tensor(told.ends))  # which a kernel hears that asks
+        self._root(**given, targets=targets, documents=told).backward()
         trained = [p for p in self._root.parameters() if p.grad is not None]
         self._ledger.tag([p.grad for p in trained if p.grad is not None], "gradients")
         read = self._read(start, stream=rows * length * self._stream)
