@@ -7,6 +7,7 @@ from transformers import masking_utils
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
+from shardwise.plan.time import ran_by
 from shardwise.plan.work.profiled import profiled_bytes
 from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.profiles import lengths_for, narrowed
@@ -67,6 +68,20 @@ def products_of(**keys):
     known = {"config": their_config(config), "shape": model, "lengths": (8, 16, LENGTH)}
     measured = profile_blocks(asked, chosen, **known, sharded=False, casts=True)
     return model, measured.blocks[0]
+
+
+def test_seconds_by_a_profile_are_those_by_rules() -> None:
+    dims = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
+    config = small_config("llama", **dims, max_position_embeddings=4096)
+    model, length = shape_from_data(config, file="-"), 2048
+    asked, chosen = job(data={"max_length": length}), execution(attn_implementation="sdpa", precision="mixed")
+    known = {"config": their_config(config), "shape": model, "lengths": (256, 512, length)}
+    rules = work(asked, model, chosen)
+    profile = profile_blocks(asked, chosen, **known, sharded=False, casts=False)
+    by_rules, measured = ran_by(rules), ran_by(replace(rules, profile=profile))
+    assert measured.forward == pytest.approx(by_rules.forward, rel=0.05)
+    assert measured.backward == pytest.approx(by_rules.backward, rel=0.05)
+    assert measured.operators == pytest.approx(by_rules.operators, rel=0.1)
 
 
 @pytest.mark.slow

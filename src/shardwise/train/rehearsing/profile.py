@@ -69,6 +69,9 @@ _FLOPS: dict[Any, Callable[..., float]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _of_attention_backward,
 }
 
+#: Operators that are no views by their schema, and move no bytes.
+_MOVE_NOTHING = {_aten._unsafe_view.default, torch.ops.prim.device.default}
+
 
 @dataclass
 class _Span:
@@ -93,6 +96,7 @@ class _Counting(Ledger):
         self.left: _Span | None = None
         self.at_work: tuple[_Span, int] | None = None
         self.cast_from: dict[int, Allocation] = {}
+        self.weights: set[torch.Size] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs one operator, and counts its FLOPs or its bytes."""
@@ -108,16 +112,20 @@ class _Counting(Ledger):
 
     def _count(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
         span, back = self.at_work or (_Span(), 0)
+        if func.is_view or func in _MOVE_NOTHING:
+            return
+        span.operators += not back
         formula = _FLOPS.get(func.overloadpacket)
+        # Copies of weights and of their gradients in another type are counted by the plan.
+        cast = func is _aten._to_copy.default and made.shape in self.weights
         if formula is not None:
             span.flops[back] += formula(*args, **kwargs, out_val=made)
-        elif not func.is_view:
+        elif not cast:
             span.moved[back] += sum(
                 leaf.numel() * leaf.element_size()
                 for leaf in tree_leaves((args, kwargs, made))
                 if isinstance(leaf, torch.Tensor)
             )
-        span.operators += not back
 
 
 def _key(tensor: Any) -> int:
@@ -158,6 +166,7 @@ def profile_blocks(
                 modes.enter_context(fakes)
                 modes.enter_context(ledger)
                 _fill(part.model, fakes, ledger)
+                ledger.weights = {parameter.shape for parameter in part.model.parameters()}
 
             compute = TYPES[execution.precision].compute
             stage = replace(part.stage, blocks=kept)
