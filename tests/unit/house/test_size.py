@@ -26,10 +26,10 @@ CEILINGS = {
     "programs": 250,
     "report": 2330,
     "spec": 5520,
-    "train": 9490,
+    "train": 9500,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52800, 36825
+ALL, ALL_TESTS = 52810, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 345
