@@ -22,14 +22,14 @@ CEILINGS = {
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
-    "plan": 9230,
+    "plan": 9240,
     "programs": 250,
     "report": 2330,
     "spec": 5520,
-    "train": 9500,
+    "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52810, 36620
+ALL, ALL_TESTS = 52825, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 345

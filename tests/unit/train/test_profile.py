@@ -103,6 +103,9 @@ def test_a_kernel_that_is_told_of_documents_is_measured_too() -> None:
     chosen = execution(attn_implementation="varlen", precision="mixed")
     (block,) = profile_blocks(asked, chosen, **known, sharded=False, casts=True).blocks
     assert block.saved.row[1] > 16 * model.hidden_size  # bytes a token
+    scores = 2 * model.num_attention_heads * model.head_dim  # two products with half the keys
+    assert block.flops.row[2] == pytest.approx(scores)
+    assert block.flops_backward.row[2] == pytest.approx(2.5 * scores)
 
 
 def test_lengths_are_three_and_go_beyond_windows() -> None:

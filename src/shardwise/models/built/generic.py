@@ -14,7 +14,7 @@ from shardwise.catalog.stated import drops_scores, drops_stream, steady_position
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
 from shardwise.models.built.ends import holders, why_unstaged
-from shardwise.models.built.head import is_plain
+from shardwise.models.built.head import VIEWS, is_plain
 from shardwise.models.built.sliced import deals_alike, why_whole
 from shardwise.models.built.traced import Seen
 from shardwise.models.built.tree import CountedParameters, Tree
@@ -29,10 +29,8 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequ
 #: Operators by which a token meets others elsewhere than in attention that transformers runs by name.
 _MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
 #: Operators of a block like Llama's: matrices, rotations, residuals, scales, activations and norms.
-_SHAPED = {"view", "_unsafe_view", "reshape", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze"}
-_CUT = {"slice", "split", "split_with_sizes", "chunk", "select", "unbind", "alias", "detach", "clone", "new_empty"}
 _SUMS = {"add", "sub", "rsub", "mul", "div", "neg", "cat", "stack", "pow", "_to_copy", "mm", "addmm"}
-_PLAIN = _SHAPED | _CUT | _SUMS | {"silu", "gelu", "relu", "tanh", "sigmoid", "mean", "rsqrt", "native_layer_norm"}
+_PLAIN = VIEWS | _SUMS | {"silu", "gelu", "relu", "tanh", "sigmoid", "mean", "rsqrt", "native_layer_norm"}
 #: What its attention is told beside queries, keys, values and a mask.
 _PLAIN_WORDS = {"dropout", "scaling", "sliding_window", "is_causal", "position_ids", "cache_position", DOCUMENTS}
 _PLAIN_WORDS |= {"use_cache", "output_attentions", "output_hidden_states"}

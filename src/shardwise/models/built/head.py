@@ -10,7 +10,7 @@ from shardwise.models.anatomy import Anatomy
 _SHAPED = frozenset({"view", "_unsafe_view", "reshape", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze"})
 _CUT = frozenset({"slice", "split", "split_with_sizes", "chunk", "select", "unbind"})
 #: Operators that give what they are given, in another form, or a part of it.
-_VIEWS = _SHAPED | _CUT | frozenset({"alias", "detach", "clone", "new_empty"})
+VIEWS = _SHAPED | _CUT | frozenset({"alias", "detach", "clone", "new_empty"})
 
 
 class _Backbone:
@@ -69,4 +69,4 @@ def is_plain(anatomy: Anatomy, *, width: int) -> bool:
         for hook in hooks:
             hook.remove()
     rows = anatomy.head.get_parameter("weight").shape[0]
-    return logits.shape[-1] == rows and set(between.names) <= _VIEWS
+    return logits.shape[-1] == rows and set(between.names) <= VIEWS

@@ -16,7 +16,7 @@ def reduced_messages(work: Work, *, outer: Unit) -> MessageTime:
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
     _, head, rest = ends_of(work.inventory, outer)
     return MessageTime(
-        reduce=group.all_reduce(work.inventory.trained_of_blocks / work.model.num_layers * width),
+        reduce=group.all_reduce(work.trained_of_mean * width),
         outer_reduce=group.all_reduce(rest.trained_elements * width),
         head_reduce=group.all_reduce(head.trained_elements * width),
     )

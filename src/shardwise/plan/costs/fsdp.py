@@ -89,7 +89,7 @@ def copies_of_unit(work: Work) -> tuple[float, float, float]:
     device, tp = device_of(work), work.execution.layout.tp
     whole, trained = (
         mean(work, lambda unit: unit.gathered_bytes(work.types)),
-        work.inventory.trained_of_blocks / work.model.num_layers,
+        work.trained_of_mean,
     )
     copy_out = device.bytes_moved(COPY_PASSES * whole / tp)
     copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)

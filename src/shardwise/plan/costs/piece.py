@@ -1,5 +1,6 @@
 """Stretches of a rank's time: the device that they run on, and the host that launches them."""
 
+from functools import partial
 from typing import NamedTuple
 
 from shardwise.plan.rates import COMPILED_OPERATORS_SHARE, Device
@@ -44,9 +45,8 @@ def device_of(work: Work) -> Device:
     gpu, types = work.cluster.gpu, work.types
     share = work.cluster.num_gpus / work.execution.layout.world_size if gpu.kind == "cpu" else 1.0
     key = ("device", id(gpu), types.compute_name, share)  # the entry keeps the GPU alive
-    if key not in work.memo:
-        work.memo[key] = Device(gpu=gpu, compute=types.compute_name, element_bytes=types.compute, share=share)
-    return work.memo[key]
+    made = partial(Device, gpu=gpu, compute=types.compute_name, element_bytes=types.compute, share=share)
+    return work.of_job(key, made)
 
 
 def launched(work: Work, seconds: float, *, operators: float, talking: float = 0.0) -> RankTime:

@@ -136,7 +136,7 @@ def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
 def _trained_elements(work: Work) -> list[float]:
     """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
     layout, spans = work.execution.layout, blocks_of_stages(work.model, work.execution.layout)
-    block = work.inventory.trained_of_blocks / work.model.num_layers
+    block = work.trained_of_mean
     held = [blocks * block for blocks in spans]
     for stage in {0, len(spans) - 1}:
         held[stage] += outer_of_stage(work, stage).trained_elements

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shardwise.plan.costs.attention import attention_seconds, kernel_seconds
+from shardwise.plan.costs.attention import attention_seconds, kernel_seconds, row_length
 from shardwise.plan.costs.autocast import weight_bytes
 from shardwise.plan.costs.compiled import fused_share
 from shardwise.plan.costs.context import OPERATORS_PER_GATHER, key_seconds
@@ -79,7 +79,7 @@ def ran_by(work: Work) -> BlockTime:
     moved = device.bytes_moved(tokens * work.of_block.saved_whole) * fused_share(work)
     routed = routed_seconds(work, device, tokens)
     between, whole = _FORWARD_PASSES * moved + routed, whole_gradients(work, tokens, device)
-    trained = work.inventory.trained_of_blocks / work.model.num_layers
+    trained = work.trained_of_mean
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
     operators = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
@@ -101,7 +101,7 @@ def ran_by(work: Work) -> BlockTime:
 def _profiled(work: Work, profile: ModelProfile) -> BlockTime:
     """Likewise, of blocks that were measured: FLOPs at the rate of products, and bytes that other operators move. What
     a backward computes again is in its numbers."""
-    device, layout, length = device_of(work), work.execution.layout, work.job.data.max_length
+    device, layout, length = device_of(work), work.execution.layout, row_length(work)
     tokens, counts = work.tokens, [kind.num_layers for kind in work.model.kinds]
 
     def mean(of: Callable[[BlockProfile], float]) -> float:
@@ -116,7 +116,7 @@ def _profiled(work: Work, profile: ModelProfile) -> BlockTime:
 
     forward = seconds(lambda block: block.flops, lambda block: block.moved)
     backward = seconds(lambda block: block.flops_backward, lambda block: block.moved_backward)
-    trained = work.inventory.trained_of_blocks / work.model.num_layers
+    trained = work.trained_of_mean
     cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
     return BlockTime(
         forward=forward + cast,

@@ -61,7 +61,7 @@ class Work:
             self.memo[key] = make()
         return self.memo[key]
 
-    def of_job(self, what: str, make: Callable[[], T]) -> T:
+    def of_job(self, what: object, make: Callable[[], T]) -> T:
         """Something that depends on no execution: made once for all that share this `memo`."""
         if what not in self.memo:
             self.memo[what] = make()
@@ -88,6 +88,11 @@ class Work:
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
         return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)
+
+    @property
+    def trained_of_mean(self) -> float:
+        """Elements of the mean block that have gradients."""
+        return self.inventory.trained_of_blocks / self.model.num_layers
 
     @property
     def rows(self) -> int:

@@ -13,7 +13,7 @@ class Amount:
     once: float
     row: tuple[float, float, float]
 
-    def per_token(self, length: int) -> float:
+    def per_token(self, length: float) -> float:
         """Of a row of `length` tokens, for each of these."""
         constant, linear, square = self.row
         return constant / length + linear + square * length

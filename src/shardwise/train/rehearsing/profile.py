@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.attention.varlen  # registers its operators
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -61,12 +62,23 @@ def _of_attention_backward(_: Any, q: Any, k: Any, v: Any, _out: Any, _lse: Any,
     return 2.5 * _of_attention(q, k, v, *how)
 
 
+def _of_documents(q: Any, _k: Any, v: Any, _at: Any, _at_k: Any, _most: Any, most: int, *_: Any, **__: Any) -> float:
+    """Of causal attention among the tokens of documents, of which the longest has so many keys."""
+    return q.numel() * (1 + v.shape[-1] / q.shape[-1]) * most
+
+
+def _of_documents_backward(_: Any, q: Any, k: Any, v: Any, _out: Any, _lse: Any, *how: Any, **__: Any) -> float:
+    return 2.5 * _of_documents(q, k, v, *how)
+
+
 #: FLOPs by operator: what torch 2.13 counts, and what it does not.
 _FLOPS: dict[Any, Callable[..., float]] = {
     **flop_registry,
     _aten._grouped_mm: _of_groups,
     _aten._scaled_dot_product_flash_attention_for_cpu: _of_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _of_attention_backward,
+    torch.ops.torch_attn._varlen_attn: _of_documents,
+    torch.ops.torch_attn._varlen_attn_backward: _of_documents_backward,
 }
 
 #: Operators that are no views by their schema, and move no bytes.

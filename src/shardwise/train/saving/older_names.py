@@ -26,6 +26,8 @@ def keep_older_names(folder: Path, config: Any, base: Path | None) -> None:
         return
     older = _beside(_rotary(said), {} if base is None else _lasting(read_json(base / "config.json") or {}))
     expected = _read(config, said)
+    if expected is None:
+        return
     both = said
     for key, value in older.items():
         more = _beside(both, {key: value})
