@@ -215,7 +215,8 @@ def materialise(
     check_names(weights, expected=shapes, ignored=aliases | others | passed_over | buffers)
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
-    for place in places:
+    # The largest first: what is read of one lies in memory beside what the rank keeps of all before it.
+    for place in sorted(places, key=lambda place: place.parameter.numel(), reverse=True):
         make, layer, stack = fresh[id(place)], place.layer, place.stack
         if layer is not None:
             bounds[stored[id(place)]] = _quantise(place, layer, weights, stored[id(place)], device=device)

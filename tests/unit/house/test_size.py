@@ -18,18 +18,18 @@ CEILINGS = {
     "cli": 1880,
     "data": 4970,
     "interop": 1390,
-    "launch": 3030,
+    "launch": 3040,
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
     "plan": 9240,
     "programs": 250,
     "report": 2330,
-    "spec": 5520,
+    "spec": 5530,
     "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52825, 36620
+ALL, ALL_TESTS = 52845, 36645
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 345

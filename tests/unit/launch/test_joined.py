@@ -180,3 +180,22 @@ def test_a_start_over_several_machines_leaves_nothing_that_the_next_of_its_name_
     with exit_written_on_error(run, FIRST):
         write_begin(run, FIRST, kind="cpu")
     assert len(list(run.logs.glob("start-*"))) == 1, "of one machine names are never the same"
+
+
+def test_a_signal_after_an_error_does_not_end_the_rank_that_is_to_print_it(run) -> None:
+    def heard(number: int, _frame: object) -> None:
+        raise InterruptedError(number)
+
+    before = signal.signal(signal.SIGTERM, heard)
+    try:
+        with pytest.raises(RunDirectoryError), StopRequests(also_after_errors=True) as requests:
+            raise RunDirectoryError("the cause")
+        signal.raise_signal(signal.SIGTERM)
+        assert requests.first == signal.SIGTERM
+        signal.signal(signal.SIGTERM, heard)
+        with StopRequests(also_after_errors=True):
+            pass
+        with pytest.raises(InterruptedError):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

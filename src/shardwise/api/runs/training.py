@@ -157,7 +157,7 @@ def _join(
             first = held.enter_context(first_rank(run, place, kind=kind, lock=opening.lock, module=programs.worker))
             opening.prepare(programs)
         write_begin(run, place, kind=kind)
-        requests = held.enter_context(StopRequests())
+        requests = held.enter_context(StopRequests(also_after_errors=True))
         follow_ranks(run, first, processes=place.size, requests=requests, on_update=on_update)
         return result(run, outcome="finished")
 

@@ -15,9 +15,14 @@ PASSED_ON_AS = {signal.SIGHUP: signal.SIGTERM}
 
 class StopRequests:
     """While entered, signals are counted and do not interrupt; one inside another hands on what came meanwhile. Signals
-    ignored before (`nohup`) stay ignored. Outside the main thread none are delivered, and none are counted."""
+    ignored before (`nohup`) stay ignored. Outside the main thread none are delivered, and none are counted.
 
-    def __init__(self) -> None:
+    `also_after_errors`: they do not interrupt after an error either, which is yet to be printed: torchrun sends SIGTERM
+    to all ranks as soon as one has failed.
+    """
+
+    def __init__(self, *, also_after_errors: bool = False) -> None:
+        self._also_after_errors = also_after_errors
         self.received: list[signal.Signals] = []
         self._before: dict[signal.Signals, Any] = {}
 
@@ -28,9 +33,10 @@ class StopRequests:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            if error is None or not self._also_after_errors:
+                signal.signal(number, handler)
         owners = [getattr(handler, "__self__", None) for handler in self._before.values()]
         for outer in {id(owner): owner for owner in owners if isinstance(owner, StopRequests)}.values():
             outer.received += self.received

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from math import isqrt
 
 from shardwise.plan.search.layouts import Choice
@@ -112,14 +112,9 @@ def considered(job: Job, model: ModelShape, choice: Choice) -> tuple[list[Execut
 
 def sized(base: Execution, job: Job, size: int) -> Execution:
     """An execution with so many sequences per forward."""
-    return _sized(base, job.train.global_batch_size, size)
-
-
-@lru_cache(maxsize=8192)
-def _sized(base: Execution, batch: int, size: int) -> Execution:
-    ranks = base.layout.data_world_size
+    ranks, batch = base.layout.data_world_size, job.train.global_batch_size
     steps = accumulation_steps(global_batch_size=batch, micro_batch_size=size, data_world_size=ranks)
-    return replace(base, micro_batch_size=size, gradient_accumulation_steps=steps)
+    return base.with_sizes(micro_batch_size=size, gradient_accumulation_steps=steps)
 
 
 def _attention(job: Job, model: ModelShape, choice: Choice, precision: Precision) -> Attention:

@@ -56,10 +56,10 @@ class Work:
     def once(self, what: str, make: Callable[[], T], *differs: object) -> T:
         """Something that depends, beside `differs`, on how ranks share the model and on nothing of micro-batches or
         order: made once for all executions that share this `memo`."""
-        key = (what, differs, self._sharing)
-        if key not in self.memo:
-            self.memo[key] = make()
-        return self.memo[key]
+        made, key = self._made_once, (what, differs)
+        if key not in made:
+            made[key] = make()
+        return made[key]
 
     def of_job(self, what: object, make: Callable[[], T]) -> T:
         """Something that depends on no execution: made once for all that share this `memo`."""
@@ -68,7 +68,7 @@ class Work:
         return self.memo[what]
 
     @cached_property
-    def _sharing(self) -> tuple[object, ...]:
+    def _made_once(self) -> dict[object, Any]:
         execution, layout = self.execution, self.execution.layout
         axes = (
             layout.dp_replicate,
@@ -82,7 +82,7 @@ class Work:
         )
         units = (layout.reshard_after_forward, layout.min_num_params, layout.schedule == "zero_bubble")
         types = (execution.precision, execution.optimizer, execution.offload)
-        return (*axes, *units, *types, execution.reduce_once)
+        return self.memo.setdefault((*axes, *units, *types, execution.reduce_once), {})
 
     @cached_property
     def tokens(self) -> int:

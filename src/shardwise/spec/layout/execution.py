@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from shardwise.spec.job.strict import Whole
 from shardwise.spec.layout.axes import Layout
@@ -95,6 +95,13 @@ class Execution:
     attn_implementation: Attention = "sdpa"
     compile: bool = False
     reduce_once: bool = False
+
+    def with_sizes(self, *, micro_batch_size: int, gradient_accumulation_steps: int) -> Self:
+        """Another with these; no cached property depends on them. Searches make very many."""
+        other = object.__new__(type(self))
+        sizes = {"micro_batch_size": micro_batch_size, "gradient_accumulation_steps": gradient_accumulation_steps}
+        other.__dict__.update(self.__dict__, **sizes)
+        return other
 
     @property
     def optimizer_rule(self) -> OptimizerRule:
