@@ -29,7 +29,6 @@ from shardwise.plan.search import (
     model_json,
     search_offloads,
     simplicity_of,
-    weights_on_host,
     work_on,
 )
 from shardwise.spec.cluster import Cluster
@@ -133,8 +132,8 @@ def _left_out(search: Search) -> Iterator[Rejection]:
 def _reasons(question: Question, searches: Sequence[Search], search: Search, first: Candidate) -> tuple[str, ...]:
     """The reasons of what was chosen, and what was not asked about."""
     # Weights on the host are not advised where they are not needed: what is needed is chosen.
-    on_host = weights_on_host(first.execution)
-    every = [one for each in searches for one in each.fastest if on_host or not weights_on_host(one.execution)]
+    on_host = first.execution.parameters_on_host
+    every = [one for each in searches for one in each.fastest if on_host or not one.execution.parameters_on_host]
     fastest = min(every, key=lambda one: one.seconds)
     whose = next(each for each in searches if fastest in each.fastest)
     without = chosen(searches[:1])

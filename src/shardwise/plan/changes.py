@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search import Memo, Question, ask, best_alone, changed, on_hardware, weights_on_host
+from shardwise.plan.search import Memo, Question, ask, best_alone, changed, on_hardware
 from shardwise.plan.work import take_inventory
 from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
@@ -249,7 +249,7 @@ def _is_better(tried: _Tried, best: Candidate, first: Candidate, *, least: float
     on_host = first.execution.offload != "none" and best.execution.offload == "none"
     if tried.saves == "step":
         most = (1 - _WORTH["step"]) * least
-        most_slow = _RATHER if weights_on_host(first.execution) else 1.0
+        most_slow = _RATHER if first.execution.parameters_on_host else 1.0
         as_fast = on_host and best.time.step_seconds <= most_slow * least and least == first.time.step_seconds
         return best.time.step_seconds <= most or as_fast
     return _of(tried.saves, best) <= (1 - _WORTH[tried.saves]) * _of(tried.saves, first)

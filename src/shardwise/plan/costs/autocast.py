@@ -12,7 +12,7 @@ def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
     cast = again if execution.layout.tp > 1 or execution.compile else blocks
     of = scene.part.cast_experts if execution.keeps_casts else scene.part.cast_matrices
     # A's are brought together, B's cast where they are wider; a profile has seen both.
-    a, b = (0.0, 0.0) if scene.work.of_block.moments else scene.part.joined_adapters
+    a, b = (0.0, 0.0) if scene.work.profile else scene.part.joined_adapters
     joined = (a + b if scene.work.setting.casts else a) * scene.work.types.compute
     return again * joined + _casts(scene, of, blocks=cast)
 

@@ -1,6 +1,6 @@
 """Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
 
-from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, Question, ratio, tie_of, unmeasured, weights_on_host
+from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, Question, ratio, tie_of, unmeasured
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.forecast import Candidate, TimeForecast
 from shardwise.units import format_seconds
@@ -31,7 +31,7 @@ def doubted(candidate: Candidate, question: Question, *, beside: Candidate) -> s
 
 
 def _doubts(candidate: Candidate, question: Question) -> list[str]:
-    on_host, memory = weights_on_host(candidate.execution), candidate.memory
+    on_host, memory = candidate.execution.parameters_on_host, candidate.memory
     found = {
         "weights lie in the host's memory only where that is needed or a quarter faster": on_host,
         "no GPU has measured such a layout": not on_host and unmeasured(candidate.execution, question.cluster),

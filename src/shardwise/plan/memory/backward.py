@@ -9,12 +9,13 @@ from shardwise.plan.costs.block import of_one_block, shared
 from shardwise.plan.costs.context import all_gathered_keys
 from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
 from shardwise.plan.work import Alive, BlockBytes, Scene, Work
+from shardwise.spec.model.profile import ModelProfile
 
 
 def backward_of_block(scene: Scene, *, behind: int) -> Alive:
     """The fullest moment of any block's backward, while as much of the next unit is reduced."""
-    if scene.work.of_block.moments:
-        moments = _profiled(scene, behind)
+    if scene.work.profile:
+        moments = _profiled(scene, scene.work.profile, behind)
     elif scene.work.setting.tiled:
         moments = _tiled(scene, behind)
     else:
@@ -22,20 +23,20 @@ def backward_of_block(scene: Scene, *, behind: int) -> Alive:
     return max(moments, key=lambda alive: sum(alive.values()))
 
 
-def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
+def _profiled(scene: Scene, profile: ModelProfile, behind: int) -> Iterator[Alive]:
     """Of a measured block: gradients gather, or each is added to earlier micro-batches'."""
     work, others = scene.work, _of_other_blocks(scene)
     casts = weight_casts(scene, blocks=1)
     begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)
     before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
-    for moment in work.of_block.moments:
-        kept = 0 if work.sharded or scene.whole else (moment.made - moment.fresh) * work.types.trainable
+    for moment in (moment for block in profile.blocks for moment in block.backward):
+        kept = 0 if work.sharded or scene.whole else (moment.gradients - moment.fresh) * work.types.trainable
         yield {
-            "activations": work.tokens * moment.alive + moment.once + shared(scene),
+            "activations": work.profiled(moment.alive) + work.tokens * work.of_block.stream + shared(scene),
             "temporary": casts + fresh_gradient(work, moment.fresh),
             "communication": reduce_scatter_buffers(
-                scene, unsharded=others + moment.made, behind=behind, fresh=moment.fresh
+                scene, unsharded=others + moment.gradients, behind=behind, fresh=moment.fresh
             ),
             "gradients": kept,
         }

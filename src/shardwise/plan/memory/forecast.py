@@ -24,8 +24,6 @@ from shardwise.plan.work import (
     flights,
     holdings,
     parts,
-    shard_degree,
-    weight_degree,
     work_of,
 )
 from shardwise.spec.cluster import Cluster
@@ -246,8 +244,8 @@ class Peaks:
         stages = (layout.tp, layout.pp, stages_per_rank(layout.schedule))
         key = (
             *stages,
-            weight_degree(layout),
-            shard_degree(layout),
+            layout.weight_shards,
+            layout.shard_degree,
             execution.precision,
             execution.optimizer,
             execution.offload,

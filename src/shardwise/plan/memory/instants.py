@@ -35,7 +35,7 @@ from shardwise.plan.costs.pipeline import (
 from shardwise.plan.costs.reference import forwards_of_reference, of_reference
 from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
-from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree, workspace_bytes
+from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, workspace_bytes
 
 #: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
 #: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the
@@ -103,7 +103,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     root = scene.part.inventory.root.trained_elements * work.types.trainable
     if work.sharded:
         behind = scene.part.inventory.ends[1].trained_elements * work.types.trainable
-        root = (root - behind) / weight_degree(work.execution.layout)
+        root = (root - behind) / work.execution.layout.weight_shards
     first_unit = min(work.unit_blocks, len(scene.part.span))
     return max(0, holding.gradients - first_unit * holding.block_gradients - root)
 
@@ -212,7 +212,7 @@ def _reduction_of_head(scene: Scene) -> Alive:
     arrive."""
     blocks, head, layout = len(scene.part.span), scene.part.inventory.ends[1], scene.work.execution.layout
     comes = scene.turn is None and layout.weight_shards > 1
-    shard = head.trained_elements * REDUCTION_BYTES / weight_degree(layout) if comes else 0
+    shard = head.trained_elements * REDUCTION_BYTES / layout.weight_shards if comes else 0
     return {
         "activations": saved_by_blocks(scene, blocks) + shared(scene) + head_input(scene),
         "temporary": kept_casts(scene, blocks=blocks),

@@ -22,7 +22,6 @@ from shardwise.plan.search.goals import (
     simplicity_of,
     tie_of,
     unmeasured,
-    weights_on_host,
 )
 from shardwise.plan.search.gpu_counts import best_part
 from shardwise.plan.search.layouts import Choice

@@ -9,10 +9,11 @@ from shardwise.plan.memory import Peaks, forecast_memory
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question
 from shardwise.plan.time import ROUNDED, Pieces, endings_of, forecast_time, least_seconds_of, pieces_of, ran_by, step_of
-from shardwise.plan.work import Work, blocks_of_stages, workspace_bytes
+from shardwise.plan.work import Work, workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.stages import stage_sizes
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.support.attention import attention_refusal
 from shardwise.spec.support.trained import not_trained
@@ -153,7 +154,7 @@ class Forecasts:
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
         pieces = self._pieces(sized(base, self.question.job, size))
-        stages = blocks_of_stages(self.question.model, layout)
+        stages = stage_sizes(self.question.model, num_stages=layout.num_stages)
         forward, backward, loss = pieces.forward.seconds, pieces.backward.seconds, pieces.loss.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
             return ROUNDED * micros * (sum(stages) * (forward + backward) + loss)

@@ -66,11 +66,6 @@ def figure_of(goal: Goal, found: Found) -> float:
     return found.seconds * found.execution.layout.world_size if goal == "cheapest" else found.seconds
 
 
-def weights_on_host(execution: Execution) -> bool:
-    """Whether weights lie in the host's memory between their uses."""
-    return execution.offload in ("parameters", "all")
-
-
 def unmeasured(execution: Execution, cluster: Cluster) -> bool:
     """Whether a layout is of a kind that was never measured on GPUs."""
     if cluster.gpu.kind == "cpu":
@@ -82,7 +77,7 @@ def unmeasured(execution: Execution, cluster: Cluster) -> bool:
 
 def doubt_of(found: Found, cluster: Cluster) -> float:
     """How many times its seconds an execution is taken to need, where executions are compared."""
-    doubted = weights_on_host(found.execution) or unmeasured(found.execution, cluster)
+    doubted = found.execution.parameters_on_host or unmeasured(found.execution, cluster)
     return (DOUBT if doubted else 1.0) * found.likely_seconds / found.seconds
 
 
@@ -94,7 +89,7 @@ def least_of(some: Iterable[Found], *, goal: Goal, cluster: Cluster) -> float:
 def simplicity(execution: Execution) -> tuple[int, ...]:
     """Smaller is simpler: strategy and offload, then recompute, then schedule."""
     layout = execution.layout
-    copies = _COPIES_ON_HOST if layout.strategy == "ddp" and weights_on_host(execution) else 0
+    copies = _COPIES_ON_HOST if layout.strategy == "ddp" and execution.parameters_on_host else 0
     return (
         simplicity_of(layout.strategy) + _SIMPLICITY_OF_OFFLOAD[execution.offload] + copies,
         RECOMPUTE_ORDER.index(execution.gradient_checkpointing),

@@ -18,7 +18,8 @@ from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.costs.zero1 import late_gather
 from shardwise.plan.rates import CONTENTION
 from shardwise.plan.time.pieces import Pieces
-from shardwise.plan.work import Work, blocks_of_stages, mean, outer_of_stage
+from shardwise.plan.work import Work
+from shardwise.spec.model.stages import stage_sizes
 
 
 @dataclass(eq=False, slots=True)
@@ -78,7 +79,7 @@ def stage_of(work: Work, pieces: Pieces, sent: MessageTime, *, blocks: int, last
     again = float(work.execution.layout.reshard_after_forward)
     in_turn = work.cluster.gpu.kind == "cpu"
     fetches = work.execution.parameters_on_host and not fetches_ahead(work)
-    waited = mean(work, lambda unit: fetch_seconds(work, unit)) if fetches else 0.0
+    waited = work.mean(lambda unit: fetch_seconds(work, unit)) if fetches else 0.0
     each = blocks / units
     # The embedding, and norm and head, are units too.
     host *= 1 + (bool(sent.outer_gather) + bool(sent.head_gather)) / units if in_turn else 1
@@ -135,9 +136,8 @@ def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
 
 def _trained_elements(work: Work) -> list[float]:
     """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
-    layout, spans = work.execution.layout, blocks_of_stages(work.model, work.execution.layout)
-    block = work.trained_of_mean
-    held = [blocks * block for blocks in spans]
-    for stage in {0, len(spans) - 1}:
-        held[stage] += outer_of_stage(work, stage).trained_elements
-    return [sum(held[stage] for stage in range(pp, len(spans), layout.pp)) / layout.tp for pp in range(layout.pp)]
+    layout = work.execution.layout
+    held = [blocks * work.trained_of_mean for blocks in stage_sizes(work.model, num_stages=layout.num_stages)]
+    for stage in {0, len(held) - 1}:
+        held[stage] += work.outer_of_stage(stage).whole.trained_elements
+    return [sum(held[stage] for stage in range(pp, len(held), layout.pp)) / layout.tp for pp in range(layout.pp)]

@@ -15,10 +15,11 @@ from shardwise.plan.rates import group_of
 from shardwise.plan.time.passes import StageTime, endings_of, stage_of
 from shardwise.plan.time.pieces import Pieces, pieces_of
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends
-from shardwise.plan.work import Work, blocks_of_stages, outer_of_stage
+from shardwise.plan.work import Work
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.model.stages import stage_sizes
 from shardwise.spec.plan.forecast import TimeForecast
 
 #: Of a loss and of a norm.
@@ -47,7 +48,7 @@ class StepTime(NamedTuple):
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[StageTime, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
-    spans = blocks_of_stages(work.model, work.execution.layout)
+    spans = stage_sizes(work.model, num_stages=work.execution.layout.num_stages)
     last = len(spans) - 1
     made: dict[tuple[int, bool, bool], StageTime] = {}
     for index, blocks in enumerate(spans):
@@ -59,7 +60,7 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
 
 
 def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> MessageTime:
-    outer = outer_of_stage(work, stage)
+    outer = work.outer_of_stage(stage)
     if work.sharded:
         each = blocks / num_units(work, blocks)
         ends = (stage == 0, stage == work.execution.layout.num_stages - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from shardwise.plan.work.adapters import (
     COPY,
@@ -178,16 +179,35 @@ class Inventory:
         units = ((count, Unit(tensors=tuple(t.dealt(ep) for t in unit.tensors))) for count, unit in self.blocks)
         return replace(self, blocks=tuple(units))
 
-    def staged(self, *, counts: Iterable[int], places: frozenset[Place]) -> Inventory:
+    def staged(self, counts: Iterable[int], *, is_first: bool, is_last: bool) -> Inventory:
         """What a pipeline rank holds: blocks of each kind, and the ends that lie there (a tied embedding: at both)."""
         blocks = tuple((count, unit) for count, (_, unit) in zip(counts, self.blocks, strict=True))
 
         def is_here(tensor: Tensor) -> bool:
             shared = self.tied and tensor.name == "embedding"
-            return tensor.place in places or (shared and "back" in places)
+            return (is_last and (shared or tensor.place == "back")) or (is_first and tensor.place == "front")
 
         root = Unit(tensors=tuple(tensor for tensor in self.root.tensors if is_here(tensor)))
         return replace(self, blocks=blocks, root=root)
+
+
+class Outer(NamedTuple):
+    """What a pipeline stage holds beside its blocks: all of it; the embedding, in the first; the final norm with the
+    head, in the last; and all but these two."""
+
+    whole: Unit
+    embedding: Unit
+    head: Unit
+    rest: Unit
+
+
+@lru_cache(maxsize=256)
+def outer(inventory: Inventory, is_first: bool, is_last: bool) -> Outer:
+    """What the stage that is the first, the last, both or neither holds."""
+    whole = inventory.staged([count for count, _ in inventory.blocks], is_first=is_first, is_last=is_last).root
+    embedding, head = ([t for t in whole.tensors if t in end.tensors] for end in inventory.ends)
+    rest = [tensor for tensor in whole.tensors if tensor not in head]
+    return Outer(whole, *(Unit(tensors=tuple(part)) for part in (embedding, head, rest)))
 
 
 def take_inventory(job: Job, model: ModelShape) -> Inventory:

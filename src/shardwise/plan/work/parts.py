@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from shardwise.plan.work.inventory import Inventory, Unit
-from shardwise.plan.work.tensors import Place
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape, OtherBlocks
 from shardwise.spec.model.stages import stage_blocks
@@ -117,11 +116,9 @@ def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: i
 
 def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory]) -> RankPart:
     """A part; those that hold the same have one inventory, which `staged` remembers."""
-    front: set[Place] = {"front"} if place.is_first else set()
-    back: set[Place] = {"back"} if place.is_last else set()
     key = (tp.start, place.held)
     if key not in staged:
-        staged[key] = whole.staged(counts=place.counts, places=frozenset(front | back))
+        staged[key] = whole.staged(place.counts, is_first=place.is_first, is_last=place.is_last)
     return RankPart(
         pp=place.pp, tp=tp, inventory=staged[key], span=place.span, is_first=place.is_first, is_last=place.is_last
     )

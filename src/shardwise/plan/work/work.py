@@ -9,15 +9,14 @@ from math import ceil
 from typing import Any, TypeVar
 
 from shardwise.plan.work.activations import BlockSetting
-from shardwise.plan.work.block_bytes import BlockBytes, block_bytes
-from shardwise.plan.work.inventory import Inventory
+from shardwise.plan.work.block_bytes import BlockBytes, block_bytes, profiled_bytes
+from shardwise.plan.work.inventory import Inventory, Outer, Unit, outer
 from shardwise.plan.work.parts import sliced_shape
-from shardwise.plan.work.profiled import profiled_bytes
 from shardwise.plan.work.tensors import TYPES, DtypeBytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution, chosen_positions
-from shardwise.spec.model.profile import ModelProfile
+from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.attention import MASKED
 
@@ -88,6 +87,18 @@ class Work:
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
         return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)
+
+    def mean(self, of: Callable[[Unit], float]) -> float:
+        """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
+        return self.inventory.over_blocks(of) / self.model.num_layers
+
+    def outer_of_stage(self, stage: int) -> Outer:
+        """What a pipeline stage holds beside its blocks."""
+        return outer(self.inventory, stage == 0, stage == self.execution.layout.num_stages - 1)
+
+    def profiled(self, amount: Amount) -> float:
+        """What a profile counts of a micro-batch on one rank; tp shares out what grows with rows."""
+        return self.tokens * (amount.per_token(self.setting.length) / self.setting.tp) + amount.once
 
     @property
     def trained_of_mean(self) -> float:
