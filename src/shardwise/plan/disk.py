@@ -52,7 +52,7 @@ def _checkpoint(question: Question, execution: Execution) -> int:
     """Trained weights and optimizer states as they are stepped, of all ranks together."""
     types, inventory = TYPES[execution.precision], question.inventory
     total = _RANK_BYTES * execution.layout.world_size
-    for count, unit in (*inventory.blocks, (1, inventory.root)):
+    for count, unit in inventory.units:
         for tensor in unit.tensors:
             if not tensor.trained:
                 continue

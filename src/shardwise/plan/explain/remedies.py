@@ -252,8 +252,7 @@ def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
     if not execution.optimizer_rule.in_8_bits:
         return None
     inventory, types = take_inventory(job, model), TYPES[execution.precision]
-    units = (*inventory.blocks, (1, inventory.root))
-    trained = [(count * one.count, one) for count, unit in units for one in unit.tensors if one.trained]
+    trained = [(count * one.count, one) for count, unit in inventory.units for one in unit.tensors if one.trained]
 
     def takes(optimizer: OptimizerName) -> int:
         sizes = ((count, one, one.rows * one.columns) for count, one in trained)

@@ -67,7 +67,7 @@ class Difference:
 
 def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
     """What float32 takes more of the weights of a rank that are frozen and not quantised."""
-    units = [*holding.part.inventory.blocks, (1, holding.part.inventory.root)]
+    units = holding.part.inventory.units
     frozen = [(count, t) for count, unit in units for t in unit.tensors if not (t.trained or t.quantised)]
     kept = sum(count * tensor.kept(degree=len(holding.shards), index=0) for count, tensor in frozen)
     return kept * (FLOAT32_BYTES - types.frozen)

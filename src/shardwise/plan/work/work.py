@@ -123,9 +123,8 @@ class Work:
     @cached_property
     def unit_blocks(self) -> int:
         """Blocks of the largest unit that is gathered and reduced together, taking all blocks to be alike."""
-        blocks, least = self.inventory.num_blocks, self.execution.layout.min_num_params
-        mean = self.inventory.over_blocks(lambda unit: unit.elements) / max(1, blocks)
-        return max(1, min(blocks, ceil(least / mean))) if least else 1
+        least, mean = self.execution.layout.min_num_params, self.inventory.of_mean_block(lambda unit: unit.elements)
+        return max(1, min(self.inventory.num_blocks, ceil(least / mean))) if least else 1
 
     @cached_property
     def saves_on_host(self) -> bool:
