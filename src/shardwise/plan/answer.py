@@ -5,32 +5,15 @@ from dataclasses import replace
 
 from shardwise.plan.changes import helpful, what_if
 from shardwise.plan.disk import disk_of
-from shardwise.plan.explain import (
-    in_8_bits,
-    left_frozen,
-    left_wide,
-    remedies,
-    too_short,
-    why,
-    why_faster,
-    why_not,
-    why_slower,
-    widened,
-)
-from shardwise.plan.search import (
-    Question,
-    Search,
-    StrategySearch,
-    ask,
-    best_first,
-    best_part,
-    chosen,
-    hardware_json,
-    model_json,
-    search_offloads,
-    simplicity_of,
-    work_on,
-)
+from shardwise.plan.explain.comparison import why_faster, why_slower
+from shardwise.plan.explain.reasons import why
+from shardwise.plan.explain.remedies import in_8_bits, left_frozen, left_wide, remedies, why_not, widened
+from shardwise.plan.explain.worth import too_short
+from shardwise.plan.search.forecasts import hardware_json, model_json
+from shardwise.plan.search.goals import best_first, simplicity_of
+from shardwise.plan.search.gpu_counts import best_part
+from shardwise.plan.search.question import Question, ask, work_on
+from shardwise.plan.search.search import Search, StrategySearch, chosen, search_offloads
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job

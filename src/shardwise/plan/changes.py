@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search import Memo, Question, ask, best_alone, changed, on_hardware
+from shardwise.plan.search.question import Memo, Question, ask, changed, on_hardware
+from shardwise.plan.search.search import best_alone
 from shardwise.plan.work import take_inventory
 from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster

@@ -10,7 +10,9 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.changes import on_less
-from shardwise.plan.search import Found, Question, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
+from shardwise.plan.search.goals import Found, doubt_of, unmeasured
+from shardwise.plan.search.question import Question, ask, changed, on_hardware
+from shardwise.plan.search.search import best_alone
 from shardwise.plan.start_up import start_up_seconds
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job

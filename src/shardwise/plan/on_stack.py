@@ -3,14 +3,9 @@
 from dataclasses import replace
 
 from shardwise.catalog.stacks import Stack
-from shardwise.plan.memory import (
-    SLICED_LOGIT_BYTES,
-    WHOLE_LOGIT_BYTES,
-    Difference,
-    Zero,
-    forecast_memory,
-    peak_of_stack,
-)
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.memory.stack import SLICED_LOGIT_BYTES, WHOLE_LOGIT_BYTES, Difference, peak_of_stack
+from shardwise.plan.memory.zero import Zero
 from shardwise.plan.work import take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data

@@ -1,6 +1,6 @@
 """What a rented machine takes beside its steps: boot, download, load, compile and save."""
 
-from shardwise.plan.search import Question
+from shardwise.plan.search.question import Question
 from shardwise.plan.work import BFLOAT16_BYTES
 from shardwise.spec.plan.forecast import Candidate
 

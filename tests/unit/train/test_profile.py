@@ -7,7 +7,7 @@ from transformers import masking_utils
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.plan.time import ran_by
+from shardwise.plan.time.pieces import ran_by
 from shardwise.plan.work.block_bytes import profiled_bytes
 from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.profiles import lengths_for, narrowed

@@ -31,13 +31,13 @@ class BlockTime(NamedTuple):
     forward: float
     backward: float
     weights: float
-    remade: float
-    between: float
-    attention: float
-    slices: float
-    keys: float
     operators: float
-    loss: RankTime
+    remade: float = 0.0
+    between: float = 0.0
+    attention: float = 0.0
+    slices: float = 0.0
+    keys: float = 0.0
+    loss: RankTime = NO_TIME
 
 
 def device_of(work: Work) -> Device:

@@ -7,8 +7,10 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import as_slow, doubted, named, percent, with_offload
 from shardwise.plan.explain.long_rows import keys_and_values
 from shardwise.plan.explain.worth import why_compiled, worth_parts
-from shardwise.plan.search import BETTER, Question, Search, ratio, simplicity, tie_of, work_on
-from shardwise.plan.time import masked_share
+from shardwise.plan.search.goals import BETTER, ratio, simplicity, tie_of
+from shardwise.plan.search.question import Question, work_on
+from shardwise.plan.search.search import Search
+from shardwise.plan.time.pieces import masked_share
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec

@@ -5,19 +5,12 @@ from dataclasses import replace
 
 from shardwise.catalog.offers import has_fabric, machine_sizes, offered_hardware
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory import forecast_memory
-from shardwise.plan.search import (
-    Choice,
-    Memo,
-    Question,
-    Search,
-    bytes_beyond_host,
-    considered,
-    offloads,
-    on_hardware,
-    sized,
-    sizes_on,
-)
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.search.executions import considered, offloads, sized, sizes_on
+from shardwise.plan.search.forecasts import bytes_beyond_host
+from shardwise.plan.search.layouts import Choice
+from shardwise.plan.search.question import Memo, Question, on_hardware
+from shardwise.plan.search.search import Search
 from shardwise.plan.work import BFLOAT16_BYTES, TYPES, Work, state_bytes, take_inventory, work_of
 from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster

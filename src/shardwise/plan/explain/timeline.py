@@ -4,17 +4,10 @@ from dataclasses import replace
 
 from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.costs.pipeline import send_seconds
-from shardwise.plan.time import (
-    Ending,
-    StageTime,
-    endings_of,
-    host_seconds,
-    pieces_of,
-    stage_seconds,
-    stages_of,
-    step_of,
-    walk,
-)
+from shardwise.plan.time.passes import Ending, StageTime, endings_of
+from shardwise.plan.time.pieces import pieces_of
+from shardwise.plan.time.pipeline import walk
+from shardwise.plan.time.step import host_seconds, stages_of, step_of
 from shardwise.plan.work import Work, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
@@ -106,11 +99,11 @@ def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
     layout, seconds = work.execution.layout, step_of(work).seconds
     inside = layout.world_size // layout.pp
     stages = stages_of(work, pieces_of(work))
-    once = {stage: stage.forward_pass().computing + stage.backward_pass().computing for stage in set(stages)}
+    once = [stage.forward_pass.computing + stage.backward_pass.computing for stage in stages]
     lanes: list[Lane] = []
     for pp, first in enumerate(_lane_ranks(layout)):
         drawn = sum(span.end - span.start for span in streams.spans if span.rank == first and span.kind in COMPUTING)
-        computing = drawn + left * sum(once[stages[index]] for index in layout.stages_of(pp))
+        computing = drawn + left * sum(once[index] for index in layout.stages_of(pp))
         lanes.append(Lane(ranks=tuple(range(first, first + inside)), computing=min(1.0, computing / seconds)))
     return tuple(lanes)
 
@@ -119,12 +112,11 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
     """Forwards and backwards of stages on all ranks, and the messages between them."""
     layout = work.execution.layout
     ranks, send, stages = _lane_ranks(layout), send_seconds(work), stages_of(work, pieces_of(work))
-    passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
 
     def seen(pp: int, kind: ActionKind, stage: int, micro: int, start: float, end: float) -> None:
         ahead = kind == "forward"
         name = f"{kind.replace('_', ' of ')}: stage {stage}, micro-batch {micro}"
-        whole = passes[stages[stage]][0 if ahead else 1]
+        whole = stages[stage].forward_pass if ahead else stages[stage].backward_pass
         computing = (end - start) * whole.computing / whole.seconds
         drawn: Kind = "forward" if ahead else "backward"
         _lay(streams, end - start, computing, name=name, kind=drawn, rank=ranks[pp], not_before=start)
@@ -133,7 +125,8 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
             streams.add("links", send, name=f"send {name}", rank=ranks[pp], kind="send", not_before=end)
 
     micros = work.execution.gradient_accumulation_steps
-    return walk(layout.schedule, stages=stage_seconds(stages, passes), num_micro_batches=micros, send=send, seen=seen)
+    seconds = tuple(stage.actions for stage in stages)
+    return walk(layout.schedule, stages=seconds, num_micro_batches=micros, send=send, seen=seen)
 
 
 def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:

@@ -6,8 +6,12 @@ from itertools import takewhile
 from math import inf
 
 from shardwise.plan.explain.comparison import percent
-from shardwise.plan.search import Choice, Forecasts, Search, changed, considered, sized, why_eager
-from shardwise.plan.time import num_steps
+from shardwise.plan.search.executions import considered, sized, why_eager
+from shardwise.plan.search.forecasts import Forecasts
+from shardwise.plan.search.layouts import Choice
+from shardwise.plan.search.question import changed
+from shardwise.plan.search.search import Search
+from shardwise.plan.time.step import num_steps
 from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import as_trained

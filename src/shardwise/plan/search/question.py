@@ -11,9 +11,9 @@ from typing import Any
 from shardwise.catalog.probe import screen_bytes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.costs.piece import BlockTime
-from shardwise.plan.memory import Peaks
+from shardwise.plan.memory.forecast import Peaks
 from shardwise.plan.search.layouts import Choice, layouts
-from shardwise.plan.time import Pieces
+from shardwise.plan.time.pieces import Pieces
 from shardwise.plan.work import Inventory, Work, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths

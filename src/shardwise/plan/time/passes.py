@@ -6,7 +6,7 @@ alone waits for them). DDP reduces a block's gradients while earlier blocks go b
 beside anything: gloo moves and sums bytes on the core that computes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardwise.plan.costs.collectives import NO_MESSAGES, MessageTime
@@ -18,6 +18,7 @@ from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.costs.zero1 import late_gather
 from shardwise.plan.rates import CONTENTION
 from shardwise.plan.time.pieces import Pieces
+from shardwise.plan.time.pipeline import StageSeconds
 from shardwise.plan.work import Work
 from shardwise.spec.model.stages import stage_sizes
 
@@ -26,7 +27,8 @@ from shardwise.spec.model.stages import stage_sizes
 class StageTime:
     """What one rank does for one micro-batch with one stage's blocks, or units of several blocks. `forward` and
     `backward` are of one block with contention of collectives; `weights` is the part of `backward` that makes gradients
-    of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks."""
+    of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks.
+    `forward_pass` and `backward_pass` are of all blocks."""
 
     blocks: int
     forward: RankTime
@@ -35,8 +37,13 @@ class StageTime:
     loss: RankTime
     messages: MessageTime
     in_turn: bool
+    forward_pass: RankTime = field(init=False)
+    backward_pass: RankTime = field(init=False)
 
-    def forward_pass(self) -> RankTime:
+    def __post_init__(self) -> None:
+        self.forward_pass, self.backward_pass = self._forward(), self._backward()
+
+    def _forward(self) -> RankTime:
         """All blocks. The first gather is waited for; each other one, and the head's, runs beside the block before."""
         n, piece, message = self.blocks, self.forward, self.messages
         if self.in_turn:
@@ -46,7 +53,7 @@ class StageTime:
         computing = n * piece.computing
         return RankTime(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
 
-    def backward_pass(self) -> RankTime:
+    def _backward(self) -> RankTime:
         """Loss and all blocks. Each gather runs beside the block before it in backward, each reduction beside the next;
         the last reductions are waited for."""
         n, piece, message = self.blocks, self.backward, self.messages
@@ -65,6 +72,11 @@ class StageTime:
         computing = self.loss.computing + n * piece.computing
         busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
         return RankTime(seconds, computing, busy - computing)
+
+    @property
+    def actions(self) -> StageSeconds:
+        """The stage as the pipeline sees it."""
+        return StageSeconds(self.forward_pass.seconds, self.backward_pass.seconds, self.blocks * self.weights)
 
     def _in_turn(self, piece: RankTime, messages: float, *, loss: RankTime = NO_TIME) -> RankTime:
         """All blocks and the loss, and so many seconds of messages between them."""
