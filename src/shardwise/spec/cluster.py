@@ -1,6 +1,6 @@
 """Gpu, Link, Node, Cluster: the machines a plan is made for."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
 from shardwise.spec.job.strict import from_plain
@@ -125,6 +125,12 @@ class Cluster:
         inside = f"{self.node.num_gpus}x {self.gpu.name}"
         link = f" @ {self.network.name}" if self.network and self.network.name.endswith(" Gb/s") else ""
         return inside if self.num_nodes == 1 else f"{self.num_nodes} x {inside}{link}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for plan.json; `notes` where there are any."""
+        plain = asdict(self)
+        notes = list(plain.pop("notes"))
+        return {"name": self.name, "num_gpus": self.num_gpus, **plain, **({"notes": notes} if notes else {})}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

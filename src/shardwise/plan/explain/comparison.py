@@ -64,7 +64,7 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal) -> str:
     share, seconds = ratio(candidate, chosen, goal=goal), candidate.time.step_seconds
     if abs(share - 1) < _SAME and _num_gpus(candidate) == _num_gpus(chosen):
         return f"takes as long{with_offload(candidate, chosen)}, and {named(chosen, candidate)} is simpler"
-    much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {BETTER[goal][2]}"
     num_gpus, others = _num_gpus(candidate), _num_gpus(chosen)
     on = "" if num_gpus == others else f" on {num_gpus} GPUs instead of {others}"
     return (
@@ -79,11 +79,6 @@ def _against(one: float, other: float) -> str:
     if named[0] == named[1]:
         named = (f"{1e3 * one:.5g} ms", f"{1e3 * other:.5g} ms") if one < 0.1 else (f"{one:.5g} s", f"{other:.5g} s")
     return " against ".join(named)
-
-
-def as_slow(goal: Goal) -> str:
-    """What behind "3 times" is worse for a goal."""
-    return {"faster": "as slow", "cheaper": "as dear"}[BETTER[goal][0]]
 
 
 def _num_gpus(candidate: Candidate) -> int:

@@ -8,12 +8,9 @@ from shardwise.plan.time.passes import Ending, StageTime, endings_of
 from shardwise.plan.time.pieces import pieces_of
 from shardwise.plan.time.pipeline import walk
 from shardwise.plan.time.step import host_seconds, stages_of, step_of
-from shardwise.plan.work import Work, take_inventory, work_of
-from shardwise.spec.cluster import Cluster
-from shardwise.spec.job.file import job_from_data
+from shardwise.plan.work import Work, work_of_plan
 from shardwise.spec.layout.axes import Coordinates, Layout
 from shardwise.spec.layout.schedule import ActionKind
-from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Stream, Timeline, TimelineSpan
 
@@ -56,15 +53,8 @@ class Streams:
 
 
 def timeline_of_plan(plan: Plan) -> Timeline | None:
-    """The timeline of a plan's chosen candidate, with sequences as long as they may be; None where nothing fits. Raises
-    KeyError, TypeError, ValueError: the plan was written by hand or by another version."""
-    if plan.best is None:
-        return None
-    job, execution = job_from_data(plan.job), plan.best.execution
-    model = ModelShape.from_json(plan.model)
-    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
-    inventory = take_inventory(job, model)
-    return timeline_of(work_of(job, model=model, cluster=cluster, execution=execution, inventory=inventory))
+    """The timeline of a plan's chosen candidate; None where nothing fits. Raises as `work_of_plan` does."""
+    return None if plan.best is None else timeline_of(work_of_plan(plan, plan.best.execution))
 
 
 def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:

@@ -38,11 +38,11 @@ DOUBT = 1.2
 _LEAST_CHANCE = 0.5
 _UNMEASURED, _UNMEASURED_OVER_PCIE = {"pp", "mp"}, {"tp", "cp", "ep"}
 
-#: What the figure of a goal is called when two are compared.
-BETTER: dict[Goal, tuple[str, str]] = {
-    "fastest": ("faster", "slower"),
-    "cheapest": ("cheaper", "dearer"),
-    "fewest-gpus": ("faster", "slower"),
+#: What the figure of a goal is called when two are compared, and what behind "3 times" is worse.
+BETTER: dict[Goal, tuple[str, str, str]] = {
+    "fastest": ("faster", "slower", "as slow"),
+    "cheapest": ("cheaper", "dearer", "as dear"),
+    "fewest-gpus": ("faster", "slower", "as slow"),
 }
 
 

@@ -10,14 +10,16 @@ from typing import Any, TypeVar
 
 from shardwise.plan.work.activations import BlockSetting
 from shardwise.plan.work.block_bytes import BlockBytes, block_bytes, profiled_bytes
-from shardwise.plan.work.inventory import Inventory, Outer, Unit, outer
+from shardwise.plan.work.inventory import Inventory, Outer, Unit, outer, take_inventory
 from shardwise.plan.work.parts import sliced_shape
 from shardwise.plan.work.tensors import TYPES, DtypeBytes
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution, chosen_positions
 from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.support.attention import MASKED
 
 T = TypeVar("T")
@@ -200,6 +202,14 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         else profiled_bytes(block, setting, profile, recompute=recompute),
         profile=profile,
     )
+
+
+def work_of_plan(plan: Plan, execution: Execution) -> Work:
+    """An execution of a plan's job on as much of its hardware as that takes, with rows as long as they may be. Raises
+    KeyError, TypeError, ValueError: the plan was written by hand or by another version."""
+    job, model = job_from_data(plan.job), ModelShape.from_json(plan.model)
+    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
+    return work_of(job, model=model, cluster=cluster, execution=execution, inventory=take_inventory(job, model))
 
 
 def profile_of(model: ModelShape, execution: Execution) -> ModelProfile | None:
