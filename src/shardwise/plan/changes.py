@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search.question import Memo, Question, ask, changed, on_hardware
+from shardwise.plan.search.question import Memo, Question, ask, changed, of_job, on_attention, on_hardware
 from shardwise.plan.search.search import best_alone
-from shardwise.plan.work import take_inventory
-from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job, LoraSpec
@@ -123,8 +121,10 @@ def _worth_trying(question: Question) -> Iterator[_Tried]:
     if job.method == "lora":
         qlora = job.model_copy(update={"method": "qlora"})
         yield _again(question, "method: qlora", qlora, {"method": "qlora"}, drawback=_DRAWBACKS["qlora"])
-    if question.inventory.bare and job.adapters is not None:  # adapters on stacked experts
-        yield _on_attention(question, job.adapters)
+    if other := on_attention(question):
+        names, adapted = other
+        name, drawback = f"lora.target_modules: [{', '.join(names)}]", "experts stay as they are"
+        yield _again(question, name, adapted, {"lora.target_modules": names}, drawback=drawback)
     if job.goal == "fastest" and question.cluster.num_gpus <= _MOST_COUNTED and job.stated_layout is None:
         yield from _other_counts(question)
     if question.mean_length >= job.data.max_length >= _LONG:
@@ -159,21 +159,12 @@ def _with(question: Question, drawback: str | None = None, **keys: str | int) ->
     )
 
 
-def _on_attention(question: Question, lora: LoraSpec) -> _Tried:
-    """Adapters that leave experts out."""
-    names = attention_targets(question.model)
-    job = question.job.model_copy(update={"lora": lora.model_copy(update={"target_modules": names})})
-    name, drawback = f"lora.target_modules: [{', '.join(names)}]", "experts stay as they are"
-    return _again(question, name, job, {"lora.target_modules": names}, drawback=drawback)
-
-
 def _again(question: Question, name: str, job: Job, sets: dict[str, Any], *, drawback: str | None = None) -> _Tried:
     """A question whose inventory is another too."""
     try:
-        other = replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
+        return _Tried(name=name, sets=sets, question=of_job(question, job), drawback=drawback)
     except UnsupportedError as error:
         return _Tried(name=name, sets=sets, question=None, reason=str(error))
-    return _Tried(name=name, sets=sets, question=other, drawback=drawback)
 
 
 def _asked_about(question: Question) -> Iterator[_Tried]:

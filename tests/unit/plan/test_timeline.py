@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan.costs.collectives import MessageTime
-from shardwise.plan.costs.piece import RankTime
+from shardwise.plan.costs.piece import MessageTime, RankTime
 from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
 from shardwise.plan.time.passes import StageTime
 from shardwise.plan.time.step import forecast_time

@@ -1,6 +1,6 @@
 """DDP: a bucket of gradients for each block, reduced beside the backward of earlier ones."""
 
-from shardwise.plan.costs.collectives import MessageTime
+from shardwise.plan.costs.piece import MessageTime
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Outer, Scene, Work
 

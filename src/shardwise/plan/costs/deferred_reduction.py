@@ -8,7 +8,7 @@ What is alive when is read from torch 2.11's FSDP2 (`_fsdp_param_group.post_back
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.plan.costs.collectives import MessageTime
+from shardwise.plan.costs.piece import MessageTime
 from shardwise.plan.work import REDUCTION_BYTES, Scene, Work
 from shardwise.spec.layout.axes import stages_per_rank
 

@@ -1,9 +1,9 @@
 """FSDP2: weights that are gathered unit by unit, unsharded gradients that wait and leave, and the seconds of both."""
 
-from shardwise.plan.costs.collectives import MessageTime, replica_group, shard_group
 from shardwise.plan.costs.deferred_reduction import adds_in_place
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus
-from shardwise.plan.costs.piece import device_of
+from shardwise.plan.costs.piece import MessageTime, device_of
+from shardwise.plan.rates import group_of
 from shardwise.plan.work import REDUCTION_BYTES, Outer, Scene, Unit, Work
 
 #: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
@@ -100,7 +100,7 @@ def sharded_messages(work: Work, *, outer: Outer, blocks: float = 1.0, last: boo
     embedding, head, rest = outer.embedding, outer.head, outer.rest
     if not fetches_ahead(work):
         head, rest = _NOTHING, outer.whole
-    shard, replicate = shard_group(work.cluster, layout), replica_group(work.cluster, layout)
+    shard, replicate = (group_of(work.cluster, layout, *axes) for axes in (layout.shards_over, layout.copied_over))
 
     def gather(unit: Unit, count: float = blocks) -> float:
         return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)

@@ -15,6 +15,7 @@ from shardwise.plan.memory.forecast import Peaks
 from shardwise.plan.search.layouts import Choice, layouts
 from shardwise.plan.time.pieces import Pieces
 from shardwise.plan.work import Inventory, Work, take_inventory, work_of
+from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
@@ -139,6 +140,20 @@ def _check_length(job: Job, model: ModelShape) -> None:
 def on_hardware(question: Question, cluster: Cluster) -> Question:
     """The question asked of other hardware."""
     return replace(question, cluster=cluster, job=question.job.model_copy(update={"hardware": cluster.name}))
+
+
+def of_job(question: Question, job: Job) -> Question:
+    """The question of a job whose tensors may be others. Raises UnsupportedError: no forecast is made for them."""
+    return replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
+
+
+def on_attention(question: Question) -> tuple[list[str], Job] | None:
+    """The job with adapters on attention's modules alone, and their names; None where it adapts no stacked experts."""
+    lora = question.job.adapters
+    if lora is None or not question.inventory.bare:
+        return None
+    names = attention_targets(question.model)
+    return names, question.job.model_copy(update={"lora": lora.model_copy(update={"target_modules": names})})
 
 
 def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:

@@ -9,12 +9,11 @@ beside anything: gloo moves and sums bytes on the core that computes.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shardwise.plan.costs.collectives import NO_MESSAGES, MessageTime
 from shardwise.plan.costs.fsdp import copies_of_unit, num_units
 from shardwise.plan.costs.gradients import late_reduction, sum_of_ends
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead
 from shardwise.plan.costs.optimizer import optimizer_step
-from shardwise.plan.costs.piece import NO_TIME, RankTime
+from shardwise.plan.costs.piece import NO_TIME, MessageTime, RankTime
 from shardwise.plan.costs.zero1 import late_gather
 from shardwise.plan.rates import CONTENTION
 from shardwise.plan.time.pieces import Pieces
@@ -95,7 +94,7 @@ def stage_of(work: Work, pieces: Pieces, sent: MessageTime, *, blocks: int, last
     each = blocks / units
     # The embedding, and norm and head, are units too.
     host *= 1 + (bool(sent.outer_gather) + bool(sent.head_gather)) / units if in_turn else 1
-    beside = NO_MESSAGES if in_turn else sent
+    beside = MessageTime() if in_turn else sent
     forward = _beside(pieces.forward, each, each * copy_out, host + each * waited, talking=beside.gather)
     back, host_back = each * (copy_in + again * copy_out), host + again * each * waited
     backward = _beside(pieces.backward, each, back, host_back, talking=beside.again + beside.reduce)

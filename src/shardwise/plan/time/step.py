@@ -4,11 +4,10 @@ alike."""
 from collections import Counter
 from typing import NamedTuple
 
-from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.costs.ddp import reduced_messages
 from shardwise.plan.costs.deferred_reduction import gathered_once
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
-from shardwise.plan.costs.piece import RankTime, device_of
+from shardwise.plan.costs.piece import MessageTime, RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.costs.reference import forwards_of_reference, knows_reference
 from shardwise.plan.rates import group_of
