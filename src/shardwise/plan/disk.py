@@ -23,7 +23,8 @@ def disk_of(question: Question, execution: Execution) -> Disk:
     saves, limit = _saves(job, steps), job.train.save_total_limit or steps or 1
     elements = question.inventory.trained_elements if job.adapters else model.num_parameters
     final = elements * _width(saved_type(job, storage=model.storage_dtype, precision=execution.precision))
-    beside = model.frozen_beside * _width(model.storage_dtype)
+    frozen = model.wrapper and model.wrapper.frozen_parameters  # beside the language model, where it is counted
+    beside = (frozen or 0) * _width(model.storage_dtype)
     final += 0 if job.adapters else beside
     return Disk(
         checkpoint_bytes=one,

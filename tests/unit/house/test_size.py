@@ -25,11 +25,11 @@ CEILINGS = {
     "plan": 8840,
     "programs": 250,
     "report": 2330,
-    "spec": 5520,
+    "spec": 5500,
     "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52435, 36620
+ALL, ALL_TESTS = 52410, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1775, 345

@@ -11,7 +11,7 @@ from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
 from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import Rope
-from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
+from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout, as_product
 from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
 from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
@@ -311,7 +311,9 @@ class Job(Strict):
         if self.train.disable_dropout and self.lora is not None and self.lora.lora_dropout:
             raise ValueError("lora: lora_dropout is set, which train.disable_dropout switches off; keep one of them")
         stated = self.layout if isinstance(self.layout, LayoutSpec) else LayoutSpec()
-        asked = [name for name in ("min_num_params", "prefetch") if name in changed_keys(stated)]
+        asked = [
+            name for name in ("min_num_params", "prefetch") if getattr(stated, name) != getattr(LayoutSpec(), name)
+        ]
         if asked and stated.to_layout().weight_shards == 1 and self.train.offload not in ("parameters", "all"):
             raise ValueError(
                 f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "

@@ -1,7 +1,7 @@
 """What a job learns: text (`sft`), or preferences, in the words and with the defaults of TRL
 1.16."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -70,11 +70,8 @@ class PreferenceSpec(Strict):
 
     def problem(self, objective: Objective) -> str | None:
         """What is set that an objective does not read, as a sentence, or None."""
-        stated: dict[str, Any] = {}
         defaults = PreferenceSpec().of(objective)
-        for name in type(self).model_fields:
-            if getattr(self, name) != getattr(defaults, name):
-                stated[name] = getattr(self, name)
+        stated = [name for name in type(self).model_fields if getattr(self, name) != getattr(defaults, name)]
         smoothed = objective == "simpo" or any(kind in _SMOOTHED for kind in self.loss_type)
         read = {
             "loss_type": objective in ("dpo", "kto"),

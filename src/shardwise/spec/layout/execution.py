@@ -18,6 +18,8 @@ Offload = Literal["none", "parameters", "optimizer", "all"]
 LossKind = Literal["full", "chunked"]
 Attention = Literal["sdpa", "varlen", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
+_KEPT: dict[Checkpointing, Recompute] = {"none": "none", "selective": "selective", "full": "full"}
+_RECOMPUTE: dict[Checkpointing, Recompute] = {**_KEPT, "offloaded": "full", "selective_offloaded": "selective"}
 #: Sequences are padded to a multiple of this, which tensor cores want.
 PAD_MULTIPLE = 8
 #: From this share of a micro-batch on, trained positions are nearly all.
@@ -104,13 +106,7 @@ class Execution:
     @property
     def recompute(self) -> Recompute:
         """What blocks compute again in their backward, wherever the rest waits for it."""
-        match self.gradient_checkpointing:
-            case "offloaded":
-                return "full"
-            case "selective_offloaded":
-                return "selective"
-            case kind:
-                return kind
+        return _RECOMPUTE[self.gradient_checkpointing]
 
     @property
     def saves_on_host(self) -> bool:
@@ -178,8 +174,6 @@ class Execution:
 
 
 def accumulation_steps(*, global_batch_size: int, micro_batch_size: int, data_world_size: int) -> int:
-    """Forwards per optimizer step so that every sample of the global batch is seen once.
-
-    Where the product does not divide the global batch, the last micro-batches are filled with samples of zero weight.
-    """
+    """Forwards per optimizer step so that each sample of the global batch is seen once; the last
+    micro-batches are filled up with samples of zero weight."""
     return -(-global_batch_size // (micro_batch_size * data_world_size))

@@ -223,11 +223,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
-        parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
-        parts |= {"run": self.run, "on_stack": self.on_stack, "chance": self.chance}
-        lists = {"changes": self.changes, "what_if": self.what_if}
-        offers = {} if self.offers is None else self.offers.to_json()
-        notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}
+        parts = ("solved", "found_batch", "disk", "data", "run", "on_stack", "chance")
         return {
             "version": VERSION,
             "job": self.job,
@@ -237,10 +233,10 @@ class Plan:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "rejected": [asdict(rejection) for rejection in self.rejected],
             "advice": list(self.advice),
-            **{name: asdict(part) for name, part in parts.items() if part is not None},
-            **{name: [asdict(one) for one in some] for name, some in lists.items() if some},
-            **offers,
-            **notes,
+            **{name: asdict(part) for name in parts if (part := getattr(self, name)) is not None},
+            **{name: [asdict(one) for one in some] for name in ("changes", "what_if") if (some := getattr(self, name))},
+            **({} if self.offers is None else self.offers.to_json()),
+            **({"data_notes": list(self.data_notes)} if self.data_notes else {}),
         }
 
 
