@@ -22,14 +22,14 @@ CEILINGS = {
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
-    "plan": 8840,
+    "plan": 8760,
     "programs": 250,
     "report": 2330,
-    "spec": 5500,
+    "spec": 5490,
     "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52410, 36620
+ALL, ALL_TESTS = 52320, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1775, 345

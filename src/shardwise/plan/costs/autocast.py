@@ -21,8 +21,7 @@ def step_casts(scene: Scene) -> float:
     """Those that all micro-batches of a step use, and the head's."""
     if not scene.work.execution.keeps_casts:
         return 0
-    head = _head_cast(scene) if scene.part.trained_head else 0
-    return _cast_once(scene, blocks=scene.part.inventory.num_blocks) + head
+    return _cast_once(scene, blocks=scene.part.inventory.num_blocks) + _head_cast(scene)
 
 
 def waiting_for_casts(scene: Scene, *, blocks: int) -> float:
@@ -53,7 +52,7 @@ def kept_casts(scene: Scene, *, blocks: float) -> float:
 
 def head_cast(scene: Scene) -> float:
     """The head's weight in the compute type, where it is stored in float32: cast once in each loss, or step."""
-    return 0 if scene.work.execution.keeps_casts and scene.part.trained_head else _head_cast(scene)
+    return 0 if scene.work.execution.keeps_casts else _head_cast(scene)
 
 
 def _head_cast(scene: Scene) -> float:

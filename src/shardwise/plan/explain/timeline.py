@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.costs.pipeline import send_seconds
-from shardwise.plan.time.passes import Ending, StageTime, endings_of
+from shardwise.plan.time.passes import StageTime, endings_of
 from shardwise.plan.time.pieces import pieces_of
 from shardwise.plan.time.pipeline import walk
 from shardwise.plan.time.step import host_seconds, stages_of, step_of
@@ -65,8 +65,13 @@ def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
     shown = replace(work, execution=replace(work.execution, gradient_accumulation_steps=drawn))
     streams, ranks = Streams(), _lane_ranks(layout)
     ends = _pipeline(shown, streams) if layout.pp > 1 else _whole_model(shown, streams)
-    for rank, end, ending in zip(ranks, ends, endings_of(work), strict=True):
-        _lay_ending(streams, ending, rank=rank, end=end)
+    for rank, begin, ending in zip(ranks, ends, endings_of(work), strict=True):
+        end = begin
+        for name, piece in ending.pieces:
+            stream, kind = _LATE[name]
+            computing = piece.computing if stream == "compute" else piece.seconds
+            _lay(streams, piece.seconds, computing, stream=stream, name=name, kind=kind, rank=rank, not_before=end)
+            end += piece.seconds
     end, host = streams.end, host_seconds(work)
     for rank in ranks if host else ():
         streams.add("compute", host, name="waiting between steps", rank=rank, kind="wait", not_before=end)
@@ -199,12 +204,3 @@ def _lay(
         return streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)
     streams.add(stream, computing, name=name, rank=rank, kind=kind, not_before=not_before)
     return streams.add(stream, waiting, name=f"waiting in {name}", rank=rank, kind="wait")
-
-
-def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> None:
-    """Lays out what follows a rank's last backward."""
-    for name, piece in ending.pieces:
-        stream, kind = _LATE[name]
-        computing = piece.computing if stream == "compute" else piece.seconds
-        _lay(streams, piece.seconds, computing, stream=stream, name=name, kind=kind, rank=rank, not_before=end)
-        end += piece.seconds

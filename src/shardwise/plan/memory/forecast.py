@@ -11,20 +11,12 @@ from typing import Any, NamedTuple
 from shardwise.plan.costs.deferred_reduction import turns
 from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory.instants import instants
-from shardwise.plan.work import (
-    Alive,
-    Holding,
-    Inventory,
-    Scene,
-    Work,
-    context_bytes,
-    doubt_bytes,
-    ends,
-    flights,
-    holdings,
-    parts,
-    work_of,
-)
+from shardwise.plan.work.in_flight import Alive, Scene, flights
+from shardwise.plan.work.inventory import Inventory
+from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends
+from shardwise.plan.work.parts import parts
+from shardwise.plan.work.persistent import Holding, holdings
+from shardwise.plan.work.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import stages_per_rank
@@ -203,16 +195,9 @@ class Peaks:
         """An execution with the numbers that its forecasts share."""
         if self._last is not None and self._last[0] is execution:
             return self._last[1]
-        key = (
-            execution.layout.tp,
-            execution.layout.cp,
-            execution.gathers_weights,
-            execution.attn_implementation,
-            execution.precision,
-            execution.gradient_checkpointing,
-            execution.compile,
-            execution.mlp,
-        )
+        blocks = (execution.precision, execution.gradient_checkpointing, execution.compile, execution.mlp)
+        attention, layout = execution.attn_implementation, execution.layout
+        key = (layout.tp, layout.cp, execution.gathers_weights, attention, *blocks)
         if key not in self._works:
             if key not in self.shared:
                 self.shared[key] = work_of(
@@ -229,14 +214,8 @@ class Peaks:
         states of small tensors in 32."""
         layout = execution.layout
         stages = ("parts", layout.tp, layout.pp, stages_per_rank(layout.schedule))
-        key = (
-            *stages,
-            layout.weight_shards,
-            layout.shard_degree,
-            execution.precision,
-            execution.optimizer,
-            execution.offload,
-        )
+        held = (execution.precision, execution.optimizer, execution.offload)
+        key = (*stages, layout.weight_shards, layout.shard_degree, *held)
         if key not in self._spread:
             if stages not in self._spread:
                 self._spread[stages] = parts(self.model, self.inventory, layout, distinct=True)

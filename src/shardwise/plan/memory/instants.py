@@ -150,17 +150,10 @@ def saved_by_all(scene: Scene) -> float:
 
 
 def _forward_of_last_block(scene: Scene) -> Alive:
-    work, blocks = scene.work, len(scene.part.span)
-    own = (
-        work.tokens * (work.of_block.saved_whole + work.of_block.routed[0])
-        + work.of_block.remade
-        + work.of_block.computed_weights
-    )
+    work, of, blocks = scene.work, scene.work.of_block, len(scene.part.span)
+    own = work.tokens * (of.saved_whole + of.routed[0]) + of.remade + of.computed_weights
     return {
-        "activations": saved_by_blocks(scene, blocks - 1)
-        + own
-        + shared(scene)
-        + work.mlp_tokens * work.of_block.tile[0],
+        "activations": saved_by_blocks(scene, blocks - 1) + own + shared(scene) + work.mlp_tokens * of.tile[0],
         "temporary": weight_casts(scene, blocks=blocks),
         "communication": unsharded_weights(scene, units=2, forward=True),
     }
@@ -184,12 +177,18 @@ def _end_of_forward(scene: Scene) -> Alive:
 
 def _backward_of_loss(scene: Scene) -> Alive:
     """The gradients that forward made are scaled, into their tensors' types."""
-    work, part = scene.work, scene.part
+    alive = _behind_forward(scene)
+    alive["communication"] += loss.unsharded_head_gradient(scene)
+    return alive
+
+
+def _behind_forward(scene: Scene) -> Alive:
+    """What a forward saved, and the head's gradients."""
     return {
         "activations": saved_by_all(scene) + loss.head_input(scene),
-        "gradients": loss.made_head_gradient(scene) + (0 if work.sharded else loss.head_gradient(scene)),
-        "temporary": kept_casts(scene, blocks=len(part.span)),
-        "communication": unsharded_weights(scene, units=0, behind=1) + loss.unsharded_head_gradient(scene),
+        "gradients": loss.made_head_gradient(scene) + (0 if scene.work.sharded else loss.head_gradient(scene)),
+        "temporary": kept_casts(scene, blocks=len(scene.part.span)),
+        "communication": unsharded_weights(scene, units=0, behind=1),
     }
 
 
@@ -250,13 +249,9 @@ def _backward_of_block(scene: Scene, *, behind: int) -> Alive:
 def _end_of_cut_backward(scene: Scene) -> Alive:
     """All that the forward saved is still there for the gradients of weights, with those of what these gave
     (torch.distributed.pipelining, `stage_backward_input`), of other micro-batches that wait too."""
-    work, blocks = scene.work, len(scene.part.span)
-    return {
-        "activations": saved_by_all(scene) + loss.head_input(scene) + pipeline.left_by_cut_backward(scene),
-        "gradients": loss.made_head_gradient(scene) + (0 if work.sharded else loss.head_gradient(scene)),
-        "temporary": kept_casts(scene, blocks=blocks),
-        "communication": unsharded_weights(scene, units=0, behind=1),
-    }
+    alive = _behind_forward(scene)
+    alive["activations"] += pipeline.left_by_cut_backward(scene)
+    return alive
 
 
 def _backward_of_embedding(scene: Scene) -> Alive:

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from shardwise.plan.costs.loss import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.memory.zero import Zero
-from shardwise.plan.work import FLOAT32_BYTES, DtypeBytes, Flight, Holding, Scene, Work, made_again
-
-Alive = dict[str, float]
+from shardwise.plan.work import FLOAT32_BYTES, Alive, DtypeBytes, Flight, Holding, Scene, Work, made_again
 
 _LOSS_INSTANTS = ("end of forward", "backward of the loss")
 #: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to

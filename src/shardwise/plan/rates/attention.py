@@ -25,15 +25,8 @@ MASKED_ATTENTION = "masked"
 PROBED = ("sdpa", "cudnn", "flash", "efficient", "math", MASKED_ATTENTION)
 
 _FLASH_2 = (
-    ("H20", 0.46),
-    ("H", 0.36),
-    ("GH", 0.36),
-    ("B", 0.15),
-    ("GB", 0.15),
-    ("RTX-PRO", 0.47),
-    ("RTX", 0.65),
-    ("cpu", 0.6),
-    ("", 0.55),
+    *(("H20", 0.46), ("H", 0.36), ("GH", 0.36), ("B", 0.15), ("GB", 0.15)),
+    *(("RTX-PRO", 0.47), ("RTX", 0.65), ("cpu", 0.6), ("", 0.55)),
 )
 #: xformers' kernel, which the second generation of FlashAttention is about twice as fast as over the same scores
 #: (FlashAttention-2, arXiv 2307.08691, figures 4 to 6: A100). No rate of cuDNN's with a mask is known to us: this one's

@@ -45,14 +45,8 @@ class Forecasts:
         self._least_ending: Callable[[Execution], float] = cache(self._least_of_endings)
         self._least_walked: Callable[[Execution], float] = cache(self._least_of_walk)
         cluster, network = question.cluster, question.cluster.network
-        self._place = (
-            question.mean_length,
-            id(question.inventory),
-            cluster.gpu.name,
-            cluster.node.num_gpus,
-            cluster.node.link.name,
-            network and network.name,
-        )
+        machines = (cluster.gpu.name, cluster.node.num_gpus, cluster.node.link.name, network and network.name)
+        self._place = (question.mean_length, id(question.inventory), *machines)
 
     @cached_property
     def _bounds(self) -> dict[object, float]:
@@ -158,17 +152,9 @@ class Forecasts:
 
     def _pieces(self, execution: Execution) -> Pieces:
         layout = execution.layout
-        key = (
-            *self._place,
-            layout.tp,
-            layout.cp,
-            execution.micro_batch_size,
-            execution.gathers_weights,
-            execution.loss,
-            execution.mlp,
-            execution.compile,
-            execution.gradient_accumulation_steps > 1,
-        )
+        sizes = (execution.micro_batch_size, execution.gradient_accumulation_steps > 1)
+        choices = (execution.gathers_weights, execution.loss, execution.mlp, execution.compile)
+        key = (*self._place, layout.tp, layout.cp, *sizes, *choices)
         memo, recompute = self.question.memo, execution.gradient_checkpointing
         if (key, recompute) not in memo.pieces:
             work = self._at_mean_length.work(execution)

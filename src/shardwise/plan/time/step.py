@@ -5,7 +5,6 @@ from collections import Counter
 from typing import NamedTuple
 
 from shardwise.plan.costs.ddp import reduced_messages
-from shardwise.plan.costs.deferred_reduction import gathered_once
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
 from shardwise.plan.costs.piece import MessageTime, RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
@@ -66,7 +65,11 @@ def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> MessageT
         sent = work.once(
             "messages", lambda: sharded_messages(work, outer=outer, blocks=each, last=reduces), each, ends, reduces
         )
-        return gathered_once(sent, work) if work.execution.postpones_reduction else sent
+        if not work.execution.postpones_reduction:
+            return sent
+        # Weights are gathered once a step, and stay: for the mean micro-batch.
+        micros = work.execution.gradient_accumulation_steps
+        return MessageTime(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)
     return reduced_messages(work, outer=outer) if reduces and work.replicated else MessageTime()
 
 

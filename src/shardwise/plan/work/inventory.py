@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from shardwise.plan.work.adapters import (
-    COPY,
-    adapter_tensors,
-    adapters_outside,
-    check_targets,
-    copies,
-    copies_outside,
-    refuse_unforecast,
-)
+from shardwise.plan.work import adapters
 from shardwise.plan.work.tensors import NF4_BYTES, DtypeBytes, Place, Tensor
 from shardwise.spec.adapters.targets import Hold, hold_of
 from shardwise.spec.job.keys import Job, LoraSpec, Method
@@ -223,15 +215,15 @@ def outer(inventory: Inventory, is_first: bool, is_last: bool) -> Outer:
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
     """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is made for, or targets
     that the model does not have."""
-    adapters = None if job.adapters is None else job.adapters.model_dump_json()
-    return _taken(model, job.method, adapters, experts=job.quantises_experts)
+    lora = None if job.adapters is None else job.adapters.model_dump_json()
+    return _taken(model, job.method, lora, experts=job.quantises_experts)
 
 
 @lru_cache(maxsize=8)
-def _taken(model: ModelShape, method: Method, adapters: str | None, *, experts: bool) -> Inventory:
-    lora = None if adapters is None else LoraSpec.model_validate_json(adapters)
+def _taken(model: ModelShape, method: Method, adapted_by: str | None, *, experts: bool) -> Inventory:
+    lora = None if adapted_by is None else LoraSpec.model_validate_json(adapted_by)
     if lora is not None:
-        refuse_unforecast(model, lora)
+        adapters.refuse_unforecast(model, lora)
     blocks = tuple((kind.num_layers, _block(kind, method, lora, experts=experts)) for kind in model.kinds)
     root = list(_root(model, method=method))
     held: dict[str, Hold | None] = {}
@@ -240,10 +232,10 @@ def _taken(model: ModelShape, method: Method, adapters: str | None, *, experts: 
         for matrix in model.outer_matrices:
             if hold_of(matrix, lora, model):
                 place = _outer_place(matrix.name, model)
-                root += [replace(t, place=place) for t in adapter_tensors(matrix, lora, model=model, cut=None)]
-        root += adapters_outside(model, lora)
-        check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
-        root += [*copies_outside(root, model, lora)]
+                root += [replace(t, place=place) for t in adapters.adapter_tensors(matrix, lora, model=model, cut=None)]
+        root += adapters.adapters_outside(model, lora)
+        adapters.check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
+        root += [*adapters.copies_outside(root, model, lora)]
     adapted = frozenset(name for name, hold in held.items() if hold == "module")
     plain = lora is not None and not lora.use_dora and not lora.lora_dropout
     turned = {m.name for kind in model.kinds for m in kind.matrices if m.transposed}
@@ -254,7 +246,7 @@ def _taken(model: ModelShape, method: Method, adapters: str | None, *, experts: 
         adapted=adapted,
         bare=frozenset(name for name, hold in held.items() if hold == "bare"),
         joined=joined,
-        trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in made.tensors if tensor.trained),
+        trained_names=frozenset(tensor.name.removesuffix(adapters.COPY) for tensor in made.tensors if tensor.trained),
         tied=model.tied,
         dora=lora is not None and lora.use_dora,
     )
@@ -268,10 +260,10 @@ def _block(kind: ModelShape, method: Method, lora: LoraSpec | None, *, experts: 
     unlisted = Norm(name="norms", size=kind.norm_parameters_per_layer, width=kind.hidden_size)
     tensors += _norms(kind.norms or (unlisted,), method=method)
     if lora is not None:
-        tensors += [*copies(tensors, lora)]
+        tensors += [*adapters.copies(tensors, lora)]
         for matrix in kind.matrices:
             if hold_of(matrix, lora, kind):
-                tensors += adapter_tensors(matrix, lora, model=kind, cut=matrix.sliced_by)
+                tensors += adapters.adapter_tensors(matrix, lora, model=kind, cut=matrix.sliced_by)
     return Unit(tensors=tuple(tensors))
 
 

@@ -71,17 +71,9 @@ class Work:
     @cached_property
     def _sharing(self) -> tuple[object, ...]:
         execution, layout = self.execution, self.execution.layout
-        axes = (
-            layout.dp_replicate,
-            layout.dp_shard,
-            layout.tp,
-            layout.pp,
-            layout.cp,
-            layout.ep,
-            layout.zero_stage,
-            layout.shard_over_cp,
-        )
-        units = (layout.reshard_after_forward, layout.min_num_params, layout.schedule == "zero_bubble")
+        axes = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.pp, layout.cp, layout.ep)
+        shards = (layout.zero_stage, layout.shard_over_cp, layout.reshard_after_forward)
+        units = (*shards, layout.min_num_params, layout.schedule == "zero_bubble")
         types = (execution.precision, execution.optimizer, execution.offload)
         return (*axes, *units, *types, execution.reduce_once)
 
