@@ -52,8 +52,7 @@ class _Tried:
 
 
 def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
-    """The changes that save time, money or the host's memory, each tried before it is named.
-    `first`: what is chosen as it is."""
+    """Changes that save time, money or the host's memory, each tried. `first`: what is chosen."""
     if question.cluster.gpu.kind == "cpu":
         return ()
     found, least = list[PlannedChange](), first.time.step_seconds
@@ -68,8 +67,7 @@ def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
 
 
 def on_less(question: Question, first: Candidate, among: Sequence[Cluster]) -> tuple[PlannedChange, ...]:
-    """All weights in bfloat16 with 8-bit moments on one GPU of half the memory, or the first of
-    `among` that it fits; nothing for adapters."""
+    """All in bfloat16 with 8-bit moments on the first of `among` with half the memory."""
     job = question.job
     if job.method != "full" or not (_takes_bf16(job) and _takes_8_bits(job)):
         return ()
@@ -97,7 +95,9 @@ def _among_few(question: Question, first: Candidate) -> Question:
     if question.job.layout != "auto":
         return question
     among = list(dict.fromkeys((first.execution.layout.strategy, *_USUAL)))
-    memo = Memo(layouts=question.layouts_among(among))
+    cluster = question.cluster
+    some = [choice for choice in question.layouts if cluster.num_gpus == 1 or choice.strategy in among]
+    memo = Memo(layouts={(cluster.name, question.job.data.max_length): some})
     return replace(question, job=question.job.model_copy(update={"layout": among}), memo=memo)
 
 

@@ -135,9 +135,8 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
 def best_of_catalogue(
     job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], num_rows: int | None = None
 ) -> Plan:
-    """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of
-    each GPU the sizes it is offered in, the smallest first. Raises UnsupportedError: the job cannot
-    be forecast at all."""
+    """The plan on the best hardware for the goal, with what else was compared. `kinds`: of each GPU
+    its sizes, the smallest first. Raises UnsupportedError: the job cannot be forecast at all."""
     comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows, rented=True)
     for size in comparison.owned:
         comparison.try_on(size)

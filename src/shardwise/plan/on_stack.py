@@ -82,9 +82,8 @@ def _difference(stack: Stack, execution: Execution) -> Difference:
 
 
 def _zero(stack: Stack, execution: Execution) -> Zero | None:
-    """DeepSpeed's stage as it is exported, with a bucket for each type that gradients are reduced
-    in: two under autocast, both in float32 in stages 1 and 2. An engine in 16 bits is started where
-    there is a stage."""
+    """DeepSpeed's stage as exported, with a bucket for each type that gradients are reduced in: two
+    under autocast, float32 in stages 1 and 2. An engine in 16 bits needs a stage."""
     layout = execution.layout
     stage = layout.zero_stage if layout.dp_shard > 1 else int(execution.optimizer_on_host)
     stage = 3 if execution.parameters_on_host else stage

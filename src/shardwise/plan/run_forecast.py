@@ -51,10 +51,9 @@ def forecast_seen(
     document: float | None = None,
     trained: tuple[int, int] | None = None,
 ) -> SeenMemory:
-    """The peaks of every rank, where no sequence of the first forward of a step is longer than
-    `first` tokens, and none of the others than `later`: gradients that are added up lie beside
-    these alone. `trained`: positions of a first forward and of a later one that are trained, at
-    most; all where it is None."""
+    """The peaks of every rank, where no sequence of a step's first forward has more than `first`
+    tokens, of its others than `later`: these alone lie beside added gradients. `trained`: positions
+    of a first and of a later forward that are trained, at most; None: all."""
 
     def work(alike: Execution, *, is_first: bool) -> Work:
         length = first if is_first else later

@@ -22,17 +22,17 @@ CEILINGS = {
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
-    "plan": 8760,
+    "plan": 8705,
     "programs": 250,
     "report": 2330,
-    "spec": 5490,
+    "spec": 5465,
     "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52320, 36620
+ALL, ALL_TESTS = 52240, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1775, 345
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1760, 345
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

@@ -38,8 +38,7 @@ def _casts(scene: Scene, of: tuple[float, float], *, blocks: float) -> float:
 
 
 def _cast_once(scene: Scene, *, blocks: float) -> float:
-    """Those that autocast makes, and keeps for a step where it is to; those of stacked experts each forward makes
-    (`models/routing.py`)."""
+    """Those that autocast keeps for a step; of stacked experts each forward makes its own."""
     of_experts = _casts(scene, scene.part.cast_experts, blocks=blocks)
     return _casts(scene, scene.part.cast_matrices, blocks=blocks) - of_experts
 

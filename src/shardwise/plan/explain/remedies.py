@@ -292,9 +292,8 @@ def _less_at_once(work: Work) -> str:
 
 
 def _fits_in_shards(work: Work, capacity: int) -> bool:
-    """Whether a micro-batch fits the same GPUs where each holds its share of all states: the
-    smallest, or a larger one that is the only one of its step, so that no earlier gradients lie
-    beside it."""
+    """Whether a micro-batch fits the same GPUs where each holds its share of all states; larger
+    ones too, for one that is alone in its step has no earlier gradients beside it."""
     job, model, layout = work.job, work.model, Layout(dp_shard=work.cluster.num_gpus)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
     bases, _ = considered(job, model, choice)

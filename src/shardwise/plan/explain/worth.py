@@ -1,5 +1,4 @@
-"""Whether compiled blocks earn their seconds over a run, and from which length of rows context parallelism does; and
-the sentences that say so."""
+"""Whether compiled blocks earn their seconds, and cp from which length of rows, in words"""
 
 from dataclasses import replace
 from itertools import takewhile
@@ -50,8 +49,7 @@ def worth_parts(search: Search, work: Work) -> str | None:
 
 
 def keys_and_values(work: Work) -> str | None:
-    """What sharing rows among ranks costs. Attention grows with the square of a row's length, and what is gathered
-    with the length."""
+    """What sharing rows costs: a gather grows with their length, attention with its square."""
     if work.execution.layout.cp == 1 or work.profile is not None:
         return None
     gathered = key_seconds(work, work.tokens)

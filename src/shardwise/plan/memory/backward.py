@@ -1,6 +1,5 @@
-"""A block's backward, in the moments of it that may be the fullest. What is saved is freed on the
-way, so that a weight made to be used, the gradients inside the MLP and unsharded ones that are
-reduced do not add up."""
+"""A block's backward, in the moments of it that may be the fullest: what is saved is freed on the
+way, and does not add up with weights made to be used and with gradients."""
 
 from collections.abc import Iterator
 

@@ -193,8 +193,7 @@ def _behind_forward(scene: Scene) -> Alive:
 
 
 def _reduction_of_head(scene: Scene) -> Alive:
-    """The gradient of final norm and head leaves, and this rank's part of the sum comes, while the last block's weights
-    arrive."""
+    """The gradient of norm and head leaves, its shard and the last block's weights come."""
     blocks, head, layout = len(scene.part.span), scene.part.inventory.ends[1], scene.work.execution.layout
     comes = scene.turn is None and layout.weight_shards > 1
     shard = head.trained_elements * REDUCTION_BYTES / layout.weight_shards if comes else 0

@@ -97,13 +97,8 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         # A copy is as large as one of AdamW's two moments.
         _add(changed, "temporary", difference.optimizer_copies * holding.optimizer / 2)
         return changed
-    if name in _LOSS_INSTANTS and work.execution.loss == "full":
-        changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
-        made = holding.part.trained_head * work.types.compute
-        ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
-        _add(changed, "gradients", -ours)
-    if name in _LOSS_INSTANTS and work.execution.loss == "chunked" and any(difference.tile):
-        _put_tiled_loss(changed, name, work, holding, tile=difference.tile)
+    if name in _LOSS_INSTANTS and (work.execution.loss == "full" or any(difference.tile)):
+        _put_loss(changed, name, work, holding, difference)
     if name in _UNCHANGED:
         return changed
     stream = work.tokens * work.model.hidden_size * work.types.compute
@@ -123,13 +118,16 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
     return changed
 
 
-def _put_tiled_loss(changed: Alive, name: str, work: Work, holding: Holding, *, tile: tuple[int, int]) -> None:
-    """One buffer of tokens x words, as large for a small vocabulary; in backward the gradients of
-    the head and of its input, both in float32."""
-    changed["logits"] = min(work.tokens, tile[0]) * tile[1] * work.types.compute
+def _put_loss(changed: Alive, name: str, work: Work, holding: Holding, difference: Difference) -> None:
+    """Of a loss in tiles one buffer of tokens x words, as large for a small vocabulary; in backward the
+    gradients of the head and of its input, both in float32."""
     made = holding.part.trained_head * work.types.compute
-    ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
-    _add(changed, "gradients", -ours)
+    _add(changed, "gradients", -in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else -made)
+    if work.execution.loss == "full":
+        changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
+        return
+    tokens, words = difference.tile
+    changed["logits"] = min(work.tokens, tokens) * words * work.types.compute
     if name == "backward of the loss":
         _add(changed, "gradients", holding.part.trained_head * FLOAT32_BYTES)
         _add(changed, "temporary", work.tokens * work.model.hidden_size * FLOAT32_BYTES)

@@ -1,5 +1,4 @@
-"""The layouts that a job leaves open: every product of degrees that its model and the trainer allow
-(`spec.support.trained`)."""
+"""The layouts that a job leaves open: products of degrees that its model and the trainer allow"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

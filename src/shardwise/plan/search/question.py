@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
@@ -82,12 +81,6 @@ class Question:
         if key not in self.memo.layouts:
             self.memo.layouts[key] = list(layouts(self.job, self.model, self.cluster))
         return self.memo.layouts[key]
-
-    def layouts_among(self, strategies: Sequence[str]) -> dict[object, list[Choice]]:
-        """Those of some strategies, as `Memo` has them."""
-        one = self.cluster.num_gpus == 1
-        some = [choice for choice in self.layouts if one or choice.strategy in strategies]
-        return {(self.cluster.name, self.job.data.max_length): some}
 
     @property
     def asked(self) -> dict[str, Any]:

@@ -129,12 +129,12 @@ def endings_of(work: Work) -> tuple[Ending, ...]:
 
 def _endings(work: Work) -> tuple[Ending, ...]:
     elements, tied = _trained_elements(work), sum_of_ends(work)
-    keys = [(trained, pp in (0, len(elements) - 1)) for pp, trained in enumerate(elements)]
-    made = {key: _ending(work, key[0], tied=tied if key[1] else NO_TIME) for key in set(keys)}
+    keys = [(trained, tied if pp in (0, len(elements) - 1) else NO_TIME) for pp, trained in enumerate(elements)]
+    made = {key: _ending(work, *key) for key in set(keys)}
     return tuple(made[key] for key in keys)
 
 
-def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
+def _ending(work: Work, trained: float, tied: RankTime) -> Ending:
     named = (
         ("reduce gradients", late_reduction(work, trained)),
         ("add tied gradients", tied),

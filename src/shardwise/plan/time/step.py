@@ -1,5 +1,4 @@
-"""One optimizer step, every pipeline rank's passes and what follows them; and the whole run. Ranks on other axes are
-alike."""
+"""One optimizer step, by pipeline rank, for ranks on other axes are alike; and the whole run."""
 
 from collections import Counter
 from typing import NamedTuple

@@ -197,7 +197,11 @@ def everything_bytes(model: ModelShape, setting: BlockSetting) -> float:
         # Both norms keep one and the same input.
         norms -= model.hidden_size * (setting.types.compute if setting.compiled else setting.layer_norm_bytes)
     masks = _BLOCK_DROPOUTS * model.hidden_size if setting.stream_dropout else 0
-    made = (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting)
+    made = (norms + masks) / setting.tp + _inputs(model, setting) + _masks(model, setting) + _attention(model, setting)
+    adapted = [m for m in model.matrices if m.name in setting.inventory.adapted]
+    # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
+    results = sum(2 * m.rows for m in adapted) if setting.inventory.dora else 0
+    made += (sum(_rank(m.name, setting) for m in adapted) + results) * setting.types.compute
     return made + (0.0 if setting.tiled else _mlp(model, setting))
 
 
@@ -270,15 +274,6 @@ def _norm(norm: Norm, model: ModelShape, setting: BlockSetting) -> float:
             normed = norm.width * FLOAT32_BYTES * (2 if trained else 1)
     # Written out: the input in float32, the inverse root mean square, and the normed input for the weight's gradient.
     return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
-
-
-def _matrices(model: ModelShape, setting: BlockSetting) -> float:
-    """Inputs that matrices keep, and what lies between the two halves of each adapter."""
-    inputs = _inputs(model, setting) + _masks(model, setting)
-    here = [m for m in model.matrices if m.name in setting.inventory.adapted]
-    # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
-    results = sum(2 * m.rows for m in here) if setting.inventory.dora else 0
-    return inputs + (sum(_rank(m.name, setting) for m in here) + results) * setting.types.compute
 
 
 def _inputs(model: ModelShape, setting: BlockSetting, reads: Collection[Reads] | None = None) -> float:

@@ -14,8 +14,7 @@ from shardwise.spec.support.splits import heads
 
 @dataclass(frozen=True)
 class RankPart:
-    """The model of ranks that hold alike, before sharding; `span` are the blocks of their largest stage, which one
-    forward goes through."""
+    """What some ranks hold before sharding; `span`: the blocks that one forward goes through."""
 
     pp: int
     tp: range

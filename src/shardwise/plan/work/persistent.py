@@ -149,8 +149,7 @@ def _offloaded(held: Holding, execution: Execution, *, types: DtypeBytes, host_a
 
 
 def page_locked_bytes(size: float) -> int:
-    """What PyTorch's allocator takes of page-locked memory for a tensor: rounded up to a power of two
-    (ATen/core/CachingHostAllocator.h)."""
+    """What ATen's CachingHostAllocator takes of page-locked memory for a tensor: a power of two."""
     return 1 << (ceil(size) - 1).bit_length()
 
 

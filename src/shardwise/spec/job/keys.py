@@ -190,8 +190,7 @@ def _as_alternatives(value: Any) -> Any:
 
 
 def _as_layout(value: Any) -> Any:
-    """A product as plans print it, `fsdp x tp`, is the one of its degrees that the planner chooses;
-    `single` is one process."""
+    """`fsdp x tp` is the one of its degrees that the planner chooses; `single` is one process."""
     if value == "single":
         return LayoutSpec()
     return [value] if _kind_of_way(value) == "Product" else value
@@ -284,8 +283,7 @@ class Job(Strict):
         return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
 
     def layout_on(self, cluster: Cluster) -> Layout | None:
-        """The stated layout on a cluster. Raises ValueError: its GPUs do not divide into the one
-        that is named."""
+        """The stated layout on a cluster. Raises ValueError: its GPUs do not divide into it."""
         stated, node = self.stated_layout, cluster.node.num_gpus
         if isinstance(stated, str):
             return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=node)
@@ -336,8 +334,7 @@ class Job(Strict):
         return self.method == "qlora" and self.train.quantize_experts is not False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with every default filled in; of preferences and renting nothing where there
-        is none."""
+        """Plain data with all defaults; of preferences and renting nothing where there is none."""
         plain = self.model_dump(mode="json")
         if self.objective == "sft":
             del plain["objective"], plain["preference"]

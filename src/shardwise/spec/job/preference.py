@@ -1,5 +1,4 @@
-"""What a job learns: text (`sft`), or preferences, in the words and with the defaults of TRL
-1.16."""
+"""What a job learns: text (`sft`) or preferences, in the words and by the defaults of TRL 1.16"""
 
 from typing import Annotated, Literal, Self
 

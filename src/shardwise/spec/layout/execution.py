@@ -45,8 +45,7 @@ LEAST_MLP_CHUNK = 1024
 
 
 def heads_at_once(heads: int, *, bytes_of_one: float) -> int:
-    """Of how many heads the keys and values of whole rows are gathered at once, where those of one take so many
-    bytes."""
+    """Of how many heads the keys and values of whole rows are gathered at once."""
     return max(1, min(heads, int(CHUNK_BYTES // bytes_of_one)))
 
 
@@ -57,8 +56,7 @@ def has_8bit_moments(shape: tuple[int, ...]) -> bool:
 
 
 def chosen_positions(trained: int, *, of: int) -> int:
-    """How many positions go through the head: those that are trained or, where these are nearly all, every one:
-    choosing would cost as much."""
+    """How many positions go through the head: the trained ones; all, where these are nearly all."""
     return of if trained >= _NEARLY_ALL * of else trained
 
 

@@ -100,8 +100,7 @@ class TimeForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Rental price; None where the catalogue knows none. `at_least`: it is the lowest offer's, as no
-    other is known."""
+    """Rental price; None: none is known. `at_least`: the lowest offer's, as no other is known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
