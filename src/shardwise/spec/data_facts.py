@@ -186,8 +186,7 @@ class DataFacts:
     """What was counted of a job's data.
 
     Attributes:
-        template_from: `tokenizer`, `default`, `none` where rows need none, or the file of
-            `data.chat_template`.
+        template_from: `tokenizer`, `default`, `none` (rows need none), or `data.chat_template`.
         sampled: rows whose lengths were looked at, which stand for all; 0 where there is no
             tokenizer, so that lengths are from bytes; None where all were prepared.
     """

@@ -39,8 +39,7 @@ class RankRehearsal:
         forecast: the planner's, of the same ranks.
         held: bytes between steps of `weights` and `optimizer`, and `gradients` as backward leaves
             them.
-        peak_bytes: the most that is alive at one instant, with what lies outside of the training
-            code.
+        peak_bytes: the most at one instant, with what lies outside of the training code.
         peak_reserved_bytes: by the allocator's rules.
         parts: bytes alive at that instant, by the names of `spec.plan.forecast.PARTS`.
         instants: the most that was alive at each instant, without what lies outside.

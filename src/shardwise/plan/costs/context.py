@@ -4,8 +4,7 @@ from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import heads_at_once
 
-#: Operators that gather keys and values of a sequence in parts, put them in order, and compute two
-#: parts for one.
+#: Operators that gather keys and values of parts, order them, and compute two parts for one.
 OPERATORS_PER_GATHER = 16
 
 

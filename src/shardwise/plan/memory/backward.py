@@ -7,7 +7,7 @@ from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
 from shardwise.plan.costs.block import of_one_block, shared
 from shardwise.plan.costs.context import all_gathered_keys
 from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
-from shardwise.plan.work import Alive, BlockBytes, Scene, Work
+from shardwise.plan.work import Alive, Scene, Work
 from shardwise.spec.model.profile import ModelProfile
 
 
@@ -58,7 +58,7 @@ def _tiled(scene: Scene, behind: int) -> Iterator[Alive]:
         "communication": made,
     }
     yield {
-        "activations": saved + work.tokens * _at_attention(of),
+        "activations": saved + work.tokens * (of.attention_backward - of.saved_by_mlp),
         "temporary": casts + _made(work, of_mlp),
         "communication": made + all_gathered_keys(scene),
     }
@@ -92,11 +92,6 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     yield end | {
         "communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own),
     }
-
-
-def _at_attention(of: BlockBytes) -> float:
-    """Bytes per token of attention's gradients, above what its block saved and has let go of."""
-    return of.attention_backward - of.saved_by_mlp - of.behind_attention
 
 
 def _cast(work: Work, elements: int) -> float:
@@ -138,7 +133,8 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
     if keys := all_gathered_keys(scene):
-        yield {"activations": saved + tokens * _at_attention(of), "temporary": casts, "communication": of_mlp + keys}
+        at_attention = saved + tokens * (of.attention_backward - of.saved_by_mlp)
+        yield {"activations": at_attention, "temporary": casts, "communication": of_mlp + keys}
     yield _end(scene)
 
 

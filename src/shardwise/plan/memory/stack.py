@@ -22,8 +22,7 @@ SLICED_LOGIT_BYTES = 16
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
 _UNCHANGED = ("loading", "sum of gradients over replicas")
-#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the
-#: first block is at work.
+#: Of what FSDP1 holds to the end of backward, the first block's gradient is counted as ours.
 _BLOCKS_WITHOUT_KEPT_GRADIENT = 1
 
 

@@ -30,9 +30,8 @@ _SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 20, "parameters": 34, "all": 3
 _COPIES_ON_HOST = 2
 
 #: What is chosen only where nothing else comes near takes so many times its seconds when it is
-#: compared: beyond the tie it must save a quarter of them. Weights on the host take most of its
-#: memory, and no GPU has measured pipelines, or over PCI Express what exchanges activations inside
-#: blocks.
+#: compared: beyond the tie it must save a quarter. Weights on the host take most of its memory, and
+#: no GPU has measured pipelines, or what exchanges activations over PCI Express.
 DOUBT = 1.2
 #: Seconds are divided by the chance beside a screen, at least by this: not every card drives one.
 _LEAST_CHANCE = 0.5

@@ -373,15 +373,12 @@ def _attention_output(model: ModelShape, setting: BlockSetting) -> float:
 
 
 def attention_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token of gradients of attention's result, and of what it read."""
-    return (_output_width(model) + sum(attention_widths(model))) * setting.types.compute
-
-
-def behind_attention_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token that norms between attention and the MLP keep."""
+    """Bytes per token of gradients of attention's result, and of what it read, less what norms between
+    attention and the MLP keep, which is gone by then."""
     first, *others = _norms(model)
     behind = [norm for norm in others if norm.width == first.width and not model.parallel_residual]
-    return sum(_norm(norm, model, setting) for norm in behind) / setting.tp
+    gone = sum(_norm(norm, model, setting) for norm in behind) / setting.tp
+    return (_output_width(model) + sum(attention_widths(model))) * setting.types.compute - gone
 
 
 def attention_widths(model: ModelShape) -> tuple[int, int, int]:

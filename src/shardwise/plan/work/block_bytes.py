@@ -22,8 +22,6 @@ class BlockBytes:
         saved_tensors: each tensor that it saves under recompute.
         gradients: inside it, above what it saved.
         tile: of a tile of the MLP, by its own tokens, in forward and in backward.
-        attention_backward: gradients of its result and of what it read; `behind_attention`: what norms keep that
-            are between attention and the MLP, and are gone by then.
         last_matrix: elements of the matrix that reads a dense MLP's product, where it is trained.
         computed_weights: bytes of whole matrices that exist while one is used: dequantised, or with DoRA's norms.
         remade, remade_by_mean: bytes of weights with their adapters' products that it, or the mean block, makes of bare
@@ -43,7 +41,6 @@ class BlockBytes:
     saved_by_mlp: float = 0.0
     tile: tuple[float, float] = (0.0, 0.0)
     attention_backward: float = 0.0
-    behind_attention: float = 0.0
     mlp_begins: float = 0.0
     again_at_adapter: float = 0.0
     norm_backward: float = 0.0
@@ -71,7 +68,6 @@ def block_bytes(
         gradients=of.backward_bytes(model, setting),
         tile=max(of.tile_bytes(kind, setting) for kind in kinds) if setting.tiled else (0.0, 0.0),
         attention_backward=of.attention_backward_bytes(model, setting),
-        behind_attention=of.behind_attention_bytes(model, setting),
         mlp_begins=of.mlp_begin_bytes(model, setting),
         again_at_adapter=of.again_at_adapter_bytes(model, setting) if again else 0.0,
         norm_backward=of.norm_backward_bytes(model, setting),

@@ -30,8 +30,7 @@ class PreferenceSpec(Strict):
         loss_type: of `dpo`, one or several, which are added up; of `kto`, `kto` or
             `apo_zero_unpaired`.
         loss_weights: of several losses; by default each has weight 1.
-        label_smoothing: of `robust` and `exo_pair`, and of `simpo`: the share of labels taken to be
-            wrong.
+        label_smoothing: of `robust`, `exo_pair` and `simpo`: the share of labels taken to be wrong.
         reference: `auto`: the same model with adapters off, in full training as `precomputed`,
             which has its log-probabilities computed before the first step; `none`: no reference; or
             a model (a folder or hub id).

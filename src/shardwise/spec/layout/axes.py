@@ -34,8 +34,7 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cp": ("cp", {}),
 }
 
-#: The ways of a product in the order in which plans print them; of one line a product has one at
-#: most.
+#: The ways of a product in the order in which plans print them; of one line it has one at most.
 _IN_PRODUCTS = (("ddp", "zero1", "zero2", "fsdp", "hsdp"), ("mp", "pp"), ("tp",), ("cp",))
 
 

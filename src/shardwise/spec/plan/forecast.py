@@ -171,8 +171,7 @@ class Plan:
         run: the whole run; None in a plan of an earlier version.
         changes: what would save time, money or the host's memory, each planned.
         what_if: the job as it is and with other changes, where that was asked.
-        chance: that the chosen candidate fits; None where none does, and where it was not asked
-            for.
+        chance: that the chosen candidate fits; None where none does, or it was not asked for.
         on_stack: what the trainer that it was planned for needs; None where that is this one.
     """
 
