@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
-from shardwise.plan.memory import forecast_memory
+from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.work import take_inventory, work_of
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout

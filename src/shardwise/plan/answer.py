@@ -5,33 +5,14 @@ from dataclasses import replace
 
 from shardwise.plan.changes import helpful, what_if
 from shardwise.plan.disk import disk_of
-from shardwise.plan.explain import (
-    in_8_bits,
-    left_frozen,
-    left_wide,
-    remedies,
-    too_short,
-    why,
-    why_faster,
-    why_not,
-    why_slower,
-    widened,
-)
-from shardwise.plan.search import (
-    Question,
-    Search,
-    StrategySearch,
-    ask,
-    best_first,
-    best_part,
-    chosen,
-    hardware_json,
-    model_json,
-    search_offloads,
-    simplicity_of,
-    weights_on_host,
-    work_on,
-)
+from shardwise.plan.explain.comparison import why_faster, why_slower
+from shardwise.plan.explain.reasons import why
+from shardwise.plan.explain.remedies import in_8_bits, left_frozen, left_wide, remedies, why_not, widened
+from shardwise.plan.explain.worth import too_short
+from shardwise.plan.search.goals import best_first, simplicity_of
+from shardwise.plan.search.gpu_counts import best_part
+from shardwise.plan.search.question import Question, ask, work_on
+from shardwise.plan.search.search import Search, StrategySearch, chosen, search_offloads
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
@@ -75,9 +56,9 @@ def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
     if best is None:
         return _plan(question, first_of_all, [], advice=tuple(remedies(question)))
     search, found = best
-    first = search.candidate(found.execution)
+    first = search.forecasts.candidate(found.execution)
     bests = [one.best for _, one in _by_simplicity(first_of_all) if one.best is not None]
-    fitting = [first_of_all.candidate(one.execution) for one in bests]
+    fitting = [first_of_all.forecasts.candidate(one.execution) for one in bests]
     fitting = [one for one in fitting if one.execution.layout.strategy != first.execution.layout.strategy]
     reasons = (*_reasons(question, searches, search, first), *notes)
     goal, of_part = question.job.goal, replace(question, cluster=part)
@@ -98,8 +79,8 @@ def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, a
     unfit = sorted([*(one.rejection for one in lacking), *left_out], key=lambda one: simplicity_of(one.strategy))
     return Plan(
         job=question.asked,
-        hardware=hardware_json(question.cluster),
-        model=model_json(question),
+        hardware=question.cluster.to_json(),
+        model={**question.model.to_json(), "num_trainable_parameters": question.inventory.trained_elements},
         candidates=(*fitting, *lacking),
         chosen=0 if fitting else None,
         rejected=(*(one.rejection for one in fitting[1:]), *unfit),
@@ -120,7 +101,7 @@ def _lacking(search: Search) -> Iterator[Candidate]:
         if least is not None:
             forecast, lack = search.forecasts.of(least), search.lack_on_host(least)
             reason = lack[1] if lack else why_not(forecast.work, forecast.memory, known=known)
-            yield replace(search.candidate(least), fits=False, reasons=(reason,))
+            yield replace(search.forecasts.candidate(least), fits=False, reasons=(reason,))
 
 
 def _left_out(search: Search) -> Iterator[Rejection]:
@@ -133,16 +114,16 @@ def _left_out(search: Search) -> Iterator[Rejection]:
 def _reasons(question: Question, searches: Sequence[Search], search: Search, first: Candidate) -> tuple[str, ...]:
     """The reasons of what was chosen, and what was not asked about."""
     # Weights on the host are not advised where they are not needed: what is needed is chosen.
-    on_host = weights_on_host(first.execution)
-    every = [one for each in searches for one in each.fastest if on_host or not weights_on_host(one.execution)]
+    on_host = first.execution.parameters_on_host
+    every = [one for each in searches for one in each.fastest if on_host or not one.execution.parameters_on_host]
     fastest = min(every, key=lambda one: one.seconds)
     whose = next(each for each in searches if fastest in each.fastest)
     without = chosen(searches[:1])
     reasons = why(
         search,
         first,
-        best=first if fastest.execution == first.execution else whose.candidate(fastest.execution),
-        without=None if without is None else searches[0].candidate(without[1].execution),
+        best=first if fastest.execution == first.execution else whose.forecasts.candidate(fastest.execution),
+        without=None if without is None else searches[0].forecasts.candidate(without[1].execution),
     )
     model, built = question.model, None
     if model.built is not None:

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search import Memo, Question, ask, best_alone, changed, on_hardware, weights_on_host
-from shardwise.plan.work import take_inventory
-from shardwise.spec.adapters.targets import attention_targets
+from shardwise.plan.search.question import Memo, Question, ask, changed, of_job, on_attention, on_hardware
+from shardwise.plan.search.search import best_alone
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job, LoraSpec
@@ -53,8 +52,7 @@ class _Tried:
 
 
 def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
-    """The changes that save time, money or the host's memory, each tried before it is named.
-    `first`: what is chosen as it is."""
+    """Changes that save time, money or the host's memory, each tried. `first`: what is chosen."""
     if question.cluster.gpu.kind == "cpu":
         return ()
     found, least = list[PlannedChange](), first.time.step_seconds
@@ -69,8 +67,7 @@ def helpful(question: Question, first: Candidate) -> tuple[PlannedChange, ...]:
 
 
 def on_less(question: Question, first: Candidate, among: Sequence[Cluster]) -> tuple[PlannedChange, ...]:
-    """All weights in bfloat16 with 8-bit moments on one GPU of half the memory, or the first of
-    `among` that it fits; nothing for adapters."""
+    """All in bfloat16 with 8-bit moments on the first of `among` with half the memory."""
     job = question.job
     if job.method != "full" or not (_takes_bf16(job) and _takes_8_bits(job)):
         return ()
@@ -98,7 +95,9 @@ def _among_few(question: Question, first: Candidate) -> Question:
     if question.job.layout != "auto":
         return question
     among = list(dict.fromkeys((first.execution.layout.strategy, *_USUAL)))
-    memo = Memo(layouts=question.layouts_among(among))
+    cluster = question.cluster
+    some = [choice for choice in question.layouts if cluster.num_gpus == 1 or choice.strategy in among]
+    memo = Memo(layouts={(cluster.name, question.job.data.max_length): some})
     return replace(question, job=question.job.model_copy(update={"layout": among}), memo=memo)
 
 
@@ -122,8 +121,10 @@ def _worth_trying(question: Question) -> Iterator[_Tried]:
     if job.method == "lora":
         qlora = job.model_copy(update={"method": "qlora"})
         yield _again(question, "method: qlora", qlora, {"method": "qlora"}, drawback=_DRAWBACKS["qlora"])
-    if question.inventory.bare and job.adapters is not None:  # adapters on stacked experts
-        yield _on_attention(question, job.adapters)
+    if other := on_attention(question):
+        names, adapted = other
+        name, drawback = f"lora.target_modules: [{', '.join(names)}]", "experts stay as they are"
+        yield _again(question, name, adapted, {"lora.target_modules": names}, drawback=drawback)
     if job.goal == "fastest" and question.cluster.num_gpus <= _MOST_COUNTED and job.stated_layout is None:
         yield from _other_counts(question)
     if question.mean_length >= job.data.max_length >= _LONG:
@@ -158,21 +159,12 @@ def _with(question: Question, drawback: str | None = None, **keys: str | int) ->
     )
 
 
-def _on_attention(question: Question, lora: LoraSpec) -> _Tried:
-    """Adapters that leave experts out."""
-    names = attention_targets(question.model)
-    job = question.job.model_copy(update={"lora": lora.model_copy(update={"target_modules": names})})
-    name, drawback = f"lora.target_modules: [{', '.join(names)}]", "experts stay as they are"
-    return _again(question, name, job, {"lora.target_modules": names}, drawback=drawback)
-
-
 def _again(question: Question, name: str, job: Job, sets: dict[str, Any], *, drawback: str | None = None) -> _Tried:
     """A question whose inventory is another too."""
     try:
-        other = replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
+        return _Tried(name=name, sets=sets, question=of_job(question, job), drawback=drawback)
     except UnsupportedError as error:
         return _Tried(name=name, sets=sets, question=None, reason=str(error))
-    return _Tried(name=name, sets=sets, question=other, drawback=drawback)
 
 
 def _asked_about(question: Question) -> Iterator[_Tried]:
@@ -249,7 +241,7 @@ def _is_better(tried: _Tried, best: Candidate, first: Candidate, *, least: float
     on_host = first.execution.offload != "none" and best.execution.offload == "none"
     if tried.saves == "step":
         most = (1 - _WORTH["step"]) * least
-        most_slow = _RATHER if weights_on_host(first.execution) else 1.0
+        most_slow = _RATHER if first.execution.parameters_on_host else 1.0
         as_fast = on_host and best.time.step_seconds <= most_slow * least and least == first.time.step_seconds
         return best.time.step_seconds <= most or as_fast
     return _of(tried.saves, best) <= (1 - _WORTH[tried.saves]) * _of(tried.saves, first)

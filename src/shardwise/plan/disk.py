@@ -1,7 +1,7 @@
 """What a run writes: checkpoints, the trained model, the merged one, and prepared rows."""
 
-from shardwise.plan.search import Question
-from shardwise.plan.time import num_steps
+from shardwise.plan.search.question import Question
+from shardwise.plan.time.step import num_steps
 from shardwise.plan.work import TYPES, state_bytes
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
@@ -23,7 +23,8 @@ def disk_of(question: Question, execution: Execution) -> Disk:
     saves, limit = _saves(job, steps), job.train.save_total_limit or steps or 1
     elements = question.inventory.trained_elements if job.adapters else model.num_parameters
     final = elements * _width(saved_type(job, storage=model.storage_dtype, precision=execution.precision))
-    beside = model.frozen_beside * _width(model.storage_dtype)
+    frozen = model.wrapper and model.wrapper.frozen_parameters  # beside the language model, where it is counted
+    beside = (frozen or 0) * _width(model.storage_dtype)
     final += 0 if job.adapters else beside
     return Disk(
         checkpoint_bytes=one,
@@ -52,7 +53,7 @@ def _checkpoint(question: Question, execution: Execution) -> int:
     """Trained weights and optimizer states as they are stepped, of all ranks together."""
     types, inventory = TYPES[execution.precision], question.inventory
     total = _RANK_BYTES * execution.layout.world_size
-    for count, unit in (*inventory.blocks, (1, inventory.root)):
+    for count, unit in inventory.units:
         for tensor in unit.tensors:
             if not tensor.trained:
                 continue

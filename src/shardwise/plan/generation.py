@@ -30,7 +30,7 @@ def plan_generation(
     element = _WIDE.get(dtype, 2)
     types = DtypeBytes(trainable=element, frozen=element, compute=element, compute_name=dtype)
     inventory = take_inventory(job, model)
-    weights = int(inventory.over_blocks(lambda unit: unit.stored_bytes(types)) + inventory.root.stored_bytes(types))
+    weights = int(inventory.over_all(lambda unit: unit.stored_bytes(types)))
     length, sequences = _length(job, model), job.train.global_batch_size * job.sides
 
     def total(length: int, sequences: int) -> int:

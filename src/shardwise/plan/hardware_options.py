@@ -10,8 +10,10 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.changes import on_less
-from shardwise.plan.search import Found, Question, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
-from shardwise.plan.start_up import start_up_seconds
+from shardwise.plan.search.goals import Found, doubt_of, unmeasured
+from shardwise.plan.search.question import Question, ask, changed, on_hardware
+from shardwise.plan.search.search import best_alone
+from shardwise.plan.work import BFLOAT16_BYTES
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
 from shardwise.spec.model.shape import ModelShape
@@ -33,6 +35,8 @@ USUAL_GPUS, MOST_GPUS_OFFERED = 8, 1024
 _ALIKE: dict[Goal, float] = {"cheapest": 1.2, "fastest": 1.1}
 #: GPUs are equally small if they have as much memory in steps of this size.
 _MEMORY_STEP = 4 * GIB
+#: Of what compiles, as measured of an 8B model (docs/how/measured.md).
+COMPILE_SECONDS = 16.0
 #: Of a smaller size's GPU time, what a larger size needs at least: it may have room to recompute nothing.
 _WITHOUT_RECOMPUTATION = 0.65
 
@@ -82,16 +86,8 @@ def _usd(cluster: Cluster, seconds: float) -> float:
     return inf if price is None else price * cluster.num_gpus * seconds / 3600
 
 
-def _step_usd(fit: _Fit) -> float:
-    return _usd(fit.cluster, fit.step_seconds)
-
-
 def _is_owned(cluster: Cluster) -> bool:
     return cluster.gpu.name in OWNED and cluster.num_gpus <= MOST_OWNED
-
-
-def _owned_first(fit: _Fit) -> tuple[bool, float]:
-    return not _is_owned(fit.cluster), fit.usd
 
 
 def _memory(cluster: Cluster) -> int:
@@ -139,9 +135,8 @@ def _bests(fits: Sequence[_Fit], *, alike: dict[Goal, float]) -> dict[Goal, _Fit
 def best_of_catalogue(
     job: Job, *, model: ModelShape, kinds: Sequence[Sequence[Cluster]], num_rows: int | None = None
 ) -> Plan:
-    """The plan on the best hardware for the job's goal, with what else was compared. `kinds`: of
-    each GPU the sizes it is offered in, the smallest first. Raises UnsupportedError: the job cannot
-    be forecast at all."""
+    """The plan on the best hardware for the goal, with what else was compared. `kinds`: of each GPU
+    its sizes, the smallest first. Raises UnsupportedError: the job cannot be forecast at all."""
     comparison = _Comparison(job, model, [size for kind in kinds for size in kind], num_rows=num_rows, rented=True)
     for size in comparison.owned:
         comparison.try_on(size)
@@ -174,7 +169,8 @@ def _worth_showing(fits: Sequence[_Fit], best: dict[Goal, _Fit]) -> list[_Fit]:
     owned = [fit for fit in fits if fit.start_up and fit.cluster.gpu.name in OWNED]
     groups = [_of_size(owned, n) for n in (1, MOST_OWNED)]
     groups += [[fit for fit in owned if fit.cluster.gpu.name == name] for name in OWNED]
-    owned = list({id(fit): fit for some in groups if some for fit in [min(some, key=_owned_first)]}.values())
+    bests_owned = [min(some, key=lambda fit: (not _is_owned(fit.cluster), fit.usd)) for some in groups if some]
+    owned = list({id(fit): fit for fit in bests_owned}.values())
     alone = [fit for fit in _of_size(fits, 1) if fit.start_up and fit.may_win]
     owned += sorted(alone, key=lambda fit: fit.usd)[:1]
     cheapest, fastest = best["cheapest"], best["fastest"]
@@ -287,7 +283,9 @@ class _Comparison:
             (
                 fit.cluster.name
                 for fit in self.fits
-                if _step_usd(fit) <= usd and fit.step_seconds <= seconds and (fit.may_win or not self.rented)
+                if _usd(fit.cluster, fit.step_seconds) <= usd
+                and fit.step_seconds <= seconds
+                and (fit.may_win or not self.rented)
             ),
             None,
         )
@@ -321,6 +319,15 @@ class _Comparison:
             job = self._job.model_copy(update={"hardware": largest.name})
             made = answer(ask(job, model=self._model, cluster=largest, num_rows=self._num_rows))
         return replace(made, job={**self._job.to_json(), "hardware": made.job["hardware"]}, offers=offers)
+
+
+def start_up_seconds(question: Question, candidate: Candidate) -> float:
+    """Of one run on rented hardware, beside its steps: boot, download, load, compile and save; charged as they are."""
+    model, rent = question.model, question.job.rent
+    files = model.published_bytes if model.published else BFLOAT16_BYTES * model.num_parameters
+    trained = question.inventory.trained_elements if question.job.adapters else model.num_parameters
+    moved = files / rent.download_mb_per_second + (files + BFLOAT16_BYTES * trained) / rent.disk_mb_per_second
+    return 60 * rent.boot_minutes + moved / 1e6 + COMPILE_SECONDS * candidate.execution.compile
 
 
 def _least_flops(job: Job, model: ModelShape) -> float:

@@ -3,19 +3,11 @@
 from dataclasses import replace
 
 from shardwise.catalog.stacks import Stack
-from shardwise.plan.memory import (
-    SLICED_LOGIT_BYTES,
-    WHOLE_LOGIT_BYTES,
-    Difference,
-    Zero,
-    forecast_memory,
-    peak_of_stack,
-)
-from shardwise.plan.work import take_inventory, work_of
-from shardwise.spec.cluster import Cluster
-from shardwise.spec.job.file import job_from_data
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.memory.stack import SLICED_LOGIT_BYTES, WHOLE_LOGIT_BYTES, Difference, peak_of_stack
+from shardwise.plan.memory.zero import Zero
+from shardwise.plan.work import work_of, work_of_plan
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.on_stack import OnStack
 
@@ -31,22 +23,21 @@ _NAMES = {
 
 
 def on_stack(plan: Plan, stack: Stack) -> OnStack | None:
-    """None where the plan chose nothing. Raises KeyError, TypeError, ValueError: the plan was
-    written by hand or by another version."""
+    """None where the plan chose nothing. Raises as `work_of_plan` does."""
     if plan.best is None:
         return None
-    job, execution = job_from_data(plan.job), plan.best.execution
-    model = ModelShape.from_json(plan.model)
-    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
+    execution = plan.best.execution
+    ours = work_of_plan(plan, execution)
     # What the job states of the loss, holds there too.
-    whole = bool(stack.logit_bytes) if job.train.loss == "auto" else job.train.loss == "full"
+    stated = ours.job.train.loss
+    whole = bool(stack.logit_bytes) if stated == "auto" else stated == "full"
     held = "bf16" if stack.half_engine and _zero(stack, execution) else execution.precision
     theirs = replace(execution, loss="full" if whole else "chunked", precision=held)
     if stack.bucket and execution.layout.dp_shard > 1 and not execution.parameters_on_host:
         theirs = replace(theirs, layout=replace(theirs.layout, zero_stage=1, reshard_after_forward=False))
     # No other stack joins the products of adapters.
-    inventory = replace(take_inventory(job, model), joined=frozenset())
-    work = work_of(job, model=model, cluster=cluster, execution=theirs, inventory=inventory)
+    inventory = replace(ours.inventory, joined=frozenset())
+    work = work_of(ours.job, model=ours.model, cluster=ours.cluster, execution=theirs, inventory=inventory)
     memory = forecast_memory(work)
     context = max(memory.ranks, key=lambda rank: rank.peak_bytes).parts["context"]
     full = _difference(stack, replace(theirs, layout=execution.layout))
@@ -91,9 +82,8 @@ def _difference(stack: Stack, execution: Execution) -> Difference:
 
 
 def _zero(stack: Stack, execution: Execution) -> Zero | None:
-    """DeepSpeed's stage as it is exported, with a bucket for each type that gradients are reduced
-    in: two under autocast, both in float32 in stages 1 and 2. An engine in 16 bits is started where
-    there is a stage."""
+    """DeepSpeed's stage as exported, with a bucket for each type that gradients are reduced in: two
+    under autocast, float32 in stages 1 and 2. An engine in 16 bits needs a stage."""
     layout = execution.layout
     stage = layout.zero_stage if layout.dp_shard > 1 else int(execution.optimizer_on_host)
     stage = 3 if execution.parameters_on_host else stage

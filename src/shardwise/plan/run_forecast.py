@@ -6,12 +6,11 @@ from dataclasses import replace
 from itertools import chain
 
 from shardwise.plan.costs.saved_on_host import saved_on_host
-from shardwise.plan.memory import forecast_memory, holdings_of, moments
-from shardwise.plan.search import ask, work_on
-from shardwise.plan.work import Alive, Holding, Work
+from shardwise.plan.memory.forecast import forecast_memory, holdings_of, moments
+from shardwise.plan.search.question import ask, work_on
+from shardwise.plan.work import Alive, Holding, Work, work_of_plan
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
-from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
@@ -30,18 +29,14 @@ _PHASES = {
 
 def memory_of(plan: Plan, execution: Execution) -> MemoryForecast:
     """Memory of an execution of a plan's job on its hardware, with rows as long as they may be."""
-    job, model = job_from_data(plan.job), ModelShape.from_json(plan.model)
-    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
-    return forecast_memory(work_on(ask(job, model=model, cluster=cluster), cluster, execution))
+    return forecast_memory(work_of_plan(plan, execution))
 
 
 def bytes_on_host(plan: Plan) -> int:
     """Bytes of the choice in the host's memory, offloaded or saved, for the rank with most."""
     if plan.best is None:
         return 0
-    execution, job = plan.best.execution, job_from_data(plan.job)
-    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
-    work = work_on(ask(job, model=ModelShape.from_json(plan.model), cluster=cluster), cluster, execution)
+    work = work_of_plan(plan, plan.best.execution)
     return max(one.on_host + saved_on_host(work, one) for one in holdings_of(work))
 
 
@@ -56,10 +51,9 @@ def forecast_seen(
     document: float | None = None,
     trained: tuple[int, int] | None = None,
 ) -> SeenMemory:
-    """The peaks of every rank, where no sequence of the first forward of a step is longer than
-    `first` tokens, and none of the others than `later`: gradients that are added up lie beside
-    these alone. `trained`: positions of a first forward and of a later one that are trained, at
-    most; all where it is None."""
+    """The peaks of every rank, where no sequence of a step's first forward has more than `first`
+    tokens, of its others than `later`: these alone lie beside added gradients. `trained`: positions
+    of a first and of a later forward that are trained, at most; None: all."""
 
     def work(alike: Execution, *, is_first: bool) -> Work:
         length = first if is_first else later

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from shardwise.plan.time import num_steps
+from shardwise.plan.time.step import num_steps
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.changes import RunForecast
 from shardwise.spec.plan.forecast import Candidate, cost_text
@@ -18,6 +18,12 @@ def run_of(
     steps = num_steps(job.train, num_rows=num_rows)
     seconds = None if best is None else best.time.total_seconds
     usd = None if best is None else best.cost.usd
+    sentence = "its rows are not known yet" if job.data.path else "say data.num_rows for time and cost"
+    if steps is not None:
+        rows = "" if num_rows is None else f" of {num_rows:,} rows ({_SAID[rows_from or 'stated']})"
+        took = "" if seconds is None else f": {format_seconds(seconds)}"
+        cost = "" if best is None or usd is None else f", {cost_text(best.cost)}"
+        sentence = f"{steps:,} step{'s' if steps > 1 else ''}{rows}{took}{cost}"
     source = rows_from if num_rows is not None else None if steps is None else "max_steps"
     return RunForecast(
         rows_from=source,
@@ -25,16 +31,5 @@ def run_of(
         num_steps=steps,
         seconds=seconds,
         usd=usd,
-        sentence=_sentence(job, best, steps=steps, num_rows=num_rows, rows_from=rows_from),
+        sentence=sentence,
     )
-
-
-def _sentence(
-    job: Job, best: Candidate | None, *, steps: int | None, num_rows: int | None, rows_from: str | None
-) -> str:
-    if steps is None:
-        return "say data.num_rows for time and cost" if not job.data.path else "its rows are not known yet"
-    rows = "" if num_rows is None else f" of {num_rows:,} rows ({_SAID[rows_from or 'stated']})"
-    took = "" if best is None or best.time.total_seconds is None else f": {format_seconds(best.time.total_seconds)}"
-    cost = "" if best is None or best.cost.usd is None else f", {cost_text(best.cost)}"
-    return f"{steps:,} step{'s' if steps > 1 else ''}{rows}{took}{cost}"

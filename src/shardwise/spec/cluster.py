@@ -1,6 +1,6 @@
 """Gpu, Link, Node, Cluster: the machines a plan is made for."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
 from shardwise.spec.job.strict import from_plain
@@ -18,8 +18,7 @@ class Link:
         shared: it is the one port of a node, which all its GPUs share; otherwise each GPU has its own.
         measured: the rate is what collectives reached on this machine, not a link's nominal one.
         ranks: that were at work when it was measured.
-        message_seconds: of `all_reduce`, `gather`, `scatter`, `exchange` and `message` by their bytes, where they were
-            measured.
+        message_seconds: measured, of `all_reduce`, `gather`, `scatter`, `exchange`, `message` by bytes.
     """
 
     name: str
@@ -47,8 +46,7 @@ class Gpu:
         typical_usd_per_hour: the median over providers, which costs are forecast at; None where it is not known.
         measured: rates were measured on this machine, not read from a catalogue.
         product_flops: of the best products that were measured, by type, where `dense_flops` is the catalogue's peak.
-        attention_seconds: of causal attention by type, pass (`forward`, `backward`) and FLOPs in forward, where it was
-            measured.
+        attention_seconds: measured, causal, by type, `forward` or `backward`, and FLOPs in forward.
         operator_seconds: of the host, for a small operator, where it was measured; 0 where not.
         unit_seconds: of FSDP around one unit on CPU processes, where it was measured; 0 where not.
         step_over_rates: times as long a step takes on a CPU process as its rates make of it, by type, where it was
@@ -125,6 +123,12 @@ class Cluster:
         inside = f"{self.node.num_gpus}x {self.gpu.name}"
         link = f" @ {self.network.name}" if self.network and self.network.name.endswith(" Gb/s") else ""
         return inside if self.num_nodes == 1 else f"{self.num_nodes} x {inside}{link}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for plan.json; `notes` where there are any."""
+        plain = asdict(self)
+        notes = list(plain.pop("notes"))
+        return {"name": self.name, "num_gpus": self.num_gpus, **plain, **({"notes": notes} if notes else {})}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

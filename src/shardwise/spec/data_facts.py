@@ -1,5 +1,4 @@
-"""What people read of a job's data, in data.json, plan.json and reports: rows, lengths, template,
-marks, examples."""
+"""What people read of a job's data, in data.json, plan.json and reports: rows, lengths, examples"""
 
 import json
 import math
@@ -21,9 +20,8 @@ MOST_BINS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Tokens of the sequences to train on, once the data is prepared; before, all are taken as long
-    as they may be. `longest`: tokens of the longest sequence; `mean`: of a sequence on average;
-    `document`: of a packed row."""
+    """Tokens of the sequences to train on: of the longest, on average, of a packed row's document.
+    Before data is prepared, all are taken as long as they may be."""
 
     longest: int
     mean: float
@@ -123,8 +121,7 @@ class SourceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PartFacts:
-    """The rows to train on, or to evaluate on, as they are used; None is not known. `sides`: rows
-    of a sample."""
+    """Rows to train or evaluate on, as used; None: not known. `sides`: rows of a sample."""
 
     sources: tuple[SourceFacts, ...] = ()
     num_rows: int | None = None
@@ -189,8 +186,7 @@ class DataFacts:
     """What was counted of a job's data.
 
     Attributes:
-        template_from: `tokenizer`, `default`, `none` where rows need none, or the file of
-            `data.chat_template`.
+        template_from: `tokenizer`, `default`, `none` (rows need none), or `data.chat_template`.
         sampled: rows whose lengths were looked at, which stand for all; 0 where there is no
             tokenizer, so that lengths are from bytes; None where all were prepared.
     """
@@ -218,8 +214,7 @@ class DataFacts:
             return None
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """(name, sentence) of all but lengths one by one and examples; a name is empty where it is
-        the last one's."""
+        """(name, sentence) of all but each length and row; a name is empty if it is the last."""
         part, known = self.train, self.lengths
         for index, source in enumerate(part.sources):
             written = f" ({source.format})" if source.format else ""

@@ -1,5 +1,4 @@
-"""What rehearsing a plan finds: for each distinct rank the peak of the training code on tensors
-without numbers, beside the forecast of it."""
+"""What rehearsing a plan finds: of each distinct rank the training code's peak, and the forecast"""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,8 +10,7 @@ from shardwise.units import format_gib
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsing:
-    """The rehearsal of the next distinct rank begins. `strategy`: of the layout; `number`: of
-    `total`, from 1."""
+    """The rehearsal of the next distinct rank begins: `number` of `total`, from 1."""
 
     strategy: str
     rank: int
@@ -41,8 +39,7 @@ class RankRehearsal:
         forecast: the planner's, of the same ranks.
         held: bytes between steps of `weights` and `optimizer`, and `gradients` as backward leaves
             them.
-        peak_bytes: the most that is alive at one instant, with what lies outside of the training
-            code.
+        peak_bytes: the most at one instant, with what lies outside of the training code.
         peak_reserved_bytes: by the allocator's rules.
         parts: bytes alive at that instant, by the names of `spec.plan.forecast.PARTS`.
         instants: the most that was alive at each instant, without what lies outside.
@@ -68,9 +65,8 @@ class RankRehearsal:
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
     """A plan's rehearsal. `hardware`: its name; `capacity_bytes`: what a rank may use of it;
-    `execution`: as it was rehearsed, with eager blocks; `eager_bytes`: what these reserve by
-    forecast beside the compiled ones that were chosen, `compiled`; 0 and None where eager ones
-    were."""
+    `execution`: with eager blocks; `eager_bytes`: what these reserve by forecast beside the
+    compiled ones that were chosen, `compiled`; 0 and None where eager ones were."""
 
     hardware: str
     capacity_bytes: int

@@ -16,7 +16,7 @@ from shardwise.errors import UnsupportedError
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate, Plan
-from shardwise.spec.support.rehearsed import rehearsal_refusals
+from shardwise.spec.support.trained import rehearsal_refusals
 from tests.marks import first
 from tests.unit.cli.conftest import Shardwise
 

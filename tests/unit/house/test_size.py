@@ -14,25 +14,25 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 CEILINGS = {
     "": 230,
     "api": 3100,
-    "catalog": 3195,
+    "catalog": 3200,
     "cli": 1880,
     "data": 4970,
     "interop": 1390,
-    "launch": 3040,
+    "launch": 3030,
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
-    "plan": 9240,
+    "plan": 8680,
     "programs": 250,
     "report": 2330,
-    "spec": 5530,
+    "spec": 5460,
     "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52845, 36645
+ALL, ALL_TESTS = 52215, 36640
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 345
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1758, 342
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

@@ -57,7 +57,7 @@ def test_every_parameter_is_the_language_model_s_or_lies_beside_it(kind: str) ->
     assert (shape.family, shape.names.blocks) == INSIDE[kind]
     assert shape.wrapper is not None
     assert shape.wrapper.family == kind
-    assert shape.num_parameters + shape.frozen_beside == sum(p.numel() for p in whole.parameters())
+    assert shape.num_parameters + shape.wrapper.frozen_parameters == sum(p.numel() for p in whole.parameters())
     for name in filter(None, (shape.names.embedding, shape.names.head, shape.names.final_norm, shape.names.blocks)):
         whole.get_submodule(name)
     inside = find_inside(whole)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from shardwise.catalog.gpus import known_gpus, parse_hardware
 from shardwise.catalog.models import find_model, known_models
 from shardwise.errors import ShardwiseError
-from shardwise.plan.memory import forecast_memory
-from shardwise.plan.time import forecast_time
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.time.step import forecast_time
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.support.attention import attention_refusal

@@ -8,7 +8,7 @@ import pytest
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.plan.answer import answer
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.search.executions import bases, offloads, sized, sizes_on, why_left_out
+from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on
 from shardwise.plan.search.goals import Found, doubt_of, tie_of
 from shardwise.plan.search.layouts import layouts
 from shardwise.plan.search.question import Question, ask, work_on
@@ -24,7 +24,7 @@ def exhaustive(question: Question) -> list[Found]:
     for offload in offloads(question.job, question.cluster):
         asked = question.with_offload(offload)
         for choice in layouts(asked.job, asked.model, asked.cluster):
-            if why_left_out(asked.job, asked.model, choice) is None:
+            if considered(asked.job, asked.model, choice)[1] is None:
                 for base in bases(asked.job, asked.model, choice):
                     for size in sizes_on(asked.job, base.layout.data_world_size):
                         work = work_on(asked, asked.cluster, sized(base, asked.job, size))

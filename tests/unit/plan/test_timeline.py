@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.plan.costs.collectives import MessageTime
-from shardwise.plan.costs.piece import RankTime
+from shardwise.plan.costs.piece import MessageTime, RankTime
 from shardwise.plan.explain.timeline import Streams, lay_backward, lay_forward, timeline_of, timeline_of_plan
 from shardwise.plan.time.passes import StageTime
 from shardwise.plan.time.step import forecast_time
@@ -44,10 +43,10 @@ def covered(streams):
 def test_the_closed_forms_are_the_schedule(stage):
     streams = Streams()
     half = lay_forward(streams, stage, begin=0.0)
-    assert half == pytest.approx(stage.forward_pass().seconds)
+    assert half == pytest.approx(stage.forward_pass.seconds)
     end = lay_backward(streams, stage, begin=half)
-    assert end - half == pytest.approx(stage.backward_pass().seconds)
-    busy = stage.forward_pass().busy + stage.backward_pass().busy
+    assert end - half == pytest.approx(stage.backward_pass.seconds)
+    busy = stage.forward_pass.busy + stage.backward_pass.busy
     assert busy == pytest.approx(covered(streams), rel=0.02)
 
 

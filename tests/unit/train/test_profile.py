@@ -7,8 +7,8 @@ from transformers import masking_utils
 
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.plan.time import ran_by
-from shardwise.plan.work.profiled import profiled_bytes
+from shardwise.plan.time.pieces import ran_by
+from shardwise.plan.work.block_bytes import profiled_bytes
 from shardwise.train.rehearsing.profile import profile_blocks
 from shardwise.train.rehearsing.profiles import lengths_for, narrowed
 from tests.dist.worlds import installed
@@ -43,14 +43,14 @@ def rules_and_profile(kind, **keys):
     measured = profile_blocks(
         asked, chosen, config=config, shape=model, lengths=(8, 16, LENGTH), sharded=False, casts=True
     )
-    return rules.of_block, profiled_bytes(model, rules.setting, measured, recompute=chosen.recompute)
+    return rules.of_block, profiled_bytes(model, rules.setting, measured, recompute=chosen.recompute), measured
 
 
 @pytest.mark.parametrize("kind", first(1, DENSE, ci=2))
 def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     if not installed([kind]):
         pytest.skip(f"the installed transformers has no {kind}")
-    rules, measured = rules_and_profile(kind, precision="fp32")
+    rules, measured, profile = rules_and_profile(kind, precision="fp32")
     # What grows with rows alone: a few tables of a block are made for all rows. Some rotations keep
     # tables of each block beside, which no rule counts: 0.2 % of a block of GLM-4-9B, much of these.
     tables = 3 * 16 * 4 if kind in ("ernie4_5", "falcon", "glm", "glm4", "gptj", "helium") else 0
@@ -58,7 +58,9 @@ def test_rules_keep_what_blocks_were_measured_to_keep(kind) -> None:
     # Code that scales embeddings or adds positions holds one tensor more until its backbone returns.
     held = 0 if measured.final_norm > rules.final_norm - rules.stream / 2 else rules.stream
     # Masks and tables of positions, which blocks share, may be gone before the head or behind it.
-    assert measured.final_norm + held == pytest.approx(rules.final_norm, rel=0.02, abs=8 + measured.shared[0])
+    assert measured.final_norm + held == pytest.approx(
+        rules.final_norm, rel=0.02, abs=8 + profile.shared.per_token(LENGTH)
+    )
 
 
 def products_of(**keys):

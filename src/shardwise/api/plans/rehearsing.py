@@ -20,7 +20,7 @@ from shardwise.spec.job.strict import from_plain
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan, RankMemory
 from shardwise.spec.rehearsal import RankRehearsal, Rehearsal, Rehearsing, TensorGroup
 from shardwise.spec.request import Override
-from shardwise.spec.support.rehearsed import rehearsal_refusals
+from shardwise.spec.support.trained import rehearsal_refusals
 
 
 def rehearse(

@@ -12,7 +12,7 @@ def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
     cast = again if execution.layout.tp > 1 or execution.compile else blocks
     of = scene.part.cast_experts if execution.keeps_casts else scene.part.cast_matrices
     # A's are brought together, B's cast where they are wider; a profile has seen both.
-    a, b = (0.0, 0.0) if scene.work.of_block.moments else scene.part.joined_adapters
+    a, b = (0.0, 0.0) if scene.work.profile else scene.part.joined_adapters
     joined = (a + b if scene.work.setting.casts else a) * scene.work.types.compute
     return again * joined + _casts(scene, of, blocks=cast)
 
@@ -21,8 +21,7 @@ def step_casts(scene: Scene) -> float:
     """Those that all micro-batches of a step use, and the head's."""
     if not scene.work.execution.keeps_casts:
         return 0
-    head = _head_cast(scene) if scene.part.trained_head else 0
-    return _cast_once(scene, blocks=scene.part.inventory.num_blocks) + head
+    return _cast_once(scene, blocks=scene.part.inventory.num_blocks) + _head_cast(scene)
 
 
 def waiting_for_casts(scene: Scene, *, blocks: int) -> float:
@@ -39,8 +38,7 @@ def _casts(scene: Scene, of: tuple[float, float], *, blocks: float) -> float:
 
 
 def _cast_once(scene: Scene, *, blocks: float) -> float:
-    """Those that autocast makes, and keeps for a step where it is to; those of stacked experts each forward makes
-    (`models/routing.py`)."""
+    """Those that autocast keeps for a step; of stacked experts each forward makes its own."""
     of_experts = _casts(scene, scene.part.cast_experts, blocks=blocks)
     return _casts(scene, scene.part.cast_matrices, blocks=blocks) - of_experts
 
@@ -53,7 +51,7 @@ def kept_casts(scene: Scene, *, blocks: float) -> float:
 
 def head_cast(scene: Scene) -> float:
     """The head's weight in the compute type, where it is stored in float32: cast once in each loss, or step."""
-    return 0 if scene.work.execution.keeps_casts and scene.part.trained_head else _head_cast(scene)
+    return 0 if scene.work.execution.keeps_casts else _head_cast(scene)
 
 
 def _head_cast(scene: Scene) -> float:

@@ -6,11 +6,10 @@ from shardwise.plan.work import Scene
 
 def saved_by_blocks(scene: Scene, blocks: int) -> float:
     """What so many blocks keep; where kinds have profiles, of those that the rank holds."""
-    work, kinds = scene.work, scene.work.of_block.saved_by_kind
-    counts = [count for count, _ in scene.part.inventory.blocks]
-    if kinds and sum(counts) and not work.saves_on_host:
-        each = (count * (work.tokens * token + once) for count, (token, once) in zip(counts, kinds, strict=True))
-        return blocks * sum(each) / sum(counts)
+    work, counts = scene.work, [count for count, _ in scene.part.inventory.blocks]
+    if work.profile and sum(counts) and not work.saves_on_host:
+        kinds = zip(counts, work.profile.blocks, strict=True)
+        return blocks * sum(count * work.profiled(kind.saved) for count, kind in kinds) / sum(counts)
     saved = (on_gpu(scene, blocks) if work.saves_on_host else blocks) * work.of_block.saved
     return work.tokens * saved + (blocks * work.of_block.remade_by_mean if work.execution.recompute == "none" else 0.0)
 
@@ -26,9 +25,8 @@ def of_one_block(scene: Scene) -> float:
 def shared(scene: Scene) -> float:
     """What all blocks share: rotary tables, and the mask where attention has one."""
     work, length = scene.work, scene.work.job.data.max_length
-    if work.of_block.shared is not None:
-        each, once = work.of_block.shared
-        return work.tokens * each + once
+    if work.profile:
+        return work.profiled(work.profile.shared)
     # Sines and cosines of every sequence's own positions.
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
     # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type (`costs/context.py`).

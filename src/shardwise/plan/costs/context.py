@@ -4,8 +4,7 @@ from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import heads_at_once
 
-#: Operators that gather keys and values of a sequence in parts, put them in order, and compute two
-#: parts for one.
+#: Operators that gather keys and values of parts, order them, and compute two parts for one.
 OPERATORS_PER_GATHER = 16
 
 
@@ -28,9 +27,8 @@ def all_gathered_keys(scene: Scene) -> float:
         # Without a mask a rank's last part is compared with what lies before it, then with itself.
         longest = 1 if setting.masked else 1 - 1 / (2 * cp)
         several = longest if copies == 1 else copies + (copies + 1) * longest
-        beside = (
-            work.tokens * at_once * copies * block.head_dim * work.types.compute
-        )  # two gradients of a part's queries
+        # Two gradients of a part's queries.
+        beside = work.tokens * at_once * copies * block.head_dim * work.types.compute
     if setting.masked:  # in numbers, for one of the two parts
         beside += work.tokens / 2 * work.job.data.max_length * work.types.compute
     return at_once * of_one * (2 + several) + beside
@@ -48,8 +46,7 @@ def _bytes_of_head(work: Work) -> float:
 
 
 def key_seconds(work: Work, tokens: float) -> float:
-    """Seconds a block waits for keys and values in forward, for them again in backward, and there for
-    the sum of their gradients."""
+    """Seconds a forward waits for keys and values; a backward, for them again and for their sums."""
     layout, model = work.execution.layout, work.model
     widths = model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim)) / layout.tp
     return group_of(work.cluster, layout, "cp").gather(tokens * layout.cp * widths * work.types.compute)

@@ -1,8 +1,8 @@
 """DDP: a bucket of gradients for each block, reduced beside the backward of earlier ones."""
 
-from shardwise.plan.costs.collectives import MessageTime
+from shardwise.plan.costs.piece import MessageTime
 from shardwise.plan.rates import group_of
-from shardwise.plan.work import Scene, Unit, Work, ends_of
+from shardwise.plan.work import Outer, Scene, Work
 
 
 def bucket_bytes(scene: Scene) -> float:
@@ -10,13 +10,12 @@ def bucket_bytes(scene: Scene) -> float:
     return scene.holding.gradients if scene.work.replicated else 0
 
 
-def reduced_messages(work: Work, *, outer: Unit) -> MessageTime:
+def reduced_messages(work: Work, *, outer: Outer) -> MessageTime:
     """What DDP sends in the last micro-batch's backward: a bucket for each block, in the gradients' own type."""
     width = work.types.trainable
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
-    _, head, rest = ends_of(work.inventory, outer)
     return MessageTime(
         reduce=group.all_reduce(work.trained_of_mean * width),
-        outer_reduce=group.all_reduce(rest.trained_elements * width),
-        head_reduce=group.all_reduce(head.trained_elements * width),
+        outer_reduce=group.all_reduce(outer.rest.trained_elements * width),
+        head_reduce=group.all_reduce(outer.head.trained_elements * width),
     )

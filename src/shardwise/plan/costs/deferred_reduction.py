@@ -8,8 +8,7 @@ What is alive when is read from torch 2.11's FSDP2 (`_fsdp_param_group.post_back
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.plan.costs.collectives import MessageTime
-from shardwise.plan.work import REDUCTION_BYTES, Scene, Work
+from shardwise.plan.work import REDUCTION_BYTES, Scene
 from shardwise.spec.layout.axes import stages_per_rank
 
 
@@ -44,9 +43,3 @@ def kept_gradients(scene: Scene, *, passed: int) -> float:
 def adds_in_place(scene: Scene) -> bool:
     """Whether a weight's gradient is added to the unsharded one as soon as it is made, and waits for no other."""
     return scene.turn in ("between", "last") and scene.work.types.compute == REDUCTION_BYTES
-
-
-def gathered_once(sent: MessageTime, work: Work) -> MessageTime:
-    """What is sent for the mean micro-batch where weights and gradients stay unsharded until a step ends."""
-    micros = work.execution.gradient_accumulation_steps
-    return MessageTime(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)

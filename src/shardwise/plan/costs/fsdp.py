@@ -1,10 +1,10 @@
 """FSDP2: weights that are gathered unit by unit, unsharded gradients that wait and leave, and the seconds of both."""
 
-from shardwise.plan.costs.collectives import MessageTime, replica_group, shard_group
 from shardwise.plan.costs.deferred_reduction import adds_in_place
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus
-from shardwise.plan.costs.piece import device_of
-from shardwise.plan.work import REDUCTION_BYTES, Scene, Unit, Work, ends_of, mean
+from shardwise.plan.costs.piece import MessageTime, device_of
+from shardwise.plan.rates import group_of
+from shardwise.plan.work import REDUCTION_BYTES, Outer, Scene, Unit, Work
 
 #: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
 #: buffer, or its gradients into the one to be reduced.
@@ -87,24 +87,20 @@ def num_units(work: Work, blocks: int) -> int:
 def copies_of_unit(work: Work) -> tuple[float, float, float]:
     """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
     device, tp = device_of(work), work.execution.layout.tp
-    whole, trained = (
-        mean(work, lambda unit: unit.gathered_bytes(work.types)),
-        work.trained_of_mean,
-    )
-    copy_out = device.bytes_moved(COPY_PASSES * whole / tp)
-    copy_in = device.bytes_moved(COPY_PASSES * trained * REDUCTION_BYTES / tp)
+    copy_out = device.bytes_moved(COPY_PASSES * work.mean(lambda unit: unit.gathered_bytes(work.types)) / tp)
+    copy_in = device.bytes_moved(COPY_PASSES * work.trained_of_mean * REDUCTION_BYTES / tp)
     gpu = work.cluster.gpu
     return copy_out, copy_in, gpu.unit_seconds / 2 if gpu.kind == "cpu" else HOST_SECONDS_PER_UNIT
 
 
-def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool = True) -> MessageTime:
+def sharded_messages(work: Work, *, outer: Outer, blocks: float = 1.0, last: bool = True) -> MessageTime:
     """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
     reduced in float32; `outer` is what the stage holds beside its blocks. Some are sent in the `last` alone."""
     layout, execution = work.execution.layout, work.execution
-    embedding, head, rest = ends_of(work.inventory, outer)
+    embedding, head, rest = outer.embedding, outer.head, outer.rest
     if not fetches_ahead(work):
-        head, rest = _NOTHING, outer
-    shard, replicate = shard_group(work.cluster, layout), replica_group(work.cluster, layout)
+        head, rest = _NOTHING, outer.whole
+    shard, replicate = (group_of(work.cluster, layout, *axes) for axes in (layout.shards_over, layout.copied_over))
 
     def gather(unit: Unit, count: float = blocks) -> float:
         return shard.gather(count * unit.gathered_bytes(work.types) / layout.tp)
@@ -119,13 +115,13 @@ def sharded_messages(work: Work, *, outer: Unit, blocks: float = 1.0, last: bool
             + count * over_the_bus(work, unit.trained_elements * work.types.trainable)
         )
 
-    ahead = mean(work, gather)
+    ahead = work.mean(gather)
     if fetches_ahead(work):
-        ahead += blocks * mean(work, lambda unit: fetch_seconds(work, unit))
+        ahead += blocks * work.mean(lambda unit: fetch_seconds(work, unit))
     return MessageTime(
         gather=ahead,
         again=ahead if layout.reshard_after_forward else 0.0,
-        reduce=mean(work, reduce),
+        reduce=work.mean(reduce),
         outer_gather=gather(rest, 1) + fetch_seconds(work, rest),
         outer_reduce=reduce(rest, 1),
         outer_again=gather(embedding, 1) if embedding.trained_elements and layout.reshard_after_forward else 0.0,

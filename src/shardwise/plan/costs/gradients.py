@@ -1,9 +1,8 @@
 """Gradients that are summed after the last backward of a step, where neither DDP nor FSDP has done it on the way."""
 
-from shardwise.plan.costs.collectives import replica_group, shard_group
 from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.rates import RankGroup, group_of
-from shardwise.plan.work import REDUCTION_BYTES, Scene, Work, shard_degree, weight_degree
+from shardwise.plan.work import REDUCTION_BYTES, Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
 
@@ -21,9 +20,9 @@ def late_reduction(work: Work, trained: float) -> RankTime:
     what stages' last backwards reduce."""
     layout = work.execution.layout
     held, whole = trained * work.types.trainable, trained * REDUCTION_BYTES
-    over_replicas = replica_group(work.cluster, layout).all_reduce(whole / shard_degree(layout))
+    over_replicas = group_of(work.cluster, layout, *layout.copied_over).all_reduce(whole / layout.shard_degree)
     if work.execution.postpones_reduction or (work.execution.reduce_once and layout.pp > 1):
-        seconds = shard_group(work.cluster, layout).scatter(whole) + over_replicas
+        seconds = group_of(work.cluster, layout, *layout.shards_over).scatter(whole) + over_replicas
     elif work.execution.adds_replicas_once and layout.pp > 1:
         seconds = over_replicas
     elif work.sharded or work.replicated:
@@ -39,7 +38,7 @@ def sum_of_ends(work: Work) -> RankTime:
     if layout.pp == 1 or not work.inventory.tied:
         return NO_TIME
     trained = sum(t.elements for t in work.inventory.root.tensors if t.name == "embedding" and t.trained)
-    held = trained * work.types.trainable / layout.tp / weight_degree(layout)
+    held = trained * work.types.trainable / layout.tp / layout.weight_shards
     pipe = group_of(work.cluster, layout, "pp")
     seconds = RankGroup(size=2, link=pipe.hop or pipe.link).all_reduce(held)
     return RankTime(seconds, 0.0, seconds)

@@ -2,7 +2,7 @@
 
 from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.rates import copy_seconds
-from shardwise.plan.work import Unit, Work, weight_degree
+from shardwise.plan.work import Unit, Work
 
 #: What AdamW on the host walks over for each GPU. Two sockets with eight channels of DDR4-3200 have 410 GB/s, of which
 #: simple loops reach about half, and eight GPUs share it. This version has not measured it.
@@ -24,7 +24,7 @@ def over_the_bus(work: Work, whole: float) -> float:
     if not (work.execution.parameters_on_host and work.setting.cuda):
         return 0.0
     layout = work.execution.layout
-    return copy_seconds(work.cluster, whole / layout.tp / weight_degree(layout))
+    return copy_seconds(work.cluster, whole / layout.tp / layout.weight_shards)
 
 
 def step_on_host(work: Work, held: float, *, passes: float, clipping: float) -> RankTime:

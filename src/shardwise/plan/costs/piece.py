@@ -23,6 +23,20 @@ class RankTime(NamedTuple):
 NO_TIME = RankTime(0.0, 0.0)
 
 
+class MessageTime(NamedTuple):
+    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; the same
+    of what a stage holds before its blocks and beside them (`outer_`); and of its final norm and head."""
+
+    gather: float = 0.0
+    again: float = 0.0
+    reduce: float = 0.0
+    outer_gather: float = 0.0
+    outer_reduce: float = 0.0
+    outer_again: float = 0.0
+    head_gather: float = 0.0
+    head_reduce: float = 0.0
+
+
 class BlockTime(NamedTuple):
     """Seconds of the mean block's kernels: forward and backward; in backward, gradients of weights; in forward, what
     selective recompute does again, what lies between products, and attention. Of messages in a pass: of slices, and of
@@ -31,13 +45,13 @@ class BlockTime(NamedTuple):
     forward: float
     backward: float
     weights: float
-    remade: float
-    between: float
-    attention: float
-    slices: float
-    keys: float
     operators: float
-    loss: RankTime
+    remade: float = 0.0
+    between: float = 0.0
+    attention: float = 0.0
+    slices: float = 0.0
+    keys: float = 0.0
+    loss: RankTime = NO_TIME
 
 
 def device_of(work: Work) -> Device:

@@ -29,11 +29,6 @@ def of_a_head(scene: Scene) -> Alive:
     return {"activations": saved_by_head(scene), "gradients": made_head_gradient(scene)}
 
 
-def of_a_cut_backward(scene: Scene) -> Alive:
-    """What one more micro-batch keeps whose backward waits for the gradients of weights, beside what it saved."""
-    return {"activations": left_by_cut_backward(scene)}
-
-
 def in_flight_of_later_stages(scene: Scene) -> int:
     """Of what is in flight beside the micro-batch at work on the first of several ranks: that of its later stage."""
     layout, micros = scene.work.execution.layout, scene.work.execution.gradient_accumulation_steps

@@ -28,8 +28,7 @@ _GROUPED_HALF, _OF_PEAK, _LEAST_SEEN = 3500, 989.4e12, 1024
 
 
 def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[float, float, float, float]:
-    """Of the mean block: forward, gradients of weights, gradients of inputs; and the part of forward that selective
-    recompute does again."""
+    """Of the mean block: forward, gradients of weights, of inputs; of forward what is remade."""
     forward = weights = inputs = again = 0.0
     for count, matrix in work.of_job("matrices by shape", lambda: tuple(_by_shape(work))):
         ahead, own, back = _product(work, device, matrix, tokens)

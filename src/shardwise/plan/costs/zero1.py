@@ -1,7 +1,7 @@
 """ZeRO-1: after a step every rank has its rows of all weights, and hands them to the others."""
 
-from shardwise.plan.costs.collectives import shard_group
 from shardwise.plan.costs.piece import NO_TIME, RankTime
+from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Work
 from shardwise.spec.layout.execution import FLAT_BYTES
 
@@ -20,5 +20,5 @@ def late_gather(work: Work, trained: float) -> RankTime:
     layout = work.execution.layout
     if not layout.shards_states_only:
         return NO_TIME
-    seconds = shard_group(work.cluster, work.execution.layout).exchange(trained * work.types.trainable)
+    seconds = group_of(work.cluster, layout, *layout.shards_over).exchange(trained * work.types.trainable)
     return RankTime(seconds, 0.0, seconds)

@@ -1,6 +1,8 @@
 """Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
 
-from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, Question, ratio, tie_of, unmeasured, weights_on_host
+from shardwise.plan.search.executions import RECOMPUTE_ORDER
+from shardwise.plan.search.goals import BETTER, ratio, tie_of, unmeasured
+from shardwise.plan.search.question import Question
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.forecast import Candidate, TimeForecast
 from shardwise.units import format_seconds
@@ -31,7 +33,7 @@ def doubted(candidate: Candidate, question: Question, *, beside: Candidate) -> s
 
 
 def _doubts(candidate: Candidate, question: Question) -> list[str]:
-    on_host, memory = weights_on_host(candidate.execution), candidate.memory
+    on_host, memory = candidate.execution.parameters_on_host, candidate.memory
     found = {
         "weights lie in the host's memory only where that is needed or a quarter faster": on_host,
         "no GPU has measured such a layout": not on_host and unmeasured(candidate.execution, question.cluster),
@@ -62,7 +64,7 @@ def why_slower(candidate: Candidate, chosen: Candidate, *, goal: Goal) -> str:
     share, seconds = ratio(candidate, chosen, goal=goal), candidate.time.step_seconds
     if abs(share - 1) < _SAME and _num_gpus(candidate) == _num_gpus(chosen):
         return f"takes as long{with_offload(candidate, chosen)}, and {named(chosen, candidate)} is simpler"
-    much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    much = f"{percent(share - 1)} {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {BETTER[goal][2]}"
     num_gpus, others = _num_gpus(candidate), _num_gpus(chosen)
     on = "" if num_gpus == others else f" on {num_gpus} GPUs instead of {others}"
     return (
@@ -77,11 +79,6 @@ def _against(one: float, other: float) -> str:
     if named[0] == named[1]:
         named = (f"{1e3 * one:.5g} ms", f"{1e3 * other:.5g} ms") if one < 0.1 else (f"{one:.5g} s", f"{other:.5g} s")
     return " against ".join(named)
-
-
-def as_slow(goal: Goal) -> str:
-    """What behind "3 times" is worse for a goal."""
-    return {"faster": "as slow", "cheaper": "as dear"}[BETTER[goal][0]]
 
 
 def _num_gpus(candidate: Candidate) -> int:

@@ -4,11 +4,12 @@ from dataclasses import replace
 from math import prod
 
 from shardwise.catalog.prices import cited, price_of
-from shardwise.plan.explain.comparison import as_slow, doubted, named, percent, with_offload
-from shardwise.plan.explain.long_rows import keys_and_values
-from shardwise.plan.explain.worth import why_compiled, worth_parts
-from shardwise.plan.search import BETTER, Question, Search, ratio, simplicity, tie_of, work_on
-from shardwise.plan.time import masked_share
+from shardwise.plan.explain.comparison import doubted, named, percent, with_offload
+from shardwise.plan.explain.worth import keys_and_values, why_compiled, worth_parts
+from shardwise.plan.search.goals import BETTER, ratio, simplicity, tie_of
+from shardwise.plan.search.question import Question, work_on
+from shardwise.plan.search.search import Search
+from shardwise.plan.time.pieces import masked_share
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
@@ -184,7 +185,7 @@ def _why_offload(chosen: Candidate, without: Candidate, *, question: Question) -
         return f"because {alone}"
     needed = "" if without.execution.offload == "none" else f"{alone}, and "
     share = ratio(without, chosen, goal=goal)
-    much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {as_slow(goal)}"
+    much = f"{100 * share - 100:.1f} % {BETTER[goal][1]}" if share < 2 else f"{share:.1f} times {BETTER[goal][2]}"
     if share < 1 and (doubt := doubted(without, question, beside=chosen)):
         much = f"no {BETTER[goal][1]}, but {doubt}"
     best = f"the best{with_offload(without, chosen)}{' that leaves room for a screen' * bool(question.screen_bytes)}"

@@ -5,21 +5,13 @@ from dataclasses import replace
 
 from shardwise.catalog.offers import has_fabric, machine_sizes, offered_hardware
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory import forecast_memory
-from shardwise.plan.search import (
-    Choice,
-    Memo,
-    Question,
-    Search,
-    bytes_beyond_host,
-    considered,
-    offloads,
-    on_hardware,
-    sized,
-    sizes_on,
-)
+from shardwise.plan.memory.forecast import forecast_memory
+from shardwise.plan.search.executions import considered, offloads, sized, sizes_on
+from shardwise.plan.search.forecasts import bytes_beyond_host
+from shardwise.plan.search.layouts import Choice
+from shardwise.plan.search.question import Question, of_job, on_attention, on_hardware
+from shardwise.plan.search.search import Search
 from shardwise.plan.work import BFLOAT16_BYTES, TYPES, Work, state_bytes, take_inventory, work_of
-from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -48,9 +40,11 @@ def remedies(question: Question) -> Iterator[str]:
         yield f"data.max_length {length} would fit{_by_offload(replace(question, length=length))}"
     if question.cluster.gpu.kind != "cpu" and question.job.train.gradient_checkpointing not in _ON_HOST:
         yield from _with_saved_on_host(question)
-    if (attention := _on_attention(question)) is not None:
-        yield attention
-    if (lora := _with_adapters(question)) is not None and fits(lora):
+    if (other := on_attention(question)) and (asked := _of_job(question, other[1])) and fits(asked):
+        how = f"lora.target_modules: [{', '.join(other[0])}] would fit{_by_offload(asked)}"
+        yield f"{how}; experts stay as they are"
+    lora = question.job.method == "full" and _of_job(question, question.job.model_copy(update={"method": "lora"}))
+    if lora and fits(lora := replace(lora, memo=question.memo)):
         yield f"method: lora would fit{_by_offload(lora)}"
     if (gpus := _gpus_that_fit(question)) is not None:
         yield f"{gpus.name} would fit{_by_offload(replace(question, cluster=gpus))}"
@@ -80,40 +74,20 @@ def _with_saved_on_host(question: Question) -> Iterator[str]:
                 return
 
 
-def _with_adapters(question: Question) -> Question | None:
-    """The question asked for LoRA, where that is another one and a forecast is made for it."""
-    if question.job.method != "full":
-        return None
-    lora = question.job.model_copy(update={"method": "lora"})
+def _of_job(question: Question, job: Job) -> Question | None:
+    """The question of another job; None where no forecast is made for it."""
     try:
-        return replace(question, job=lora, inventory=take_inventory(lora, question.model))
+        return of_job(question, job)
     except UnsupportedError:
         return None
-
-
-def _on_attention(question: Question) -> str | None:
-    """A sentence on adapters that leave experts out; None where they do, or that does not fit."""
-    lora = question.job.adapters
-    if lora is None or not question.inventory.bare:
-        return None
-    names = attention_targets(question.model)
-    job = question.job.model_copy(update={"lora": lora.model_copy(update={"target_modules": names})})
-    try:
-        asked = replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
-    except UnsupportedError:
-        return None
-    how = f"lora.target_modules: [{', '.join(names)}] would fit"
-    return f"{how}{_by_offload(asked)}; experts stay as they are" if fits(asked) else None
 
 
 def _in_4_bits(question: Question) -> str | None:
     """A sentence on QLoRA, or how many GPUs it needs; None where a job has it or none hold it."""
     if question.job.method == "qlora" or question.cluster.gpu.kind == "cpu":
         return None
-    qlora = question.job.model_copy(update={"method": "qlora"})
-    try:
-        asked = replace(question, job=qlora, inventory=take_inventory(qlora, question.model), memo=Memo())
-    except UnsupportedError:
+    asked = _of_job(question, question.job.model_copy(update={"method": "qlora"}))
+    if asked is None:
         return None
     if fits(asked):
         return f"method: qlora would fit{_by_offload(asked)}; it rounds the frozen weights to 4 bits"
@@ -252,8 +226,7 @@ def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
     if not execution.optimizer_rule.in_8_bits:
         return None
     inventory, types = take_inventory(job, model), TYPES[execution.precision]
-    units = (*inventory.blocks, (1, inventory.root))
-    trained = [(count * one.count, one) for count, unit in units for one in unit.tensors if one.trained]
+    trained = [(count * one.count, one) for count, unit in inventory.units for one in unit.tensors if one.trained]
 
     def takes(optimizer: OptimizerName) -> int:
         sizes = ((count, one, one.rows * one.columns) for count, one in trained)
@@ -319,9 +292,8 @@ def _less_at_once(work: Work) -> str:
 
 
 def _fits_in_shards(work: Work, capacity: int) -> bool:
-    """Whether a micro-batch fits the same GPUs where each holds its share of all states: the
-    smallest, or a larger one that is the only one of its step, so that no earlier gradients lie
-    beside it."""
+    """Whether a micro-batch fits the same GPUs where each holds its share of all states; larger
+    ones too, for one that is alone in its step has no earlier gradients beside it."""
     job, model, layout = work.job, work.model, Layout(dp_shard=work.cluster.num_gpus)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=work.cluster)
     bases, _ = considered(job, model, choice)

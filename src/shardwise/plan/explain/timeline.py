@@ -4,23 +4,13 @@ from dataclasses import replace
 
 from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.costs.pipeline import send_seconds
-from shardwise.plan.time import (
-    Ending,
-    StageTime,
-    endings_of,
-    host_seconds,
-    pieces_of,
-    stage_seconds,
-    stages_of,
-    step_of,
-    walk,
-)
-from shardwise.plan.work import Work, take_inventory, work_of
-from shardwise.spec.cluster import Cluster
-from shardwise.spec.job.file import job_from_data
+from shardwise.plan.time.passes import StageTime, endings_of
+from shardwise.plan.time.pieces import pieces_of
+from shardwise.plan.time.pipeline import walk
+from shardwise.plan.time.step import host_seconds, stages_of, step_of
+from shardwise.plan.work import Work, work_of_plan
 from shardwise.spec.layout.axes import Coordinates, Layout
 from shardwise.spec.layout.schedule import ActionKind
-from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Stream, Timeline, TimelineSpan
 
@@ -63,15 +53,8 @@ class Streams:
 
 
 def timeline_of_plan(plan: Plan) -> Timeline | None:
-    """The timeline of a plan's chosen candidate, with sequences as long as they may be; None where nothing fits. Raises
-    KeyError, TypeError, ValueError: the plan was written by hand or by another version."""
-    if plan.best is None:
-        return None
-    job, execution = job_from_data(plan.job), plan.best.execution
-    model = ModelShape.from_json(plan.model)
-    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
-    inventory = take_inventory(job, model)
-    return timeline_of(work_of(job, model=model, cluster=cluster, execution=execution, inventory=inventory))
+    """The timeline of a plan's chosen candidate; None where nothing fits. Raises as `work_of_plan` does."""
+    return None if plan.best is None else timeline_of(work_of_plan(plan, plan.best.execution))
 
 
 def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
@@ -82,8 +65,13 @@ def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
     shown = replace(work, execution=replace(work.execution, gradient_accumulation_steps=drawn))
     streams, ranks = Streams(), _lane_ranks(layout)
     ends = _pipeline(shown, streams) if layout.pp > 1 else _whole_model(shown, streams)
-    for rank, end, ending in zip(ranks, ends, endings_of(work), strict=True):
-        _lay_ending(streams, ending, rank=rank, end=end)
+    for rank, begin, ending in zip(ranks, ends, endings_of(work), strict=True):
+        end = begin
+        for name, piece in ending.pieces:
+            stream, kind = _LATE[name]
+            computing = piece.computing if stream == "compute" else piece.seconds
+            _lay(streams, piece.seconds, computing, stream=stream, name=name, kind=kind, rank=rank, not_before=end)
+            end += piece.seconds
     end, host = streams.end, host_seconds(work)
     for rank in ranks if host else ():
         streams.add("compute", host, name="waiting between steps", rank=rank, kind="wait", not_before=end)
@@ -106,11 +94,11 @@ def _lanes(work: Work, streams: Streams, *, left: int) -> tuple[Lane, ...]:
     layout, seconds = work.execution.layout, step_of(work).seconds
     inside = layout.world_size // layout.pp
     stages = stages_of(work, pieces_of(work))
-    once = {stage: stage.forward_pass().computing + stage.backward_pass().computing for stage in set(stages)}
+    once = [stage.forward_pass.computing + stage.backward_pass.computing for stage in stages]
     lanes: list[Lane] = []
     for pp, first in enumerate(_lane_ranks(layout)):
         drawn = sum(span.end - span.start for span in streams.spans if span.rank == first and span.kind in COMPUTING)
-        computing = drawn + left * sum(once[stages[index]] for index in layout.stages_of(pp))
+        computing = drawn + left * sum(once[index] for index in layout.stages_of(pp))
         lanes.append(Lane(ranks=tuple(range(first, first + inside)), computing=min(1.0, computing / seconds)))
     return tuple(lanes)
 
@@ -119,12 +107,11 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
     """Forwards and backwards of stages on all ranks, and the messages between them."""
     layout = work.execution.layout
     ranks, send, stages = _lane_ranks(layout), send_seconds(work), stages_of(work, pieces_of(work))
-    passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
 
     def seen(pp: int, kind: ActionKind, stage: int, micro: int, start: float, end: float) -> None:
         ahead = kind == "forward"
         name = f"{kind.replace('_', ' of ')}: stage {stage}, micro-batch {micro}"
-        whole = passes[stages[stage]][0 if ahead else 1]
+        whole = stages[stage].forward_pass if ahead else stages[stage].backward_pass
         computing = (end - start) * whole.computing / whole.seconds
         drawn: Kind = "forward" if ahead else "backward"
         _lay(streams, end - start, computing, name=name, kind=drawn, rank=ranks[pp], not_before=start)
@@ -133,7 +120,8 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
             streams.add("links", send, name=f"send {name}", rank=ranks[pp], kind="send", not_before=end)
 
     micros = work.execution.gradient_accumulation_steps
-    return walk(layout.schedule, stages=stage_seconds(stages, passes), num_micro_batches=micros, send=send, seen=seen)
+    seconds = tuple(stage.actions for stage in stages)
+    return walk(layout.schedule, stages=seconds, num_micro_batches=micros, send=send, seen=seen)
 
 
 def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
@@ -216,12 +204,3 @@ def _lay(
         return streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)
     streams.add(stream, computing, name=name, rank=rank, kind=kind, not_before=not_before)
     return streams.add(stream, waiting, name=f"waiting in {name}", rank=rank, kind="wait")
-
-
-def _lay_ending(streams: Streams, ending: Ending, *, rank: int, end: float) -> None:
-    """Lays out what follows a rank's last backward."""
-    for name, piece in ending.pieces:
-        stream, kind = _LATE[name]
-        computing = piece.computing if stream == "compute" else piece.seconds
-        _lay(streams, piece.seconds, computing, stream=stream, name=name, kind=kind, rank=rank, not_before=end)
-        end += piece.seconds

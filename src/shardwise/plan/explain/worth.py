@@ -1,18 +1,27 @@
-"""Whether compiled blocks earn their seconds over a run, and from which length of rows context parallelism does; and
-the sentences that say so."""
+"""Whether compiled blocks earn their seconds, and cp from which length of rows, in words"""
 
 from dataclasses import replace
 from itertools import takewhile
-from math import inf
+from math import ceil, inf
 
+from shardwise.plan.costs.attention import attention_seconds
+from shardwise.plan.costs.context import gathered_bytes, key_seconds
+from shardwise.plan.costs.piece import device_of
 from shardwise.plan.explain.comparison import percent
-from shardwise.plan.search import Choice, Forecasts, Search, changed, considered, sized, why_eager
-from shardwise.plan.time import num_steps
+from shardwise.plan.search.executions import considered, sized, why_eager
+from shardwise.plan.search.forecasts import Forecasts
+from shardwise.plan.search.layouts import Choice
+from shardwise.plan.search.question import changed
+from shardwise.plan.search.search import Search
+from shardwise.plan.time.step import num_steps
 from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import as_trained
 from shardwise.spec.support.trained import refusal
-from shardwise.units import format_seconds
+from shardwise.units import format_gib, format_seconds
+
+#: Of attention's seconds, what is little beside them.
+_LITTLE = 0.05
 
 
 def worth_parts(search: Search, work: Work) -> str | None:
@@ -37,6 +46,21 @@ def worth_parts(search: Search, work: Work) -> str | None:
             where = f"from rows of {longer:,} tokens on, {how}"
             return f"at the same tp and pp, context parallelism (cp: 2) is worth it {where}"
     return None
+
+
+def keys_and_values(work: Work) -> str | None:
+    """What sharing rows costs: a gather grows with their length, attention with its square."""
+    if work.execution.layout.cp == 1 or work.profile is not None:
+        return None
+    gathered = key_seconds(work, work.tokens)
+    attention = attention_seconds(work, device_of(work))[0]
+    least = ceil(work.job.data.max_length * (gathered / attention) / _LITTLE)
+    little = f"from rows of {least:,} tokens on that is less than {_LITTLE:.0%} of attention's own time"
+    return (
+        f"cp: a forward of a block gathers {format_gib(round(gathered_bytes(work)))} of keys and values of whole rows, "
+        f"some heads at a time, and waits {format_seconds(gathered)} for them beside {format_seconds(attention)} of "
+        f"attention; {little}"
+    )
 
 
 def _sharded(layout: Layout) -> Layout:

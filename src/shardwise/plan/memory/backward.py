@@ -1,6 +1,5 @@
-"""A block's backward, in the moments of it that may be the fullest. What is saved is freed on the
-way, so that a weight made to be used, the gradients inside the MLP and unsharded ones that are
-reduced do not add up."""
+"""A block's backward, in the moments of it that may be the fullest: what is saved is freed on the
+way, and does not add up with weights made to be used and with gradients."""
 
 from collections.abc import Iterator
 
@@ -8,13 +7,14 @@ from shardwise.plan.costs.autocast import fresh_gradient, weight_casts
 from shardwise.plan.costs.block import of_one_block, shared
 from shardwise.plan.costs.context import all_gathered_keys
 from shardwise.plan.costs.fsdp import all_gather_input, reduce_scatter_buffers, reduce_scatter_copy, unsharded_unit
-from shardwise.plan.work import Alive, BlockBytes, Scene, Work
+from shardwise.plan.work import Alive, Scene, Work
+from shardwise.spec.model.profile import ModelProfile
 
 
 def backward_of_block(scene: Scene, *, behind: int) -> Alive:
     """The fullest moment of any block's backward, while as much of the next unit is reduced."""
-    if scene.work.of_block.moments:
-        moments = _profiled(scene, behind)
+    if scene.work.profile:
+        moments = _profiled(scene, scene.work.profile, behind)
     elif scene.work.setting.tiled:
         moments = _tiled(scene, behind)
     else:
@@ -22,20 +22,20 @@ def backward_of_block(scene: Scene, *, behind: int) -> Alive:
     return max(moments, key=lambda alive: sum(alive.values()))
 
 
-def _profiled(scene: Scene, behind: int) -> Iterator[Alive]:
+def _profiled(scene: Scene, profile: ModelProfile, behind: int) -> Iterator[Alive]:
     """Of a measured block: gradients gather, or each is added to earlier micro-batches'."""
     work, others = scene.work, _of_other_blocks(scene)
     casts = weight_casts(scene, blocks=1)
     begun = work.tokens * (work.of_block.saved + 2 * work.of_block.stream) + shared(scene)
     before = reduce_scatter_buffers(scene, unsharded=others, behind=behind)
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
-    for moment in work.of_block.moments:
-        kept = 0 if work.sharded or scene.whole else (moment.made - moment.fresh) * work.types.trainable
+    for moment in (moment for block in profile.blocks for moment in block.backward):
+        kept = 0 if work.sharded or scene.whole else (moment.gradients - moment.fresh) * work.types.trainable
         yield {
-            "activations": work.tokens * moment.alive + moment.once + shared(scene),
+            "activations": work.profiled(moment.alive) + work.tokens * work.of_block.stream + shared(scene),
             "temporary": casts + fresh_gradient(work, moment.fresh),
             "communication": reduce_scatter_buffers(
-                scene, unsharded=others + moment.made, behind=behind, fresh=moment.fresh
+                scene, unsharded=others + moment.gradients, behind=behind, fresh=moment.fresh
             ),
             "gradients": kept,
         }
@@ -58,7 +58,7 @@ def _tiled(scene: Scene, behind: int) -> Iterator[Alive]:
         "communication": made,
     }
     yield {
-        "activations": saved + work.tokens * _at_attention(of),
+        "activations": saved + work.tokens * (of.attention_backward - of.saved_by_mlp),
         "temporary": casts + _made(work, of_mlp),
         "communication": made + all_gathered_keys(scene),
     }
@@ -92,11 +92,6 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     yield end | {
         "communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own),
     }
-
-
-def _at_attention(of: BlockBytes) -> float:
-    """Bytes per token of attention's gradients, above what its block saved and has let go of."""
-    return of.attention_backward - of.saved_by_mlp - of.behind_attention
 
 
 def _cast(work: Work, elements: int) -> float:
@@ -138,7 +133,8 @@ def _moments(scene: Scene, behind: int) -> Iterator[Alive]:
     kept = 0 if work.sharded or scene.whole else of.last_matrix * work.types.trainable
     yield {"activations": saved + tokens * inside, "temporary": casts, "communication": with_last, "gradients": kept}
     if keys := all_gathered_keys(scene):
-        yield {"activations": saved + tokens * _at_attention(of), "temporary": casts, "communication": of_mlp + keys}
+        at_attention = saved + tokens * (of.attention_backward - of.saved_by_mlp)
+        yield {"activations": at_attention, "temporary": casts, "communication": of_mlp + keys}
     yield _end(scene)
 
 

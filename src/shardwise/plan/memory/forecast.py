@@ -11,23 +11,12 @@ from typing import Any, NamedTuple
 from shardwise.plan.costs.deferred_reduction import turns
 from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory.instants import instants
-from shardwise.plan.work import (
-    Alive,
-    Holding,
-    Inventory,
-    RankPart,
-    Scene,
-    Work,
-    context_bytes,
-    doubt_bytes,
-    ends,
-    flights,
-    holdings,
-    parts,
-    shard_degree,
-    weight_degree,
-    work_of,
-)
+from shardwise.plan.work.in_flight import Alive, Scene, flights
+from shardwise.plan.work.inventory import Inventory
+from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends
+from shardwise.plan.work.parts import parts
+from shardwise.plan.work.persistent import Holding, holdings
+from shardwise.plan.work.work import Work, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import stages_per_rank
@@ -139,19 +128,11 @@ def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankM
     return RankMemory(ranks=ranks, peak_bytes=sum(counts.values()), parts=counts)
 
 
-class _Spread:
-    """What depends on how ranks of a cluster share a model, and on nothing of sequences and batches: questions that are
-    asked in a row have it in common."""
-
-    def __init__(self) -> None:
-        self.parts: dict[object, tuple[RankPart, ...]] = {}
-        self.held: dict[object, tuple[Holding, ...]] = {}
-        self.memo: dict[object, Any] = {}
-
-
 @lru_cache(maxsize=8)
-def _spread(_inventory: Inventory, _cluster: str, _momentum: float) -> _Spread:
-    return _Spread()
+def _spread(_inventory: Inventory, _cluster: str, _momentum: float) -> dict[object, Any]:
+    """What depends on how ranks of a cluster share a model, and on nothing of sequences and batches:
+    questions that are asked in a row have it in common."""
+    return {}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -172,19 +153,15 @@ class Peaks:
     def __post_init__(self) -> None:
         self._spread = _spread(self.inventory, repr(self.cluster), self.job.train.momentum)
 
-    def high_bytes(self, execution: Execution, *, most: float = inf) -> int:
-        """`MemoryForecast.peak_high_bytes` of an execution; something above `most`, where it is above."""
-        return self._end(execution, most=most)
-
     def fits(self, execution: Execution, capacity: int) -> bool:
         """Whether `high_bytes` is no more than so many."""
         if execution not in self.known and self.least_bytes(execution) > capacity:
             return False
-        return self._end(execution, most=capacity) <= capacity
+        return self.high_bytes(execution, most=capacity) <= capacity
 
-    def _end(self, execution: Execution, *, most: float) -> int:
-        """What it may have alive, or reserves, at every instant of every distinct rank; where that is more than `most`,
-        at some of them, which are not kept."""
+    def high_bytes(self, execution: Execution, *, most: float = inf) -> int:
+        """`MemoryForecast.peak_high_bytes` of an execution: of all instants of every distinct rank; where
+        that is above `most`, of some, which are not kept."""
         if (known := self.known.get(execution)) is None:
             work, known = self.work(execution), dict[object, Peak]()
             for holding in self._fullest(execution):
@@ -218,22 +195,15 @@ class Peaks:
         """An execution with the numbers that its forecasts share."""
         if self._last is not None and self._last[0] is execution:
             return self._last[1]
-        key = (
-            execution.layout.tp,
-            execution.layout.cp,
-            execution.gathers_weights,
-            execution.attn_implementation,
-            execution.precision,
-            execution.gradient_checkpointing,
-            execution.compile,
-            execution.mlp,
-        )
+        blocks = (execution.precision, execution.gradient_checkpointing, execution.compile, execution.mlp)
+        attention, layout = execution.attn_implementation, execution.layout
+        key = (layout.tp, layout.cp, execution.gathers_weights, attention, *blocks)
         if key not in self._works:
             if key not in self.shared:
                 self.shared[key] = work_of(
                     self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
                 )
-            place = {"cluster": self.cluster, "document": self.document, "memo": self._spread.memo}
+            place = {"cluster": self.cluster, "document": self.document, "memo": self._spread}
             self._works[key] = replace(self.shared[key], **place)
         made = self._works[key].under(execution)
         self._last = execution, made
@@ -243,23 +213,17 @@ class Peaks:
         """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps
         states of small tensors in 32."""
         layout = execution.layout
-        stages = (layout.tp, layout.pp, stages_per_rank(layout.schedule))
-        key = (
-            *stages,
-            weight_degree(layout),
-            shard_degree(layout),
-            execution.precision,
-            execution.optimizer,
-            execution.offload,
-        )
-        if key not in self._spread.held:
-            if stages not in self._spread.parts:
-                self._spread.parts[stages] = parts(self.model, self.inventory, layout, distinct=True)
+        stages = ("parts", layout.tp, layout.pp, stages_per_rank(layout.schedule))
+        held = (execution.precision, execution.optimizer, execution.offload)
+        key = (*stages, layout.weight_shards, layout.shard_degree, *held)
+        if key not in self._spread:
+            if stages not in self._spread:
+                self._spread[stages] = parts(self.model, self.inventory, layout, distinct=True)
             every = execution.optimizer_rule.in_8_bits
             work = self.work(execution)
-            self._spread.held[key] = tuple(
+            self._spread[key] = tuple(
                 holding
-                for part in self._spread.parts[stages]
+                for part in self._spread[stages]
                 if every or part.tp.start == 0
                 for holding in holdings(
                     part,
@@ -270,4 +234,4 @@ class Peaks:
                     host_apart=work.setting.cuda,
                 )
             )
-        return self._spread.held[key]
+        return self._spread[key]

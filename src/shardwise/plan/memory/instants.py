@@ -7,35 +7,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
+from shardwise.plan.costs import loss, pipeline
 from shardwise.plan.costs.autocast import head_cast, kept_casts, step_casts, waiting_for_casts, weight_casts
 from shardwise.plan.costs.block import saved_by_blocks, shared
 from shardwise.plan.costs.ddp import bucket_bytes
 from shardwise.plan.costs.deferred_reduction import adds_in_place, kept_gradients
 from shardwise.plan.costs.fsdp import reduce_scatter_copy, unsharded_weights
 from shardwise.plan.costs.gradients import all_reduce_buffer
-from shardwise.plan.costs.loss import (
-    head_gradient,
-    head_input,
-    in_loss,
-    made_head_gradient,
-    saved_by_head,
-    unsharded_head_gradient,
-)
 from shardwise.plan.costs.optimizer import step_temporaries
-from shardwise.plan.costs.pipeline import (
-    in_flight_of_later_stages,
-    left_by_cut_backward,
-    messages,
-    of_a_cut_backward,
-    of_a_head,
-    of_a_later_stage,
-    of_one_in_flight,
-    recv_grad,
-)
 from shardwise.plan.costs.reference import forwards_of_reference, of_reference
 from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
-from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, weight_degree, workspace_bytes
+from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, workspace_bytes
 
 #: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
 #: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the
@@ -49,7 +32,7 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
     """Every named instant of a step with what is alive at it, in the order of the step."""
     yield "loading", {"weights": scene.holding.stored}
     part, during = scene.part, _during(scene)
-    first, last = part.span.start, part.span.stop - 1
+    first, last, head = part.span.start, part.span.stop - 1, part.inventory.ends[1].trained_elements
     if forwards_of_reference(scene.work):
         before = at_work(scene)  # nothing is in flight yet
         yield "forward of the reference", _alive(scene, "buckets", before, _evaluation(scene))
@@ -63,7 +46,10 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
         if scene.work.sharded and part.trained_head and not part.inventory.tied:
             yield "reduction of the head", _alive(scene, "earlier", during, _reduction_of_head(scene))
-    yield f"backward of layer {last}", _alive(scene, "head", during, _backward_of_last_block(scene))
+    yield (
+        f"backward of layer {last}",
+        _alive(scene, "head", during, _backward_of_later_block(scene, blocks=1, behind=head)),
+    )
     if len(part.span) > 2 and scene.work.sharded:
         yield f"backward of layer {last - 1}", _alive(scene, "last", during, _backward_of_middle_block(scene))
     yield f"backward of layer {first}", _alive(scene, "later", during, _backward_of_first_block(scene))
@@ -103,7 +89,7 @@ def gradient_bytes(scene: Scene, which: Gradients) -> float:
     root = scene.part.inventory.root.trained_elements * work.types.trainable
     if work.sharded:
         behind = scene.part.inventory.ends[1].trained_elements * work.types.trainable
-        root = (root - behind) / weight_degree(work.execution.layout)
+        root = (root - behind) / work.execution.layout.weight_shards
     first_unit = min(work.unit_blocks, len(scene.part.span))
     return max(0, holding.gradients - first_unit * holding.block_gradients - root)
 
@@ -135,12 +121,12 @@ def _during(scene: Scene) -> Alive:
     alive = at_work(scene)
     alive["temporary"] += step_casts(scene)
     others = scene if scene.beside is None else replace(scene, work=scene.beside)
-    waiting = max(0, scene.flight.cut - 1)
+    if scene.flight.cut > 1:  # backwards that wait for the gradients of weights
+        alive["activations"] = (scene.flight.cut - 1) * pipeline.left_by_cut_backward(others)
     for count, of_one in (
-        (scene.flight.pairs - 1, of_one_in_flight),
-        (scene.flight.heads - 1, of_a_head),
-        (waiting, of_a_cut_backward),
-        (in_flight_of_later_stages(others), of_a_later_stage),
+        (scene.flight.pairs - 1, pipeline.of_one_in_flight),
+        (scene.flight.heads - 1, pipeline.of_a_head),
+        (pipeline.in_flight_of_later_stages(others), pipeline.of_a_later_stage),
     ):
         if count:
             for part, kept in of_one(others).items():
@@ -150,7 +136,7 @@ def _during(scene: Scene) -> Alive:
 
 def at_work(scene: Scene) -> Alive:
     """While a micro-batch is at work, wherever in it: its inputs, and messages between ranks."""
-    return {**inputs(scene), "communication": messages(scene)}
+    return {**inputs(scene), "communication": pipeline.messages(scene)}
 
 
 def inputs(scene: Scene) -> Alive:
@@ -160,21 +146,14 @@ def inputs(scene: Scene) -> Alive:
 
 def saved_by_all(scene: Scene) -> float:
     """Blocks, final norm, and the gradient of what it gives."""
-    return saved_by_blocks(scene, len(scene.part.span)) + shared(scene) + saved_by_head(scene)
+    return saved_by_blocks(scene, len(scene.part.span)) + shared(scene) + loss.saved_by_head(scene)
 
 
 def _forward_of_last_block(scene: Scene) -> Alive:
-    work, blocks = scene.work, len(scene.part.span)
-    own = (
-        work.tokens * (work.of_block.saved_whole + work.of_block.routed[0])
-        + work.of_block.remade
-        + work.of_block.computed_weights
-    )
+    work, of, blocks = scene.work, scene.work.of_block, len(scene.part.span)
+    own = work.tokens * (of.saved_whole + of.routed[0]) + of.remade + of.computed_weights
     return {
-        "activations": saved_by_blocks(scene, blocks - 1)
-        + own
-        + shared(scene)
-        + work.mlp_tokens * work.of_block.tile[0],
+        "activations": saved_by_blocks(scene, blocks - 1) + own + shared(scene) + work.mlp_tokens * of.tile[0],
         "temporary": weight_casts(scene, blocks=blocks),
         "communication": unsharded_weights(scene, units=2, forward=True),
     }
@@ -183,12 +162,12 @@ def _forward_of_last_block(scene: Scene) -> Alive:
 def _end_of_forward(scene: Scene) -> Alive:
     """The loss of a chunk, after those of all others: gradients are made with it."""
     work = scene.work
-    made, gradient = in_loss(scene)
+    made, gradient = loss.in_loss(scene)
     several = work.execution.layout.weight_shards > 1
     # FSDP2 keeps the buffer that a forward's last unit arrived in: the head's or, where that is tied, a block's.
     buffer = several and scene.part.inventory.tied
     return {
-        "activations": saved_by_all(scene) + head_input(scene),
+        "activations": saved_by_all(scene) + loss.head_input(scene),
         "logits": made,
         "gradients": gradient,
         "temporary": weight_casts(scene, blocks=len(scene.part.span), at_work=0) + head_cast(scene),
@@ -198,37 +177,38 @@ def _end_of_forward(scene: Scene) -> Alive:
 
 def _backward_of_loss(scene: Scene) -> Alive:
     """The gradients that forward made are scaled, into their tensors' types."""
-    work, part = scene.work, scene.part
+    alive = _behind_forward(scene)
+    alive["communication"] += loss.unsharded_head_gradient(scene)
+    return alive
+
+
+def _behind_forward(scene: Scene) -> Alive:
+    """What a forward saved, and the head's gradients."""
     return {
-        "activations": saved_by_all(scene) + head_input(scene),
-        "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
-        "temporary": kept_casts(scene, blocks=len(part.span)),
-        "communication": unsharded_weights(scene, units=0, behind=1) + unsharded_head_gradient(scene),
+        "activations": saved_by_all(scene) + loss.head_input(scene),
+        "gradients": loss.made_head_gradient(scene) + (0 if scene.work.sharded else loss.head_gradient(scene)),
+        "temporary": kept_casts(scene, blocks=len(scene.part.span)),
+        "communication": unsharded_weights(scene, units=0, behind=1),
     }
 
 
 def _reduction_of_head(scene: Scene) -> Alive:
-    """The gradient of final norm and head leaves, and this rank's part of the sum comes, while the last block's weights
-    arrive."""
+    """The gradient of norm and head leaves, its shard and the last block's weights come."""
     blocks, head, layout = len(scene.part.span), scene.part.inventory.ends[1], scene.work.execution.layout
     comes = scene.turn is None and layout.weight_shards > 1
-    shard = head.trained_elements * REDUCTION_BYTES / weight_degree(layout) if comes else 0
+    shard = head.trained_elements * REDUCTION_BYTES / layout.weight_shards if comes else 0
     return {
-        "activations": saved_by_blocks(scene, blocks) + shared(scene) + head_input(scene),
+        "activations": saved_by_blocks(scene, blocks) + shared(scene) + loss.head_input(scene),
         "temporary": kept_casts(scene, blocks=blocks),
         "communication": unsharded_weights(scene, units=1) + reduce_scatter_copy(scene, head.trained_elements) + shard,
     }
-
-
-def _backward_of_last_block(scene: Scene) -> Alive:
-    return _backward_of_later_block(scene, blocks=1, behind=scene.part.inventory.ends[1].trained_elements)
 
 
 def _backward_of_middle_block(scene: Scene) -> Alive:
     """The fullest of those behind which another block is reduced, while a third one has come."""
     behind = scene.work.unit_blocks * scene.part.inventory.block.trained_elements
     alive = _backward_of_later_block(scene, blocks=2, behind=behind)
-    alive["communication"] += recv_grad(scene)
+    alive["communication"] += pipeline.recv_grad(scene)
     return alive
 
 
@@ -250,31 +230,27 @@ def _backward_of_first_block(scene: Scene) -> Alive:
     keeps = scene.flight.pairs > 1 or work.execution.postpones_reduction
     before = part.trained_embedding > 0 and scene.flight.forwards
     alive["temporary"] += waiting_for_casts(scene, blocks=len(part.span) - 1)
-    alive["communication"] += unsharded_weights(scene, units=1, keeps=keeps, before=before) + recv_grad(scene)
+    alive["communication"] += unsharded_weights(scene, units=1, keeps=keeps, before=before) + pipeline.recv_grad(scene)
     return alive
 
 
 def _backward_of_block(scene: Scene, *, behind: int) -> Alive:
     """What any block's backward needs, with the head's gradient where it is there by then."""
     alive = backward_of_block(scene, behind=behind)
-    head = 0 if scene.work.sharded or scene.whole else head_gradient(scene)
+    head = 0 if scene.work.sharded or scene.whole else loss.head_gradient(scene)
     alive["gradients"] = alive.get("gradients", 0) + head
     # A tied head's waits for that of the embedding.
     waits = scene.part.inventory.tied and (scene.part.is_first or not adds_in_place(scene))
-    alive["communication"] += unsharded_head_gradient(scene) if waits else 0
+    alive["communication"] += loss.unsharded_head_gradient(scene) if waits else 0
     return alive
 
 
 def _end_of_cut_backward(scene: Scene) -> Alive:
     """All that the forward saved is still there for the gradients of weights, with those of what these gave
     (torch.distributed.pipelining, `stage_backward_input`), of other micro-batches that wait too."""
-    work, blocks = scene.work, len(scene.part.span)
-    return {
-        "activations": saved_by_all(scene) + head_input(scene) + left_by_cut_backward(scene),
-        "gradients": made_head_gradient(scene) + (0 if work.sharded else head_gradient(scene)),
-        "temporary": kept_casts(scene, blocks=blocks),
-        "communication": unsharded_weights(scene, units=0, behind=1),
-    }
+    alive = _behind_forward(scene)
+    alive["activations"] += pipeline.left_by_cut_backward(scene)
+    return alive
 
 
 def _backward_of_embedding(scene: Scene) -> Alive:

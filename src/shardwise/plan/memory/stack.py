@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from shardwise.plan.costs.loss import in_loss
 from shardwise.plan.memory.forecast import holdings_of, moments
 from shardwise.plan.memory.zero import Zero
-from shardwise.plan.work import FLOAT32_BYTES, DtypeBytes, Flight, Holding, Scene, Work, made_again
-
-Alive = dict[str, float]
+from shardwise.plan.work import FLOAT32_BYTES, Alive, DtypeBytes, Flight, Holding, Scene, Work, made_again
 
 _LOSS_INSTANTS = ("end of forward", "backward of the loss")
 #: Bytes per logit of transformers' own loss, which keeps all logits, and their log-probabilities to
@@ -24,8 +22,7 @@ SLICED_LOGIT_BYTES = 16
 #: Published peaks are those of training steps: nothing was evaluated or saved between them.
 _NOT_MEASURED = ("evaluation", "saving")
 _UNCHANGED = ("loading", "sum of gradients over replicas")
-#: Of what FSDP1 holds to the end of backward, one block's gradient is counted as ours when the
-#: first block is at work.
+#: Of what FSDP1 holds to the end of backward, the first block's gradient is counted as ours.
 _BLOCKS_WITHOUT_KEPT_GRADIENT = 1
 
 
@@ -67,7 +64,7 @@ class Difference:
 
 def bytes_of_widening(holding: Holding, types: DtypeBytes) -> int:
     """What float32 takes more of the weights of a rank that are frozen and not quantised."""
-    units = [*holding.part.inventory.blocks, (1, holding.part.inventory.root)]
+    units = holding.part.inventory.units
     frozen = [(count, t) for count, unit in units for t in unit.tensors if not (t.trained or t.quantised)]
     kept = sum(count * tensor.kept(degree=len(holding.shards), index=0) for count, tensor in frozen)
     return kept * (FLOAT32_BYTES - types.frozen)
@@ -99,13 +96,8 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         # A copy is as large as one of AdamW's two moments.
         _add(changed, "temporary", difference.optimizer_copies * holding.optimizer / 2)
         return changed
-    if name in _LOSS_INSTANTS and work.execution.loss == "full":
-        changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
-        made = holding.part.trained_head * work.types.compute
-        ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
-        _add(changed, "gradients", -ours)
-    if name in _LOSS_INSTANTS and work.execution.loss == "chunked" and any(difference.tile):
-        _put_tiled_loss(changed, name, work, holding, tile=difference.tile)
+    if name in _LOSS_INSTANTS and (work.execution.loss == "full" or any(difference.tile)):
+        _put_loss(changed, name, work, holding, difference)
     if name in _UNCHANGED:
         return changed
     stream = work.tokens * work.model.hidden_size * work.types.compute
@@ -125,13 +117,16 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
     return changed
 
 
-def _put_tiled_loss(changed: Alive, name: str, work: Work, holding: Holding, *, tile: tuple[int, int]) -> None:
-    """One buffer of tokens x words, as large for a small vocabulary; in backward the gradients of
-    the head and of its input, both in float32."""
-    changed["logits"] = min(work.tokens, tile[0]) * tile[1] * work.types.compute
+def _put_loss(changed: Alive, name: str, work: Work, holding: Holding, difference: Difference) -> None:
+    """Of a loss in tiles one buffer of tokens x words, as large for a small vocabulary; in backward the
+    gradients of the head and of its input, both in float32."""
     made = holding.part.trained_head * work.types.compute
-    ours = in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else made
-    _add(changed, "gradients", -ours)
+    _add(changed, "gradients", -in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else -made)
+    if work.execution.loss == "full":
+        changed["logits"] = work.tokens * work.head_slice * difference.logit_bytes
+        return
+    tokens, words = difference.tile
+    changed["logits"] = min(work.tokens, tokens) * words * work.types.compute
     if name == "backward of the loss":
         _add(changed, "gradients", holding.part.trained_head * FLOAT32_BYTES)
         _add(changed, "temporary", work.tokens * work.model.hidden_size * FLOAT32_BYTES)

@@ -53,16 +53,14 @@ class Zero:
             made["communication"] = self.bucket_bytes + unit * 2 + cast
             made["gradients"] = share + (gradients - holding.gradients if gradients > holding.gradients else 0)
             if name in _STEP:
-                # Of a group at a time: its gradients twice more, and AdamW's copy, which is added
-                # for the whole shard.
+                # Of a group at a time: gradients twice more, and AdamW's copy, added for the shard.
                 group = min(share, _SUB_GROUP * self.kept_bytes)
                 made["gradients"] += group + group * FLOAT32_BYTES / self.kept_bytes
                 made["temporary"] = made.get("temporary", 0) + group - share
             elif backward:
                 made["gradients"] += trained * self.kept_bytes
         elif name in _STEP and self.stage:
-            # The shard's gradients, and they again in float32, from 16 bits by way of one tensor;
-            # weights are gathered in place.
+            # The shard's gradients, and again in float32, by way of one tensor; weights in place.
             by_way = share * (self.kept_bytes < FLOAT32_BYTES)
             made["gradients"] = share + by_way + share * FLOAT32_BYTES / self.kept_bytes
             made["communication"] = 0

@@ -25,15 +25,8 @@ MASKED_ATTENTION = "masked"
 PROBED = ("sdpa", "cudnn", "flash", "efficient", "math", MASKED_ATTENTION)
 
 _FLASH_2 = (
-    ("H20", 0.46),
-    ("H", 0.36),
-    ("GH", 0.36),
-    ("B", 0.15),
-    ("GB", 0.15),
-    ("RTX-PRO", 0.47),
-    ("RTX", 0.65),
-    ("cpu", 0.6),
-    ("", 0.55),
+    *(("H20", 0.46), ("H", 0.36), ("GH", 0.36), ("B", 0.15), ("GB", 0.15)),
+    *(("RTX-PRO", 0.47), ("RTX", 0.65), ("cpu", 0.6), ("", 0.55)),
 )
 #: xformers' kernel, which the second generation of FlashAttention is about twice as fast as over the same scores
 #: (FlashAttention-2, arXiv 2307.08691, figures 4 to 6: A100). No rate of cuDNN's with a mask is known to us: this one's
@@ -56,8 +49,7 @@ _SHARES = {
 #: were 2048 for cuDNN (`accuracy/h100-cells.csv`), which the rows of trl-1m-2026 cannot tell.
 _HALF_LENGTHS = {"cudnn": 2048, "flash_attention_3": 512, "efficient": 0, "eager": 0, "math": 0, MASKED_ATTENTION: 0}
 _HALF_LENGTH = 256
-#: Of the rate with heads of 128, which stands for wider ones, what heads of 64 leave (figure 5 of
-#: arXiv 2407.08608, 16k tokens).
+#: What heads of 64 leave of the rate of wider ones (figure 5 of arXiv 2407.08608, 16k tokens).
 _NARROW_HEAD, _NARROW_SHARES = 64, {"cudnn": 0.70, "flash_attention_3": 0.77, "flash": 0.88, "flash_attention_2": 0.88}
 
 

@@ -22,25 +22,12 @@ from shardwise.spec.cluster import Gpu
 #: Share of the dense peak that large, well-shaped products reach, by how the GPU's name begins. What a data sheet calls
 #: peak holds at the highest clock; the power limit decides how much of it is left.
 _CEILINGS = (
-    ("A100", 0.80),
-    ("A800", 0.80),
-    ("A10", 0.62),
-    ("H20", 0.90),
-    ("H", 0.68),
-    ("GH", 0.68),
-    ("B", 0.68),
-    ("GB", 0.68),
-    ("L4", 0.60),
-    ("L40", 0.60),
-    ("RTX-6000-Ada", 0.60),
-    ("RTX-5000-Ada", 0.60),  # the L40S's watts for each FLOP/s of the peak
-    ("RTX-4500-Ada", 0.65),
-    ("RTX-4000-Ada", 0.62),  # the A10's
-    ("RTX-PRO", 0.60),
-    ("MI", 0.55),
-    ("RTX", 0.90),
-    ("cpu", 1.0),
-    ("", 0.75),
+    *(("A100", 0.80), ("A800", 0.80), ("A10", 0.62)),
+    *(("H20", 0.90), ("H", 0.68), ("GH", 0.68), ("B", 0.68), ("GB", 0.68)),
+    # The RTX 5000 Ada has the L40S's watts for each FLOP/s of its peak, the RTX 4000 Ada the A10's.
+    *(("L4", 0.60), ("L40", 0.60), ("RTX-6000-Ada", 0.60), ("RTX-5000-Ada", 0.60)),
+    *(("RTX-4500-Ada", 0.65), ("RTX-4000-Ada", 0.62)),
+    *(("RTX-PRO", 0.60), ("MI", 0.55), ("RTX", 0.90), ("cpu", 1.0), ("", 0.75)),
 )
 #: A dim of this size halves the efficiency: tiles are filled badly and the pipeline is short.
 _HALF_SIZE = {"cuda": 96, "cpu": 8}
@@ -92,12 +79,8 @@ class Device:
 
     @cached_property
     def _bytes_per_second(self) -> float:
-        return (
-            self.share
-            / self.slower
-            * self.gpu.memory_bytes_per_second
-            * (1.0 if self.gpu.measured else _BANDWIDTH_SHARE)
-        )
+        reached = 1.0 if self.gpu.measured else _BANDWIDTH_SHARE
+        return self.share / self.slower * self.gpu.memory_bytes_per_second * reached
 
     def product(self, m: float, n: float, k: float) -> float:
         """Seconds of an (m x k) times (k x n) product: by its FLOPs or by its bytes, whichever takes longer."""

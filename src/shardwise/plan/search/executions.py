@@ -95,13 +95,8 @@ def why_eager(job: Job, model: ModelShape, choice: Choice) -> str | None:
     return not_compiled(job, choice.layout, model)
 
 
-def why_left_out(job: Job, model: ModelShape, choice: Choice) -> str | None:
-    """Why a layout is not considered: it cannot be formed or trained, or contradicts what the job states."""
-    return considered(job, model, choice)[1]
-
-
 def considered(job: Job, model: ModelShape, choice: Choice) -> tuple[list[Execution], str | None]:
-    """`bases`; none with the reason where a layout is not considered."""
+    """`bases`; none with the reason where a layout is left out by the job or the trainer."""
     if choice.reason is not None:
         return [], choice.reason
     every = list(_bases(job, model, choice))

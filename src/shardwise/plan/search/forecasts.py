@@ -1,22 +1,23 @@
 """Memory, time and cost of the executions of one question, with two lower bounds; shared parts are computed once."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
 
-from shardwise.plan.memory import Peaks, forecast_memory
+from shardwise.plan.memory.forecast import Peaks, forecast_memory
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question
-from shardwise.plan.time import ROUNDED, Pieces, endings_of, forecast_time, least_seconds_of, pieces_of, ran_by, step_of
-from shardwise.plan.work import Work, blocks_of_stages, workspace_bytes
+from shardwise.plan.time.passes import endings_of
+from shardwise.plan.time.pieces import Pieces, pieces_of, ran_by
+from shardwise.plan.time.step import ROUNDED, forecast_time, least_seconds_of, step_of
+from shardwise.plan.work import Work, workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
+from shardwise.spec.model.stages import stage_sizes
 from shardwise.spec.plan.forecast import Candidate, Cost, MemoryForecast, TimeForecast
 from shardwise.spec.support.attention import attention_refusal
 from shardwise.spec.support.trained import not_trained
-from shardwise.units import GIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,37 +27,6 @@ class Forecast:
     work: Work
     memory: MemoryForecast
     time: TimeForecast
-
-
-def candidate_of(question: Question, forecast: Forecast) -> Candidate:
-    """What is known of an execution, as plan.json has it."""
-    work, time, execution = forecast.work, forecast.time, forecast.work.execution
-    gpu = work.cluster.gpu
-    at_least = gpu.typical_usd_per_hour is None and gpu.usd_per_hour is not None
-    price = gpu.usd_per_hour[0] if gpu.usd_per_hour and at_least else gpu.typical_usd_per_hour
-    hourly = None if price is None else price * execution.layout.world_size
-    kernel = attention_refusal(execution.attn_implementation, work.cluster.gpu, precision=execution.precision)
-    usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
-    return Candidate(
-        execution=execution,
-        fits=True,
-        memory=forecast.memory,
-        time=time,
-        cost=Cost(usd=usd, usd_per_hour=hourly, at_least=at_least),
-        not_trained=(*not_trained(question.job, execution, model=question.model), *([kernel] if kernel else [])),
-    )
-
-
-def hardware_json(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plan.json has it; `notes` where there are any."""
-    plain = asdict(cluster)
-    notes = list(plain.pop("notes"))
-    return {"name": cluster.name, "num_gpus": cluster.num_gpus, **plain, **({"notes": notes} if notes else {})}
-
-
-def model_json(question: Question) -> dict[str, Any]:
-    """The model as plan.json has it."""
-    return {**question.model.to_json(), "num_trainable_parameters": question.inventory.trained_elements}
 
 
 def ways_to_reduce(execution: Execution) -> tuple[Execution, ...]:
@@ -75,14 +45,8 @@ class Forecasts:
         self._least_ending: Callable[[Execution], float] = cache(self._least_of_endings)
         self._least_walked: Callable[[Execution], float] = cache(self._least_of_walk)
         cluster, network = question.cluster, question.cluster.network
-        self._place = (
-            question.mean_length,
-            id(question.inventory),
-            cluster.gpu.name,
-            cluster.node.num_gpus,
-            cluster.node.link.name,
-            network and network.name,
-        )
+        machines = (cluster.gpu.name, cluster.node.num_gpus, cluster.node.link.name, network and network.name)
+        self._place = (question.mean_length, id(question.inventory), *machines)
 
     @cached_property
     def _bounds(self) -> dict[object, float]:
@@ -153,7 +117,7 @@ class Forecasts:
         layout = base.layout
         micros = -(-self.question.job.train.global_batch_size // (size * layout.data_world_size))
         pieces = self._pieces(sized(base, self.question.job, size))
-        stages = blocks_of_stages(self.question.model, layout)
+        stages = stage_sizes(self.question.model, num_stages=layout.num_stages)
         forward, backward, loss = pieces.forward.seconds, pieces.backward.seconds, pieces.loss.seconds
         if layout.pp == 1 or layout.schedule == "sequential":
             return ROUNDED * micros * (sum(stages) * (forward + backward) + loss)
@@ -188,17 +152,9 @@ class Forecasts:
 
     def _pieces(self, execution: Execution) -> Pieces:
         layout = execution.layout
-        key = (
-            *self._place,
-            layout.tp,
-            layout.cp,
-            execution.micro_batch_size,
-            execution.gathers_weights,
-            execution.loss,
-            execution.mlp,
-            execution.compile,
-            execution.gradient_accumulation_steps > 1,
-        )
+        sizes = (execution.micro_batch_size, execution.gradient_accumulation_steps > 1)
+        choices = (execution.gathers_weights, execution.loss, execution.mlp, execution.compile)
+        key = (*self._place, layout.tp, layout.cp, *sizes, *choices)
         memo, recompute = self.question.memo, execution.gradient_checkpointing
         if (key, recompute) not in memo.pieces:
             work = self._at_mean_length.work(execution)
@@ -215,6 +171,24 @@ class Forecasts:
         time = forecast_time(mean, num_rows=asked.num_rows, pieces=pieces, filled=asked.filled)
         return Forecast(work=work, memory=forecast_memory(work, self.memory.known.get(execution)), time=time)
 
+    def candidate(self, execution: Execution) -> Candidate:
+        """What is known of an execution, as plan.json has it."""
+        forecast, asked = self.of(execution), self.question
+        time, gpu = forecast.time, asked.cluster.gpu
+        at_least = gpu.typical_usd_per_hour is None and gpu.usd_per_hour is not None
+        price = gpu.usd_per_hour[0] if gpu.usd_per_hour and at_least else gpu.typical_usd_per_hour
+        hourly = None if price is None else price * execution.layout.world_size
+        kernel = attention_refusal(execution.attn_implementation, gpu, precision=execution.precision)
+        usd = None if hourly is None or time.total_seconds is None else hourly * time.total_seconds / 3600
+        return Candidate(
+            execution=execution,
+            fits=True,
+            memory=forecast.memory,
+            time=time,
+            cost=Cost(usd=usd, usd_per_hour=hourly, at_least=at_least),
+            not_trained=(*not_trained(asked.job, execution, model=asked.model), *([kernel] if kernel else [])),
+        )
+
 
 #: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX
 #: A100 and DGX H100: 2 TB beside 640 GB, by their data sheets).
@@ -226,12 +200,3 @@ def bytes_beyond_host(cluster: Cluster, execution: Execution, *, of_rank: int) -
     node = cluster.node
     held = of_rank * min(node.num_gpus, execution.layout.world_size)
     return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * node.gpu.usable_bytes else None
-
-
-def host_is_too_small(execution: Execution, held: int) -> str:
-    """Why an offload that the job does not state is not taken: it takes more memory than machines have."""
-    return (
-        f"offload {execution.offload} would put {held / GIB:.1f} GiB into the host's memory, more than "
-        f"{HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have; where it has as much, state train.offload: "
-        f"{execution.offload}"
-    )

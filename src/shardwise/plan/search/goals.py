@@ -30,19 +30,18 @@ _SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 20, "parameters": 34, "all": 3
 _COPIES_ON_HOST = 2
 
 #: What is chosen only where nothing else comes near takes so many times its seconds when it is
-#: compared: beyond the tie it must save a quarter of them. Weights on the host take most of its
-#: memory, and no GPU has measured pipelines, or over PCI Express what exchanges activations inside
-#: blocks.
+#: compared: beyond the tie it must save a quarter. Weights on the host take most of its memory, and
+#: no GPU has measured pipelines, or what exchanges activations over PCI Express.
 DOUBT = 1.2
 #: Seconds are divided by the chance beside a screen, at least by this: not every card drives one.
 _LEAST_CHANCE = 0.5
 _UNMEASURED, _UNMEASURED_OVER_PCIE = {"pp", "mp"}, {"tp", "cp", "ep"}
 
-#: What the figure of a goal is called when two are compared.
-BETTER: dict[Goal, tuple[str, str]] = {
-    "fastest": ("faster", "slower"),
-    "cheapest": ("cheaper", "dearer"),
-    "fewest-gpus": ("faster", "slower"),
+#: What the figure of a goal is called when two are compared, and what behind "3 times" is worse.
+BETTER: dict[Goal, tuple[str, str, str]] = {
+    "fastest": ("faster", "slower", "as slow"),
+    "cheapest": ("cheaper", "dearer", "as dear"),
+    "fewest-gpus": ("faster", "slower", "as slow"),
 }
 
 
@@ -66,11 +65,6 @@ def figure_of(goal: Goal, found: Found) -> float:
     return found.seconds * found.execution.layout.world_size if goal == "cheapest" else found.seconds
 
 
-def weights_on_host(execution: Execution) -> bool:
-    """Whether weights lie in the host's memory between their uses."""
-    return execution.offload in ("parameters", "all")
-
-
 def unmeasured(execution: Execution, cluster: Cluster) -> bool:
     """Whether a layout is of a kind that was never measured on GPUs."""
     if cluster.gpu.kind == "cpu":
@@ -82,7 +76,7 @@ def unmeasured(execution: Execution, cluster: Cluster) -> bool:
 
 def doubt_of(found: Found, cluster: Cluster) -> float:
     """How many times its seconds an execution is taken to need, where executions are compared."""
-    doubted = weights_on_host(found.execution) or unmeasured(found.execution, cluster)
+    doubted = found.execution.parameters_on_host or unmeasured(found.execution, cluster)
     return (DOUBT if doubted else 1.0) * found.likely_seconds / found.seconds
 
 
@@ -94,7 +88,7 @@ def least_of(some: Iterable[Found], *, goal: Goal, cluster: Cluster) -> float:
 def simplicity(execution: Execution) -> tuple[int, ...]:
     """Smaller is simpler: strategy and offload, then recompute, then schedule."""
     layout = execution.layout
-    copies = _COPIES_ON_HOST if layout.strategy == "ddp" and weights_on_host(execution) else 0
+    copies = _COPIES_ON_HOST if layout.strategy == "ddp" and execution.parameters_on_host else 0
     return (
         simplicity_of(layout.strategy) + _SIMPLICITY_OF_OFFLOAD[execution.offload] + copies,
         RECOMPUTE_ORDER.index(execution.gradient_checkpointing),

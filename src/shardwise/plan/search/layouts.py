@@ -1,5 +1,4 @@
-"""The layouts that a job leaves open: every product of degrees that its model and the trainer allow
-(`spec.support.trained`)."""
+"""The layouts that a job leaves open: products of degrees that its model and the trainer allow"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,19 +116,17 @@ def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choi
             yield choice
 
 
-def products(world: int, allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
+def products(
+    left: int, allowed: dict[str, list[int]], axes: tuple[str, ...] = (*AXES_OF_A_COPY, "dp_shard")
+) -> Iterator[dict[str, int]]:
     """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp, those that shard most first."""
-    return _products(world, (*allowed, "dp_shard"), allowed)
-
-
-def _products(left: int, axes: tuple[str, ...], allowed: dict[str, list[int]]) -> Iterator[dict[str, int]]:
     if not axes:
         yield {"dp_replicate": left}
         return
     axis, *others = axes
     for degree in reversed(divisors(left)):
         if degree in allowed.get(axis, (degree,)):
-            for rest in _products(left // degree, tuple(others), allowed):
+            for rest in products(left // degree, allowed, tuple(others)):
                 yield {axis: degree, **rest}
 
 

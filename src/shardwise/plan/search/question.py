@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
@@ -11,10 +10,11 @@ from typing import Any
 from shardwise.catalog.probe import screen_bytes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.costs.piece import BlockTime
-from shardwise.plan.memory import Peaks
+from shardwise.plan.memory.forecast import Peaks
 from shardwise.plan.search.layouts import Choice, layouts
-from shardwise.plan.time import Pieces
+from shardwise.plan.time.pieces import Pieces
 from shardwise.plan.work import Inventory, Work, take_inventory, work_of
+from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
@@ -82,12 +82,6 @@ class Question:
             self.memo.layouts[key] = list(layouts(self.job, self.model, self.cluster))
         return self.memo.layouts[key]
 
-    def layouts_among(self, strategies: Sequence[str]) -> dict[object, list[Choice]]:
-        """Those of some strategies, as `Memo` has them."""
-        one = self.cluster.num_gpus == 1
-        some = [choice for choice in self.layouts if one or choice.strategy in strategies]
-        return {(self.cluster.name, self.job.data.max_length): some}
-
     @property
     def asked(self) -> dict[str, Any]:
         """The job as plan.json has it."""
@@ -139,6 +133,20 @@ def _check_length(job: Job, model: ModelShape) -> None:
 def on_hardware(question: Question, cluster: Cluster) -> Question:
     """The question asked of other hardware."""
     return replace(question, cluster=cluster, job=question.job.model_copy(update={"hardware": cluster.name}))
+
+
+def of_job(question: Question, job: Job) -> Question:
+    """The question of a job whose tensors may be others. Raises UnsupportedError: no forecast is made for them."""
+    return replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
+
+
+def on_attention(question: Question) -> tuple[list[str], Job] | None:
+    """The job with adapters on attention's modules alone, and their names; None where it adapts no stacked experts."""
+    lora = question.job.adapters
+    if lora is None or not question.inventory.bare:
+        return None
+    names = attention_targets(question.model)
+    return names, question.job.model_copy(update={"lora": lora.model_copy(update={"target_modules": names})})
 
 
 def work_on(question: Question, cluster: Cluster, execution: Execution) -> Work:

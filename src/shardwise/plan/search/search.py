@@ -9,20 +9,15 @@ from math import inf
 from typing import NamedTuple
 
 from shardwise.catalog.measured_errors import OWN, errors_of
-from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on, why_left_out
-from shardwise.plan.search.forecasts import (
-    Forecasts,
-    bytes_beyond_host,
-    candidate_of,
-    host_is_too_small,
-    ways_to_reduce,
-)
+from shardwise.plan.search.executions import bases, considered, offloads, sized, sizes_on
+from shardwise.plan.search.forecasts import HOST_OVER_GPU_MEMORY, Forecasts, bytes_beyond_host, ways_to_reduce
 from shardwise.plan.search.goals import Found, chosen_of, doubt_of, least_of, tie_of
 from shardwise.plan.search.layouts import Choice, lean_layouts
 from shardwise.plan.search.question import Question
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate
+from shardwise.units import GIB
 
 #: Which layouts are of interest.
 Admits = Callable[[Layout], bool]
@@ -238,7 +233,7 @@ class Search:
         if least is not None:
             return least
         choices = (choice for choice in self.question.layouts if admits(choice.layout))
-        reasons = (why_left_out(job, model, choice) for choice in choices)
+        reasons = (considered(job, model, choice)[1] for choice in choices)
         return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
 
     def lack_on_host(self, execution: Execution) -> tuple[int, str] | None:
@@ -246,7 +241,9 @@ class Search:
         held = self._beyond_host(execution)
         if held is None or not self.forecasts.fits(execution):
             return None
-        return held, host_is_too_small(execution, held)
+        offload = f"offload {execution.offload} would put {held / GIB:.1f} GiB into the host's memory"
+        most = f"more than {HOST_OVER_GPU_MEMORY:.0f} times what its GPUs have"
+        return held, f"{offload}, {most}; where it has as much, state train.offload: {execution.offload}"
 
     @property
     def found(self) -> list[Found]:
@@ -278,10 +275,6 @@ class Search:
             return 1.0
         held = self.forecasts.of(execution).memory.peak_reserved_bytes
         return errors_of(OWN, execution.layout).chance_below((usable - screen) / held)
-
-    def candidate(self, execution: Execution) -> Candidate:
-        """What is known of an execution, as a plan has it."""
-        return candidate_of(self.question, self.forecasts.of(execution))
 
 
 def search_offloads(question: Question, *, all_strategies: bool = True) -> list[Search]:
@@ -329,4 +322,4 @@ def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
     if limit < inf and not _finds_within(question, limit):
         return None
     best = chosen(search_offloads(question, all_strategies=False))
-    return best and best[0].candidate(best[1].execution)
+    return best and best[0].forecasts.candidate(best[1].execution)

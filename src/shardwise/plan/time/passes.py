@@ -6,26 +6,28 @@ alone waits for them). DDP reduces a block's gradients while earlier blocks go b
 beside anything: gloo moves and sums bytes on the core that computes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shardwise.plan.costs.collectives import NO_MESSAGES, MessageTime
 from shardwise.plan.costs.fsdp import copies_of_unit, num_units
 from shardwise.plan.costs.gradients import late_reduction, sum_of_ends
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead
 from shardwise.plan.costs.optimizer import optimizer_step
-from shardwise.plan.costs.piece import NO_TIME, RankTime
+from shardwise.plan.costs.piece import NO_TIME, MessageTime, RankTime
 from shardwise.plan.costs.zero1 import late_gather
 from shardwise.plan.rates import CONTENTION
 from shardwise.plan.time.pieces import Pieces
-from shardwise.plan.work import Work, blocks_of_stages, mean, outer_of_stage
+from shardwise.plan.time.pipeline import StageSeconds
+from shardwise.plan.work import Work
+from shardwise.spec.model.stages import stage_sizes
 
 
 @dataclass(eq=False, slots=True)
 class StageTime:
     """What one rank does for one micro-batch with one stage's blocks, or units of several blocks. `forward` and
     `backward` are of one block with contention of collectives; `weights` is the part of `backward` that makes gradients
-    of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks."""
+    of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks.
+    `forward_pass` and `backward_pass` are of all blocks."""
 
     blocks: int
     forward: RankTime
@@ -34,8 +36,13 @@ class StageTime:
     loss: RankTime
     messages: MessageTime
     in_turn: bool
+    forward_pass: RankTime = field(init=False)
+    backward_pass: RankTime = field(init=False)
 
-    def forward_pass(self) -> RankTime:
+    def __post_init__(self) -> None:
+        self.forward_pass, self.backward_pass = self._forward(), self._backward()
+
+    def _forward(self) -> RankTime:
         """All blocks. The first gather is waited for; each other one, and the head's, runs beside the block before."""
         n, piece, message = self.blocks, self.forward, self.messages
         if self.in_turn:
@@ -45,7 +52,7 @@ class StageTime:
         computing = n * piece.computing
         return RankTime(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
 
-    def backward_pass(self) -> RankTime:
+    def _backward(self) -> RankTime:
         """Loss and all blocks. Each gather runs beside the block before it in backward, each reduction beside the next;
         the last reductions are waited for."""
         n, piece, message = self.blocks, self.backward, self.messages
@@ -65,6 +72,11 @@ class StageTime:
         busy = max(self.loss.busy, again) + _busy(n, piece, again + reduce, seconds - loss)
         return RankTime(seconds, computing, busy - computing)
 
+    @property
+    def actions(self) -> StageSeconds:
+        """The stage as the pipeline sees it."""
+        return StageSeconds(self.forward_pass.seconds, self.backward_pass.seconds, self.blocks * self.weights)
+
     def _in_turn(self, piece: RankTime, messages: float, *, loss: RankTime = NO_TIME) -> RankTime:
         """All blocks and the loss, and so many seconds of messages between them."""
         seconds, computing, talking = (self.blocks * one + other for one, other in zip(piece, loss, strict=True))
@@ -78,11 +90,11 @@ def stage_of(work: Work, pieces: Pieces, sent: MessageTime, *, blocks: int, last
     again = float(work.execution.layout.reshard_after_forward)
     in_turn = work.cluster.gpu.kind == "cpu"
     fetches = work.execution.parameters_on_host and not fetches_ahead(work)
-    waited = mean(work, lambda unit: fetch_seconds(work, unit)) if fetches else 0.0
+    waited = work.mean(lambda unit: fetch_seconds(work, unit)) if fetches else 0.0
     each = blocks / units
     # The embedding, and norm and head, are units too.
     host *= 1 + (bool(sent.outer_gather) + bool(sent.head_gather)) / units if in_turn else 1
-    beside = NO_MESSAGES if in_turn else sent
+    beside = MessageTime() if in_turn else sent
     forward = _beside(pieces.forward, each, each * copy_out, host + each * waited, talking=beside.gather)
     back, host_back = each * (copy_in + again * copy_out), host + again * each * waited
     backward = _beside(pieces.backward, each, back, host_back, talking=beside.again + beside.reduce)
@@ -117,12 +129,12 @@ def endings_of(work: Work) -> tuple[Ending, ...]:
 
 def _endings(work: Work) -> tuple[Ending, ...]:
     elements, tied = _trained_elements(work), sum_of_ends(work)
-    keys = [(trained, pp in (0, len(elements) - 1)) for pp, trained in enumerate(elements)]
-    made = {key: _ending(work, key[0], tied=tied if key[1] else NO_TIME) for key in set(keys)}
+    keys = [(trained, tied if pp in (0, len(elements) - 1) else NO_TIME) for pp, trained in enumerate(elements)]
+    made = {key: _ending(work, *key) for key in set(keys)}
     return tuple(made[key] for key in keys)
 
 
-def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
+def _ending(work: Work, trained: float, tied: RankTime) -> Ending:
     named = (
         ("reduce gradients", late_reduction(work, trained)),
         ("add tied gradients", tied),
@@ -135,9 +147,8 @@ def _ending(work: Work, trained: float, *, tied: RankTime) -> Ending:
 
 def _trained_elements(work: Work) -> list[float]:
     """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
-    layout, spans = work.execution.layout, blocks_of_stages(work.model, work.execution.layout)
-    block = work.trained_of_mean
-    held = [blocks * block for blocks in spans]
-    for stage in {0, len(spans) - 1}:
-        held[stage] += outer_of_stage(work, stage).trained_elements
-    return [sum(held[stage] for stage in range(pp, len(spans), layout.pp)) / layout.tp for pp in range(layout.pp)]
+    layout = work.execution.layout
+    held = [blocks * work.trained_of_mean for blocks in stage_sizes(work.model, num_stages=layout.num_stages)]
+    for stage in {0, len(held) - 1}:
+        held[stage] += work.outer_of_stage(stage).whole.trained_elements
+    return [sum(held[stage] for stage in range(pp, len(held), layout.pp)) / layout.tp for pp in range(layout.pp)]

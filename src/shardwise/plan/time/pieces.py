@@ -14,6 +14,7 @@ from shardwise.plan.costs.products import seconds_of_products
 from shardwise.plan.costs.recompute import dispatched_operators, seconds_again
 from shardwise.plan.costs.saved_on_host import copied_seconds
 from shardwise.plan.costs.tensor import slice_seconds, whole_gradients
+from shardwise.plan.rates import Device
 from shardwise.plan.work import Work
 from shardwise.spec.model.profile import Amount, BlockProfile, ModelProfile
 
@@ -69,64 +70,57 @@ def pieces_of(work: Work, ran: BlockTime | None = None) -> Pieces:
 
 def ran_by(work: Work) -> BlockTime:
     """What a rank runs of one micro-batch, whatever of it is recomputed."""
-    device, execution = device_of(work), work.execution
-    if work.profile is not None:
-        return _profiled(work, work.profile)
-    layout = execution.layout
+    device, layout = device_of(work), work.execution.layout
     tokens = work.rows * work.job.data.max_length / layout.cp
+    made = _profiled(work, work.profile, device, tokens) if work.profile else _by_rules(work, device, tokens)
+    cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, work.trained_of_mean))
+    return made._replace(
+        forward=made.forward + cast,
+        backward=made.backward + summed,
+        slices=slice_seconds(work, tokens, device) + dealing(work, tokens),
+        keys=key_seconds(work, tokens),
+        loss=head_and_loss(work, device),
+    )
+
+
+def _by_rules(work: Work, device: Device, tokens: float) -> BlockTime:
+    """The kernels of a block."""
     products, weights, inputs, remade = seconds_of_products(work, device, tokens)
     attention, attention_back = attention_seconds(work, device)
     moved = device.bytes_moved(tokens * work.of_block.saved_whole) * fused_share(work)
     routed = routed_seconds(work, device, tokens)
     between, whole = _FORWARD_PASSES * moved + routed, whole_gradients(work, tokens, device)
-    trained = work.trained_of_mean
-    cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
     each = _OPERATORS_PER_ADAPTER + (_OPERATORS_PER_NORM if work.inventory.dora else 0)
     operators = _OPERATORS_PER_BLOCK + each * len(work.inventory.adapted)
-    operators += OPERATORS_PER_GATHER if layout.cp > 1 else 0
     return BlockTime(
-        forward=products + attention + between + cast,
-        backward=summed + inputs + weights + attention_back + _BACKWARD_PASSES * moved + 2 * routed + whole,
+        forward=products + attention + between,
+        backward=inputs + weights + attention_back + _BACKWARD_PASSES * moved + 2 * routed + whole,
         weights=weights,
         remade=remade,
         between=between,
         attention=attention,
-        slices=slice_seconds(work, tokens, device) + dealing(work, tokens),
-        keys=key_seconds(work, tokens),
-        operators=operators,
-        loss=head_and_loss(work, device),
+        operators=operators + (OPERATORS_PER_GATHER if work.execution.layout.cp > 1 else 0),
     )
 
 
-def _profiled(work: Work, profile: ModelProfile) -> BlockTime:
+def _profiled(work: Work, profile: ModelProfile, device: Device, tokens: float) -> BlockTime:
     """Likewise, of blocks that were measured: FLOPs at the rate of products, and bytes that other operators move. What
     a backward computes again is in its numbers."""
-    device, layout, length = device_of(work), work.execution.layout, row_length(work)
-    tokens, counts = work.tokens, [kind.num_layers for kind in work.model.kinds]
+    length, counts = row_length(work), [kind.num_layers for kind in work.model.kinds]
 
     def mean(of: Callable[[BlockProfile], float]) -> float:
         each = (count * of(block) for count, block in zip(counts, profile.blocks, strict=True))
-        return sum(each) / work.model.num_layers / layout.tp
+        return sum(each) / work.model.num_layers
 
-    def seconds(flops: Callable[[BlockProfile], Amount], moved: Callable[[BlockProfile], Amount]) -> float:
-        products = mean(lambda block: tokens * flops(block).per_token(length) + flops(block).once) / device.ceiling
-        return products + device.bytes_moved(
-            mean(lambda block: tokens * moved(block).per_token(length) + moved(block).once)
-        )
+    def whole(of: Callable[[BlockProfile], Amount]) -> float:
+        every = mean(lambda block: work.tokens * of(block).per_token(length) + of(block).once)
+        return every / work.execution.layout.tp
 
-    forward = seconds(lambda block: block.flops, lambda block: block.moved)
-    backward = seconds(lambda block: block.flops_backward, lambda block: block.moved_backward)
-    trained = work.trained_of_mean
-    cast, summed = (device.bytes_moved(moved) / layout.tp for moved in weight_bytes(work, trained))
+    forward = whole(lambda block: block.flops) / device.ceiling
+    backward = whole(lambda block: block.flops_backward) / device.ceiling
     return BlockTime(
-        forward=forward + cast,
-        backward=backward + summed,
+        forward=forward + device.bytes_moved(whole(lambda block: block.moved)),
+        backward=backward + device.bytes_moved(whole(lambda block: block.moved_backward)),
         weights=seconds_of_products(work, device, tokens)[1],
-        remade=0.0,
-        between=0.0,
-        attention=0.0,
-        slices=slice_seconds(work, tokens, device) + dealing(work, tokens),
-        keys=key_seconds(work, tokens),
-        operators=mean(lambda block: block.operators) * layout.tp,
-        loss=head_and_loss(work, device),
+        operators=mean(lambda block: block.operators),
     )

@@ -90,16 +90,10 @@ def walk(
 _Done = list[float | None]
 
 
-class _Table(NamedTuple):
-    """Of one kind of action on one stage: the results it needs, those it makes, and its seconds."""
-
-    needed: _Done | None
-    made: _Done
-    seconds: float
-
-
-def _tables(stages: Sequence[StageSeconds], num_micro_batches: int) -> dict[ActionKind, list[_Table]]:
-    """For each kind of action, of every stage."""
+def _tables(
+    stages: Sequence[StageSeconds], num_micro_batches: int
+) -> dict[ActionKind, list[tuple[_Done | None, _Done, float]]]:
+    """For each kind of action, of every stage: the results it needs, those it makes, and its seconds."""
     ahead, back, weights = ([_Done([None]) * num_micro_batches for _ in stages] for _ in range(3))
     before: list[_Done | None] = [None, *ahead[:-1]]
     behind: list[_Done | None] = [*back[1:], None]
@@ -111,6 +105,6 @@ def _tables(stages: Sequence[StageSeconds], num_micro_batches: int) -> dict[Acti
         "backward_weight": (alone, weights),
     }
     return {
-        kind: [_Table(needs, makes, one.of(kind)) for needs, makes, one in zip(*both, stages, strict=True)]
+        kind: [(needs, makes, one.of(kind)) for needs, makes, one in zip(*both, stages, strict=True)]
         for kind, both in kinds.items()
     }

@@ -1,24 +1,22 @@
-"""One optimizer step, every pipeline rank's passes and what follows them; and the whole run. Ranks on other axes are
-alike."""
+"""One optimizer step, by pipeline rank, for ranks on other axes are alike; and the whole run."""
 
 from collections import Counter
 from typing import NamedTuple
 
-from shardwise.plan.costs.collectives import MessageTime
 from shardwise.plan.costs.ddp import reduced_messages
-from shardwise.plan.costs.deferred_reduction import gathered_once
 from shardwise.plan.costs.fsdp import num_units, sharded_messages
-from shardwise.plan.costs.piece import RankTime, device_of
+from shardwise.plan.costs.piece import MessageTime, RankTime, device_of
 from shardwise.plan.costs.pipeline import send_seconds
 from shardwise.plan.costs.reference import forwards_of_reference, knows_reference
 from shardwise.plan.rates import group_of
 from shardwise.plan.time.passes import StageTime, endings_of, stage_of
 from shardwise.plan.time.pieces import Pieces, pieces_of
-from shardwise.plan.time.pipeline import StageSeconds, rank_ends
-from shardwise.plan.work import Work, blocks_of_stages, outer_of_stage
+from shardwise.plan.time.pipeline import rank_ends
+from shardwise.plan.work import Work
 from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.layout.axes import AXES
 from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.spec.model.stages import stage_sizes
 from shardwise.spec.plan.forecast import TimeForecast
 
 #: Of a loss and of a norm.
@@ -47,7 +45,7 @@ class StepTime(NamedTuple):
 
 def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> tuple[StageTime, ...]:
     """Every stage of the pipeline, which is one where there is none; equal ones are one object."""
-    spans = blocks_of_stages(work.model, work.execution.layout)
+    spans = stage_sizes(work.model, num_stages=work.execution.layout.num_stages)
     last = len(spans) - 1
     made: dict[tuple[int, bool, bool], StageTime] = {}
     for index, blocks in enumerate(spans):
@@ -59,14 +57,18 @@ def stages_of(work: Work, pieces: Pieces, *, last_micro_batch: bool = False) -> 
 
 
 def _messages(work: Work, stage: int, *, blocks: int, reduces: bool) -> MessageTime:
-    outer = outer_of_stage(work, stage)
+    outer = work.outer_of_stage(stage)
     if work.sharded:
         each = blocks / num_units(work, blocks)
         ends = (stage == 0, stage == work.execution.layout.num_stages - 1)
         sent = work.once(
             "messages", lambda: sharded_messages(work, outer=outer, blocks=each, last=reduces), each, ends, reduces
         )
-        return gathered_once(sent, work) if work.execution.postpones_reduction else sent
+        if not work.execution.postpones_reduction:
+            return sent
+        # Weights are gathered once a step, and stay: for the mean micro-batch.
+        micros = work.execution.gradient_accumulation_steps
+        return MessageTime(gather=sent.gather / micros, outer_gather=(sent.outer_gather + sent.head_gather) / micros)
     return reduced_messages(work, outer=outer) if reduces and work.replicated else MessageTime()
 
 
@@ -75,56 +77,44 @@ def step_of(work: Work, pieces: Pieces | None = None) -> StepTime:
     pieces = pieces or pieces_of(work)
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
-    passes = {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)}
-    seconds = stage_seconds(stages, passes)
-    final = passes[stages[0]][1]
+    first, final = stages[0], stages[0].backward_pass
+    back_of = {stage: stage.backward_pass for stage in stages}
     at_last = work.execution.adds_replicas_once or work.execution.reduce_once
     if work.replicated or (at_last and layout.pp == 1):
-        ahead, back = passes[stages[0]]
-        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass()
+        final = stages_of(work, pieces, last_micro_batch=True)[0].backward_pass
         # The mean of all micro-batches' backwards, of which the last is another.
-        mean = RankTime(*(((micros - 1) * a + b) / micros for a, b in zip(back, final, strict=True)))
-        passes[stages[0]] = (ahead, mean)
-    ends = (micros * seconds[0].forward + (micros - 1) * seconds[0].backward + final.seconds,)
+        both = zip(first.backward_pass, final, strict=True)
+        back_of[first] = RankTime(*(((micros - 1) * a + b) / micros for a, b in both))
+    ends = (micros * first.forward_pass.seconds + (micros - 1) * first.backward_pass.seconds + final.seconds,)
     if layout.pp > 1:
+        seconds = tuple(stage.actions for stage in stages)
         ends = rank_ends(layout.schedule, stages=seconds, num_micro_batches=micros, send=send_seconds(work))
     # Forwards of all micro-batches without gradients: of routes, of the reference.
     only = forwards_of_reference(work) + work.model.counts_routes
     if only:
-        ahead_of_all = only * _forwards(work, seconds)
+        ahead_of_all = only * _forwards(work, stages)
         ends = tuple(ahead_of_all + end for end in ends)
     endings = endings_of(work)
     last = max(end + ending.seconds for end, ending in zip(ends, endings, strict=True))
     ran: list[tuple[int, RankTime]] = []
     for stage, count in Counter(stages).items():
-        ahead, back = passes[stage]
-        ran += [(count * micros * (1 + only), ahead), (count * micros, back)]
+        ran += [(count * micros * (1 + only), stage.forward_pass), (count * micros, back_of[stage])]
     ran += [(1, piece) for ending in endings for _, piece in ending.pieces]
     return StepTime(last + host_seconds(work), ran, layout.pp)
 
 
-def _forwards(work: Work, seconds: tuple[StageSeconds, ...]) -> float:
+def _forwards(work: Work, stages: tuple[StageTime, ...]) -> float:
     """Of all micro-batches, without gradients."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
-    return (micros + layout.pp - 1) * max(stage.forward for stage in seconds)
+    return (micros + layout.pp - 1) * max(stage.forward_pass.seconds for stage in stages)
 
 
 def _before_first_step(work: Work, pieces: Pieces, *, num_steps: int, num_rows: int | None) -> float:
     """The log-probabilities of the reference, of each row once, where they are computed before."""
     if not knows_reference(work):
         return 0.0
-    stages = stages_of(work, pieces)
-    seconds = stage_seconds(stages, {stage: (stage.forward_pass(), stage.backward_pass()) for stage in set(stages)})
     per_epoch = num_steps if num_rows is None else -(-num_rows // work.job.train.global_batch_size)
-    return min(num_steps, per_epoch) * _forwards(work, seconds)
-
-
-def stage_seconds(
-    stages: tuple[StageTime, ...], passes: dict[StageTime, tuple[RankTime, RankTime]]
-) -> tuple[StageSeconds, ...]:
-    """Stages as the pipeline sees them; `passes` of each, forward and backward."""
-    ran = ((stage, *passes[stage]) for stage in stages)
-    return tuple(StageSeconds(ahead.seconds, back.seconds, one.blocks * one.weights) for one, ahead, back in ran)
+    return min(num_steps, per_epoch) * _forwards(work, stages_of(work, pieces))
 
 
 def host_seconds(work: Work) -> float:
@@ -175,17 +165,17 @@ def least_seconds_of(work: Work, pieces: Pieces) -> float:
     it and computes all its own, and the last gradient goes back through these; then its optimizer steps."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
-    seconds = {stage: (stage.forward_pass().seconds, stage.backward_pass().seconds) for stage in set(stages)}
-    each = {stage: micros * (forward + backward) for stage, (forward, backward) in seconds.items()}
-    ahead = min(forward for forward, _ in seconds.values())
+    seconds = {stage: stage.actions for stage in set(stages)}
+    each = {stage: micros * (one.forward + one.backward) for stage, one in seconds.items()}
+    ahead = min(one.forward for one in seconds.values())
     cut = layout.schedule == "zero_bubble"
-    back = min(backward - cut * stage.blocks * stage.weights for stage, (_, backward) in seconds.items())
+    back = min(one.backward - cut * one.weights for one in seconds.values())
     least = 0.0
     for rank in range(layout.pp):
         own = stages[rank :: layout.pp]
         busy = sum(each[stage] for stage in own)
         later = rank * back
         if cut:  # weights' gradients may be made while the last gradient goes back
-            later = max(0.0, later - micros * sum(stage.blocks * stage.weights for stage in own))
+            later = max(0.0, later - micros * sum(seconds[stage].weights for stage in own))
         least = max(least, rank * ahead + busy + later)
     return ROUNDED * (least + min(ending.seconds for ending in endings_of(work)))

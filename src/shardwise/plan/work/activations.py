@@ -197,7 +197,11 @@ def everything_bytes(model: ModelShape, setting: BlockSetting) -> float:
         # Both norms keep one and the same input.
         norms -= model.hidden_size * (setting.types.compute if setting.compiled else setting.layer_norm_bytes)
     masks = _BLOCK_DROPOUTS * model.hidden_size if setting.stream_dropout else 0
-    made = (norms + masks) / setting.tp + _matrices(model, setting) + _attention(model, setting)
+    made = (norms + masks) / setting.tp + _inputs(model, setting) + _masks(model, setting) + _attention(model, setting)
+    adapted = [m for m in model.matrices if m.name in setting.inventory.adapted]
+    # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
+    results = sum(2 * m.rows for m in adapted) if setting.inventory.dora else 0
+    made += (sum(_rank(m.name, setting) for m in adapted) + results) * setting.types.compute
     return made + (0.0 if setting.tiled else _mlp(model, setting))
 
 
@@ -270,15 +274,6 @@ def _norm(norm: Norm, model: ModelShape, setting: BlockSetting) -> float:
             normed = norm.width * FLOAT32_BYTES * (2 if trained else 1)
     # Written out: the input in float32, the inverse root mean square, and the normed input for the weight's gradient.
     return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
-
-
-def _matrices(model: ModelShape, setting: BlockSetting) -> float:
-    """Inputs that matrices keep, and what lies between the two halves of each adapter."""
-    inputs = _inputs(model, setting) + _masks(model, setting)
-    here = [m for m in model.matrices if m.name in setting.inventory.adapted]
-    # For the gradient of DoRA's magnitude: the results of the frozen matrix and of the adapter.
-    results = sum(2 * m.rows for m in here) if setting.inventory.dora else 0
-    return inputs + (sum(_rank(m.name, setting) for m in here) + results) * setting.types.compute
 
 
 def _inputs(model: ModelShape, setting: BlockSetting, reads: Collection[Reads] | None = None) -> float:
@@ -378,15 +373,12 @@ def _attention_output(model: ModelShape, setting: BlockSetting) -> float:
 
 
 def attention_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token of gradients of attention's result, and of what it read."""
-    return (_output_width(model) + sum(attention_widths(model))) * setting.types.compute
-
-
-def behind_attention_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token that norms between attention and the MLP keep."""
+    """Bytes per token of gradients of attention's result, and of what it read, less what norms between
+    attention and the MLP keep, which is gone by then."""
     first, *others = _norms(model)
     behind = [norm for norm in others if norm.width == first.width and not model.parallel_residual]
-    return sum(_norm(norm, model, setting) for norm in behind) / setting.tp
+    gone = sum(_norm(norm, model, setting) for norm in behind) / setting.tp
+    return (_output_width(model) + sum(attention_widths(model))) * setting.types.compute - gone
 
 
 def attention_widths(model: ModelShape) -> tuple[int, int, int]:

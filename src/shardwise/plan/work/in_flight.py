@@ -76,8 +76,7 @@ def longest_round(micros: int, ranks: int) -> int:
 
 @lru_cache(maxsize=65536)
 def pairs_in_flight(schedule: Schedule, *, num_ranks: int, rank: int, num_micro_batches: int) -> int:
-    """The most (stage, micro-batch) pairs of a rank whose saved activations are alive at once, as in the order of its
-    schedule."""
+    """The most (stage, micro-batch) pairs of a rank whose saved activations are alive at once."""
     micros = num_micro_batches
     if num_ranks == 1:
         return 1

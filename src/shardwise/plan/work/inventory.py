@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
-from shardwise.plan.work.adapters import (
-    COPY,
-    adapter_tensors,
-    adapters_outside,
-    check_targets,
-    copies,
-    copies_outside,
-    refuse_unforecast,
-)
+from shardwise.plan.work import adapters
 from shardwise.plan.work.tensors import NF4_BYTES, DtypeBytes, Place, Tensor
 from shardwise.spec.adapters.targets import Hold, hold_of
 from shardwise.spec.job.keys import Job, LoraSpec, Method
@@ -76,17 +69,13 @@ class Unit:
     def trained_of(self, names: frozenset[str]) -> tuple[int, int]:
         """Elements that are trained of matrices of these names, with biases and adapters: of the largest tensor, and of
         all."""
-        found = [t.elements for t in self.tensors if t.trained and (t.name in names or _stem(t.name) in names)]
+        of_matrix = (t for t in self.tensors if t.name in names or t.name.rpartition(".")[0] in names)
+        found = [tensor.elements for tensor in of_matrix if tensor.trained]
         return max(found, default=0), sum(found)
 
     def sliced(self, *, degree: int, index: int) -> Unit:
         """What one tensor-parallel rank holds of it."""
         return Unit(tensors=tuple(tensor.sliced(degree=degree, index=index) for tensor in self.tensors))
-
-
-def _stem(name: str) -> str:
-    """Of the matrix that a bias, an adapter's half or a copy belongs to."""
-    return name.rpartition(".")[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,20 +104,34 @@ class Inventory:
         """The largest block: what a buffer for one of them must hold."""
         return max((unit for _, unit in self.blocks), key=lambda unit: unit.elements)
 
-    def block_tensors(self) -> Iterator[Tensor]:
-        """The tensors of one block of each kind."""
-        for _, unit in self.blocks:
-            yield from unit.tensors
+    @cached_property
+    def units(self) -> tuple[tuple[int, Unit], ...]:
+        """One block of each kind with their number, and what lies outside of blocks."""
+        return (*self.blocks, (1, self.root))
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors of one block of each kind, and those outside of blocks."""
+        return (tensor for _, unit in self.units for tensor in unit.tensors)
 
     @cached_property
     def ranks(self) -> dict[str, int]:
         """Columns between the halves of adapters, by the names of matrices."""
-        halves = (t for t in reversed([*self.block_tensors()]) if t.name.endswith(".lora_A"))
+        tensors = [tensor for _, unit in self.blocks for tensor in unit.tensors]
+        halves = (t for t in reversed(tensors) if t.name.endswith(".lora_A"))
         return {half.name.removesuffix(".lora_A"): half.rows for half in halves}
 
     def over_blocks(self, of: Callable[[Unit], float]) -> float:
         """The sum of some number over all blocks."""
         return sum(count * of(unit) for count, unit in self.blocks)
+
+    def over_all(self, of: Callable[[Unit], float]) -> float:
+        """The same, and of what lies outside of blocks."""
+        return self.over_blocks(of) + of(self.root)
+
+    def of_mean_block(self, of: Callable[[Unit], float]) -> float:
+        """The mean of it over blocks; 0 where there are none."""
+        return self.over_blocks(of) / max(1, self.num_blocks)
 
     @cached_property
     def trained_of_blocks(self) -> int:
@@ -178,30 +181,49 @@ class Inventory:
         units = ((count, Unit(tensors=tuple(t.dealt(ep) for t in unit.tensors))) for count, unit in self.blocks)
         return replace(self, blocks=tuple(units))
 
-    def staged(self, *, counts: Iterable[int], places: frozenset[Place]) -> Inventory:
+    def staged(self, counts: Iterable[int], *, is_first: bool, is_last: bool) -> Inventory:
         """What a pipeline rank holds: blocks of each kind, and the ends that lie there (a tied embedding: at both)."""
         blocks = tuple((count, unit) for count, (_, unit) in zip(counts, self.blocks, strict=True))
 
         def is_here(tensor: Tensor) -> bool:
             shared = self.tied and tensor.name == "embedding"
-            return tensor.place in places or (shared and "back" in places)
+            return (is_last and (shared or tensor.place == "back")) or (is_first and tensor.place == "front")
 
         root = Unit(tensors=tuple(tensor for tensor in self.root.tensors if is_here(tensor)))
         return replace(self, blocks=blocks, root=root)
 
 
+class Outer(NamedTuple):
+    """What a pipeline stage holds beside its blocks: all of it; the embedding, in the first; the final norm with the
+    head, in the last; and all but these two."""
+
+    whole: Unit
+    embedding: Unit
+    head: Unit
+    rest: Unit
+
+
+@lru_cache(maxsize=256)
+def outer(inventory: Inventory, is_first: bool, is_last: bool) -> Outer:
+    """What the stage that is the first, the last, both or neither holds."""
+    whole = inventory.staged([count for count, _ in inventory.blocks], is_first=is_first, is_last=is_last).root
+    embedding, head = ([t for t in whole.tensors if t in end.tensors] for end in inventory.ends)
+    rest = [tensor for tensor in whole.tensors if tensor not in head]
+    return Outer(whole, *(Unit(tensors=tuple(part)) for part in (embedding, head, rest)))
+
+
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
     """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is made for, or targets
     that the model does not have."""
-    adapters = None if job.adapters is None else job.adapters.model_dump_json()
-    return _taken(model, job.method, adapters, experts=job.quantises_experts)
+    lora = None if job.adapters is None else job.adapters.model_dump_json()
+    return _taken(model, job.method, lora, experts=job.quantises_experts)
 
 
 @lru_cache(maxsize=8)
-def _taken(model: ModelShape, method: Method, adapters: str | None, *, experts: bool) -> Inventory:
-    lora = None if adapters is None else LoraSpec.model_validate_json(adapters)
+def _taken(model: ModelShape, method: Method, adapted_by: str | None, *, experts: bool) -> Inventory:
+    lora = None if adapted_by is None else LoraSpec.model_validate_json(adapted_by)
     if lora is not None:
-        refuse_unforecast(model, lora)
+        adapters.refuse_unforecast(model, lora)
     blocks = tuple((kind.num_layers, _block(kind, method, lora, experts=experts)) for kind in model.kinds)
     root = list(_root(model, method=method))
     held: dict[str, Hold | None] = {}
@@ -210,22 +232,21 @@ def _taken(model: ModelShape, method: Method, adapters: str | None, *, experts: 
         for matrix in model.outer_matrices:
             if hold_of(matrix, lora, model):
                 place = _outer_place(matrix.name, model)
-                root += [replace(t, place=place) for t in adapter_tensors(matrix, lora, model=model, cut=None)]
-        root += adapters_outside(model, lora)
-        check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
-        root += [*copies_outside(root, model, lora)]
+                root += [replace(t, place=place) for t in adapters.adapter_tensors(matrix, lora, model=model, cut=None)]
+        root += adapters.adapters_outside(model, lora)
+        adapters.check_targets(model, lora, found=any(held.values()) or any(tensor.trained for tensor in root))
+        root += [*adapters.copies_outside(root, model, lora)]
     adapted = frozenset(name for name, hold in held.items() if hold == "module")
     plain = lora is not None and not lora.use_dora and not lora.lora_dropout
     turned = {m.name for kind in model.kinds for m in kind.matrices if m.transposed}
     joined = adapted - turned if plain else frozenset[str]()
-    tensors = [*(tensor for _, block in blocks for tensor in block.tensors), *root]
-    return Inventory(
-        blocks=blocks,
-        root=Unit(tensors=tuple(root)),
+    made = Inventory(blocks=blocks, root=Unit(tensors=tuple(root)))
+    return replace(
+        made,
         adapted=adapted,
         bare=frozenset(name for name, hold in held.items() if hold == "bare"),
         joined=joined,
-        trained_names=frozenset(tensor.name.removesuffix(COPY) for tensor in tensors if tensor.trained),
+        trained_names=frozenset(tensor.name.removesuffix(adapters.COPY) for tensor in made.tensors if tensor.trained),
         tied=model.tied,
         dora=lora is not None and lora.use_dora,
     )
@@ -236,12 +257,13 @@ def _block(kind: ModelShape, method: Method, lora: LoraSpec | None, *, experts: 
     tensors: list[Tensor] = []
     for matrix in kind.matrices:
         tensors += _matrix(matrix, method=method, cut=matrix.sliced_by, experts=experts)
-    tensors += _norms(kind, method=method)
+    unlisted = Norm(name="norms", size=kind.norm_parameters_per_layer, width=kind.hidden_size)
+    tensors += _norms(kind.norms or (unlisted,), method=method)
     if lora is not None:
-        tensors += [*copies(tensors, lora)]
+        tensors += [*adapters.copies(tensors, lora)]
         for matrix in kind.matrices:
             if hold_of(matrix, lora, kind):
-                tensors += adapter_tensors(matrix, lora, model=kind, cut=matrix.sliced_by)
+                tensors += adapters.adapter_tensors(matrix, lora, model=kind, cut=matrix.sliced_by)
     return Unit(tensors=tuple(tensors))
 
 
@@ -249,33 +271,21 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False
     """The weight of a matrix, and its bias. `experts`: stacked ones are quantised."""
     trained = method == "full"
     rows, columns = (m.columns, m.rows) if m.transposed else (m.rows, m.columns)
+    whole = Tensor(name=m.name, rows=rows, columns=columns, trained=trained)
     if m.stacked and in_nf4(m, experts=experts):
         for name, width in ((m.name, rows * columns // 2), (f"{m.name}.scales", nf4_scale_bytes(rows * columns))):
             stack = Tensor(name=name, rows=m.count, columns=width, trained=False, packed=True, last=width)
             yield replace(stack, cut=cut and "rows")
-    elif m.stacked:
-        # The first dim counts the experts.
-        yield Tensor(
-            name=m.name, rows=m.count, columns=rows * columns, trained=trained, last=columns, cut=cut and "rows"
-        )
+    elif m.stacked:  # the first dim counts the experts
+        yield replace(whole, rows=m.count, columns=rows * columns, last=columns, cut=cut and "rows")
     else:
-        # Linear modules are quantised; a bare parameter stays as it is.
         stored = cut and (_OTHER_DIM[cut] if m.transposed else cut)
-        yield Tensor(
-            name=m.name,
-            rows=rows,
-            columns=columns,
-            trained=trained,
-            quantised=method == "qlora" and m.adaptable,
-            count=m.count,
-            cut=stored,
-        )
+        # Linear modules are quantised; a bare parameter stays as it is.
+        yield replace(whole, quantised=method == "qlora" and m.adaptable, count=m.count, cut=stored)
     if m.bias:
-        shape = (m.count, m.rows, 1) if m.stacked else (m.rows, 1, m.count)
         of_bias: Cut | None = "rows" if cut in ("rows", "count") else None
-        yield Tensor(
-            name=f"{m.name}.bias", rows=shape[0], columns=shape[1], trained=trained, count=shape[2], cut=of_bias
-        )
+        bias = Tensor(name=f"{m.name}.bias", rows=m.rows, trained=trained, count=m.count, cut=of_bias)
+        yield replace(bias, rows=m.count, columns=m.rows, count=1) if m.stacked else bias
 
 
 def _outer_place(name: str, model: ModelShape) -> Place:
@@ -284,13 +294,7 @@ def _outer_place(name: str, model: ModelShape) -> Place:
     return "back" if name.endswith("_out") or name in model.behind else "front"
 
 
-def _norms(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
-    if not model.norms:
-        yield Tensor(name="norms", rows=model.norm_parameters_per_layer, trained=method == "full")
-    yield from _tensors_of_norms(model.norms, method=method)
-
-
-def _tensors_of_norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tensor]:
+def _norms(norms: Iterable[Norm], *, method: Method) -> Iterator[Tensor]:
     for norm in norms:
         if not norm.size:
             continue
@@ -307,10 +311,8 @@ def _root(model: ModelShape, *, method: Method) -> Iterator[Tensor]:
         return Tensor(name=name, rows=rows, columns=columns, trained=method == "full", cut=cut, place=place)
 
     yield tensor("embedding", model.vocab_size, embedded, cut="rows")
-    for matrix in model.outer_matrices:
-        for part in _matrix(matrix, method=method, cut=None):
-            yield replace(part, place=_outer_place(matrix.name, model))
-    for part in _tensors_of_norms(model.outer_norms, method=method):
+    matrices = (part for matrix in model.outer_matrices for part in _matrix(matrix, method=method, cut=None))
+    for part in (*matrices, *_norms(model.outer_norms, method=method)):
         yield replace(part, place=_outer_place(part.name, model))
     if model.position_parameters:
         yield tensor("positions", model.position_parameters // width, width)

@@ -4,20 +4,17 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from shardwise.plan.work.inventory import Inventory, Unit
-from shardwise.plan.work.tensors import Place
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape, OtherBlocks
 from shardwise.spec.model.stages import stage_blocks
 from shardwise.spec.support.splits import heads
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RankPart:
-    """The model of ranks that hold alike, before sharding; `span` are the blocks of their largest stage, which one
-    forward goes through."""
+    """What some ranks hold before sharding; `span`: the blocks that one forward goes through."""
 
     pp: int
     tp: range
@@ -34,7 +31,7 @@ class RankPart:
         def of(unit: Unit) -> int:
             return unit.trained_matrix_elements - sum(unit.joined_elements(held.joined))
 
-        return of(held.block), held.over_blocks(of) / max(1, held.num_blocks)
+        return of(held.block), held.of_mean_block(of)
 
     @cached_property
     def cast_experts(self) -> tuple[float, float]:
@@ -43,14 +40,14 @@ class RankPart:
         def of(unit: Unit) -> int:
             return sum(tensor.elements for tensor in unit.tensors if tensor.trained and tensor.last)
 
-        return of(self.inventory.block), self.inventory.over_blocks(of) / max(1, self.inventory.num_blocks)
+        return of(self.inventory.block), self.inventory.of_mean_block(of)
 
     @cached_property
     def joined_adapters(self) -> tuple[float, float]:
         """Elements of the A's and of the B's whose products are joined, in the mean block."""
         held = self.inventory
-        sums = [held.over_blocks(lambda unit, half=half: unit.joined_elements(held.joined)[half]) for half in (0, 1)]
-        return sums[0] / max(1, held.num_blocks), sums[1] / max(1, held.num_blocks)
+        a, b = (held.of_mean_block(lambda unit, i=i: unit.joined_elements(held.joined)[i]) for i in (0, 1))
+        return a, b
 
     @cached_property
     def largest_trained(self) -> int:
@@ -80,51 +77,27 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
     than blocks."""
     stages = stage_blocks(model, num_stages=layout.num_stages)
     inventory = inventory.dealt(layout.ep)
-    tensors = (*inventory.block_tensors(), *inventory.root.tensors)
-    starts = bounds((getattr(t, t.cut) for t in tensors if t.cut), layout.tp)
+    starts = bounds((getattr(t, t.cut) for t in inventory.tensors if t.cut), layout.tp)
     slices = [
         (range(begin, end), inventory.sliced(degree=layout.tp, index=begin))
         for begin, end in itertools.pairwise(starts)
     ]
     kinds = [count for count, _ in inventory.blocks]
-    ranks = [_place(layout, stages, kinds, pp=pp) for pp in range(layout.pp)]
-    if distinct:
-        ranks = list({place.held: place for place in reversed(ranks)}.values())
-    staged: dict[object, Inventory] = {}
-    return tuple(_part(place, tp, held, staged) for place in ranks for tp, held in slices)
-
-
-class _Place(NamedTuple):
-    """A pipeline rank: how many blocks of each kind it holds, its largest stage, and which ends of the model."""
-
-    pp: int
-    counts: tuple[int, ...]
-    span: range
-    is_first: bool
-    is_last: bool
-
-    @property
-    def held(self) -> tuple[object, ...]:
-        """What tells apart ranks that hold different things."""
-        return self.counts, len(self.span), self.is_first, self.is_last
-
-
-def _place(layout: Layout, stages: tuple[range, ...], kinds: list[int], *, pp: int) -> _Place:
-    here = layout.stages_of(pp)
-    spans = [stages[stage] for stage in here]
-    return _Place(pp, _counts(kinds, spans), max(spans, key=len), 0 in here, layout.num_stages - 1 in here)
-
-
-def _part(place: _Place, tp: range, whole: Inventory, staged: dict[object, Inventory]) -> RankPart:
-    """A part; those that hold the same have one inventory, which `staged` remembers."""
-    front: set[Place] = {"front"} if place.is_first else set()
-    back: set[Place] = {"back"} if place.is_last else set()
-    key = (tp.start, place.held)
-    if key not in staged:
-        staged[key] = whole.staged(counts=place.counts, places=frozenset(front | back))
-    return RankPart(
-        pp=place.pp, tp=tp, inventory=staged[key], span=place.span, is_first=place.is_first, is_last=place.is_last
-    )
+    staged: dict[object, list[RankPart]] = {}
+    found: list[RankPart] = []
+    for pp in range(layout.pp):
+        here = layout.stages_of(pp)
+        spans = [stages[stage] for stage in here]
+        counts, span, ends = _counts(kinds, spans), max(spans, key=len), (0 in here, layout.num_stages - 1 in here)
+        # Ranks that hold the same have one inventory.
+        key = (counts, len(span), ends)
+        if key not in staged:
+            both = [(tp, whole.staged(counts, is_first=ends[0], is_last=ends[1])) for tp, whole in slices]
+            staged[key] = [RankPart(pp, tp, held, span, *ends) for tp, held in both]
+        elif distinct:
+            continue
+        found += (replace(part, pp=pp, span=span) for part in staged[key])
+    return tuple(found)
 
 
 def _counts(kinds: list[int], spans: list[range]) -> tuple[int, ...]:

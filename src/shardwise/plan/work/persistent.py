@@ -44,23 +44,13 @@ class Holding:
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
         """The ranks that hold this."""
-        degree = shard_degree(layout)
+        degree = layout.shard_degree
         return tuple(
             self.part.pp * layout.world_size // layout.pp + (outer * degree + shard) * layout.tp + tp
             for outer in range(layout.world_size // (layout.pp * degree * layout.tp))
             for shard in self.shards
             for tp in self.part.tp
         )
-
-
-def shard_degree(layout: Layout) -> int:
-    """Over how many ranks what is sharded is cut: those that hold slices of a sequence share its weights too."""
-    return layout.shard_degree
-
-
-def weight_degree(layout: Layout) -> int:
-    """Over how many ranks weights and gradients are cut between steps; ZeRO-1 cuts optimizer states alone."""
-    return 1 if layout.zero_stage == 1 else shard_degree(layout)
 
 
 def holdings(
@@ -75,12 +65,9 @@ def holdings(
     """Persistent bytes of every distinct rank of a part along the dp_shard axis. `first_only`: only the first, which
     holds at least as much as any other (except AdamW in 8 bits); `host_apart`: the host's memory is not the device's,
     as it is where CPU processes train."""
-    degree = shard_degree(execution.layout)
-    tensors = (*part.inventory.block_tensors(), *part.inventory.root.tensors)
-    by_rows = weight_degree(execution.layout) == 1
-    uneven = (t.rows for t in tensors if t.ep == 1 and (by_rows or not t.cut_inside(degree)))
-    starts = bounds(uneven, degree)
-    spans = (range(begin, end) for begin, end in itertools.pairwise(starts))
+    degree, by_rows = execution.layout.shard_degree, execution.layout.weight_shards == 1
+    uneven = (t.rows for t in part.inventory.tensors if t.ep == 1 and (by_rows or not t.cut_inside(degree)))
+    spans = (range(begin, end) for begin, end in itertools.pairwise(bounds(uneven, degree)))
     if first_only:
         spans = (range(1),)
     found = (_holding(part, shards, execution, types=types, momentum=momentum) for shards in spans)
@@ -90,33 +77,22 @@ def holdings(
 
 
 def _holding(part: RankPart, shards: range, execution: Execution, *, types: DtypeBytes, momentum: bool) -> Holding:
-    weights, states, at = weight_degree(execution.layout), shard_degree(execution.layout), shards.start
-    whose = at if weights > 1 else 0  # whole weights are every rank's
-
-    def share(unit: Unit) -> _Share:
-        cut = _Cut(weights, whose, states, at)
-        return _share(unit, cut, types=types, optimizer=execution.optimizer, momentum=momentum)
-
-    blocks = [(count, share(unit)) for count, unit in part.inventory.blocks]
-    root = share(part.inventory.root)
+    weights, states, at = execution.layout.weight_shards, execution.layout.shard_degree, shards.start
+    cut = (weights, at if weights > 1 else 0, states, at)  # whole weights are every rank's
+    optimizer = execution.optimizer
+    shares = [
+        (count, _share(unit, cut, types=types, optimizer=optimizer, momentum=momentum))
+        for count, unit in part.inventory.units
+    ]
     return Holding(
         part=part,
         shards=shards,
-        weights=round(sum(count * block.weights for count, block in blocks) + root.weights),
-        gradients=sum(count * block.gradients for count, block in blocks) + root.gradients,
-        block_gradients=min((block.gradients for count, block in blocks if count), default=0),
-        optimizer=sum(count * block.optimizer for count, block in blocks) + root.optimizer,
-        padding=round(sum(count * block.padding for count, block in blocks) + root.padding),
+        weights=round(sum(count * share.weights for count, share in shares)),
+        gradients=sum(count * share.gradients for count, share in shares),
+        block_gradients=min((share.gradients for count, share in shares[:-1] if count), default=0),
+        optimizer=sum(count * share.optimizer for count, share in shares),
+        padding=round(sum(count * share.padding for count, share in shares)),
     )
-
-
-class _Cut(NamedTuple):
-    """Degree and index of weights, and of optimizer states."""
-
-    weights: int
-    whose: int
-    states: int
-    at: int
 
 
 class _Share(NamedTuple):
@@ -129,18 +105,21 @@ class _Share(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def _share(unit: Unit, cut: _Cut, *, types: DtypeBytes, optimizer: OptimizerName, momentum: bool) -> _Share:
+def _share(
+    unit: Unit, cut: tuple[int, int, int, int], *, types: DtypeBytes, optimizer: OptimizerName, momentum: bool
+) -> _Share:
+    """`cut`: degree and index of weights, and of optimizer states."""
+    degree, index, of_states, at = cut
     weights = padding = 0.0
     trained = states = 0
     for tensor in unit.tensors:
         width = tensor.element_bytes(types)
-        kept = tensor.kept(degree=cut.weights, index=cut.whose)
-        longest = tensor.kept(degree=cut.weights, index=0)
+        kept = tensor.kept(degree=degree, index=index)
         weights += kept * width
-        padding += (longest - kept) * width
+        padding += (tensor.kept(degree=degree, index=0) - kept) * width
         if tensor.trained:
             trained += kept
-            stepped = tensor.kept(degree=cut.states, index=cut.at, by_rows=cut.weights == 1) // tensor.count
+            stepped = tensor.kept(degree=of_states, index=at, by_rows=degree == 1) // tensor.count
             factors = tensor.factors(stepped)
             states += tensor.count * state_bytes(
                 optimizer, elements=stepped, factors=factors, types=types, short=tensor.short, momentum=momentum
@@ -156,7 +135,13 @@ def _offloaded(held: Holding, execution: Execution, *, types: DtypeBytes, host_a
         locked = _page_locked(held, execution.layout, types=types, padded=True)
         whole = locked + _page_locked(held, execution.layout, types=types, trained=True) + held.optimizer
         return replace(held, weights=0, gradients=0, block_gradients=0, optimizer=0, padding=0, on_host=whole)
-    copies = _stepped_elements(held, execution.layout) * types.trainable
+    degree, by_rows = execution.layout.shard_degree, execution.layout.weight_shards == 1
+
+    def stepped(unit: Unit) -> int:
+        trained = (tensor for tensor in unit.tensors if tensor.trained)
+        return sum(tensor.kept(degree=degree, index=held.shards.start, by_rows=by_rows) for tensor in trained)
+
+    copies = round(held.part.inventory.over_all(stepped)) * types.trainable
     if not host_apart:
         return replace(held, optimizer=held.optimizer + copies)
     locked = _page_locked(held, execution.layout, types=types, trained=True)
@@ -164,8 +149,7 @@ def _offloaded(held: Holding, execution: Execution, *, types: DtypeBytes, host_a
 
 
 def page_locked_bytes(size: float) -> int:
-    """What PyTorch's allocator takes of page-locked memory for a tensor: rounded up to a power of two
-    (ATen/core/CachingHostAllocator.h)."""
+    """What ATen's CachingHostAllocator takes of page-locked memory for a tensor: a power of two."""
     return 1 << (ceil(size) - 1).bit_length()
 
 
@@ -174,25 +158,14 @@ def _page_locked(
 ) -> int:
     """Page-locked host memory for a rank's shards; of `trained` tensors alone, `padded` to the length of the first
     shard."""
-    degree, index, by_rows = shard_degree(layout), 0 if padded else held.shards.start, weight_degree(layout) == 1
+    index, by_rows = 0 if padded else held.shards.start, layout.weight_shards == 1
 
     def size(tensor: Tensor) -> float:
-        kept = tensor.kept(degree=degree, index=index, by_rows=by_rows) // tensor.count
+        kept = tensor.kept(degree=layout.shard_degree, index=index, by_rows=by_rows) // tensor.count
         return kept * tensor.element_bytes(types)
 
     def rounded(unit: Unit) -> int:
         sizes = ((t.count, size(t)) for t in unit.tensors if t.trained or not trained)
         return sum(count * page_locked_bytes(size) for count, size in sizes if size)
 
-    return round(held.part.inventory.over_blocks(rounded) + rounded(held.part.inventory.root))
-
-
-def _stepped_elements(held: Holding, layout: Layout) -> int:
-    """Trained elements whose optimizer states a rank has."""
-    degree, inventory, by_rows = shard_degree(layout), held.part.inventory, weight_degree(layout) == 1
-
-    def stepped(unit: Unit) -> int:
-        trained = (tensor for tensor in unit.tensors if tensor.trained)
-        return sum(tensor.kept(degree=degree, index=held.shards.start, by_rows=by_rows) for tensor in trained)
-
-    return round(inventory.over_blocks(stepped) + stepped(inventory.root))
+    return round(held.part.inventory.over_all(rounded))

@@ -9,16 +9,17 @@ from math import ceil
 from typing import Any, TypeVar
 
 from shardwise.plan.work.activations import BlockSetting
-from shardwise.plan.work.block_bytes import BlockBytes, block_bytes
-from shardwise.plan.work.inventory import Inventory
+from shardwise.plan.work.block_bytes import BlockBytes, block_bytes, profiled_bytes
+from shardwise.plan.work.inventory import Inventory, Outer, Unit, outer, take_inventory
 from shardwise.plan.work.parts import sliced_shape
-from shardwise.plan.work.profiled import profiled_bytes
 from shardwise.plan.work.tensors import TYPES, DtypeBytes
 from shardwise.spec.cluster import Cluster
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution, chosen_positions
-from shardwise.spec.model.profile import ModelProfile
+from shardwise.spec.model.profile import Amount, ModelProfile
 from shardwise.spec.model.shape import ModelShape
+from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.support.attention import MASKED
 
 T = TypeVar("T")
@@ -70,17 +71,9 @@ class Work:
     @cached_property
     def _made_once(self) -> dict[object, Any]:
         execution, layout = self.execution, self.execution.layout
-        axes = (
-            layout.dp_replicate,
-            layout.dp_shard,
-            layout.tp,
-            layout.pp,
-            layout.cp,
-            layout.ep,
-            layout.zero_stage,
-            layout.shard_over_cp,
-        )
-        units = (layout.reshard_after_forward, layout.min_num_params, layout.schedule == "zero_bubble")
+        axes = (layout.dp_replicate, layout.dp_shard, layout.tp, layout.pp, layout.cp, layout.ep)
+        shards = (layout.zero_stage, layout.shard_over_cp, layout.reshard_after_forward)
+        units = (*shards, layout.min_num_params, layout.schedule == "zero_bubble")
         types = (execution.precision, execution.optimizer, execution.offload)
         return self.memo.setdefault((*axes, *units, *types, execution.reduce_once), {})
 
@@ -88,6 +81,18 @@ class Work:
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, every sequence of the maximum length."""
         return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)
+
+    def mean(self, of: Callable[[Unit], float]) -> float:
+        """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
+        return self.inventory.over_blocks(of) / self.model.num_layers
+
+    def outer_of_stage(self, stage: int) -> Outer:
+        """What a pipeline stage holds beside its blocks."""
+        return outer(self.inventory, stage == 0, stage == self.execution.layout.num_stages - 1)
+
+    def profiled(self, amount: Amount) -> float:
+        """What a profile counts of a micro-batch on one rank; tp shares out what grows with rows."""
+        return self.tokens * (amount.per_token(self.setting.length) / self.setting.tp) + amount.once
 
     @property
     def trained_of_mean(self) -> float:
@@ -112,9 +117,8 @@ class Work:
     @cached_property
     def unit_blocks(self) -> int:
         """Blocks of the largest unit that is gathered and reduced together, taking all blocks to be alike."""
-        blocks, least = self.inventory.num_blocks, self.execution.layout.min_num_params
-        mean = self.inventory.over_blocks(lambda unit: unit.elements) / max(1, blocks)
-        return max(1, min(blocks, ceil(least / mean))) if least else 1
+        least, mean = self.execution.layout.min_num_params, self.inventory.of_mean_block(lambda unit: unit.elements)
+        return max(1, min(self.inventory.num_blocks, ceil(least / mean))) if least else 1
 
     @cached_property
     def saves_on_host(self) -> bool:
@@ -190,6 +194,14 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
         else profiled_bytes(block, setting, profile, recompute=recompute),
         profile=profile,
     )
+
+
+def work_of_plan(plan: Plan, execution: Execution) -> Work:
+    """An execution of a plan's job on as much of its hardware as that takes, with rows as long as they may be. Raises
+    KeyError, TypeError, ValueError: the plan was written by hand or by another version."""
+    job, model = job_from_data(plan.job), ModelShape.from_json(plan.model)
+    cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
+    return work_of(job, model=model, cluster=cluster, execution=execution, inventory=take_inventory(job, model))
 
 
 def profile_of(model: ModelShape, execution: Execution) -> ModelProfile | None:

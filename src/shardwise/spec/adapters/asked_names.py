@@ -59,7 +59,8 @@ def saved_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
         if name.partition(".")[0].isdigit() or not any(names_it(module, name) for module in known)
     ]
     if unknown:
-        listed = ", ".join(_listed(model))
+        outside = [name.rpartition(".")[2] for name in _outside(model)]
+        listed = ", ".join([*outside, *_parts(model)])
         return _unknown("modules_to_save", unknown, f"of {model.family} this version copies {listed}")
     for part in _parts(model):
         taken = [module for module in around(part) if any(module.endswith(end) for end in lora.modules_to_save)]
@@ -75,11 +76,14 @@ def is_saved(name: str | None, lora: LoraSpec) -> bool:
 
 def _modules(model: ModelShape) -> Iterator[str]:
     """All modules whose copies are counted; those of a block by their names inside it."""
-    names = model.names
-    yield from (name for name in (names.embedding, names.head, names.final_norm) if name)
-    yield from (f"{names.backbone}.{norm.name}" for norm in model.outer_norms)
+    yield from _outside(model)
+    yield from (f"{model.names.backbone}.{norm.name}" for norm in model.outer_norms)
     for part in _parts(model):
         yield from around(part)
+
+
+def _outside(model: ModelShape) -> list[str]:
+    return [name for name in (model.names.embedding, model.names.head, model.names.final_norm) if name]
 
 
 def _parts(model: ModelShape) -> list[str]:
@@ -87,8 +91,3 @@ def _parts(model: ModelShape) -> list[str]:
     if model.has_experts:
         return []
     return list(dict.fromkeys(part.name for kind in model.kinds for part in (*kind.norms, *kind.matrices)))
-
-
-def _listed(model: ModelShape) -> list[str]:
-    names = (model.names.embedding, model.names.head, model.names.final_norm)
-    return [*(name.rpartition(".")[2] for name in names if name), *_parts(model)]

@@ -85,8 +85,7 @@ def half_named(lora: LoraSpec, model: ModelShape) -> Iterator[tuple[list[str], l
 
 
 def is_copied(name: str, saved: Sequence[str]) -> bool:
-    """Whether PEFT trains a part of a block as a copy: a module's name, or one around it, ends with
-    a saved name."""
+    """Whether PEFT trains a copy of a part: its name, or one around it, ends with a saved one."""
     return any(module.endswith(end) for module in around(name) for end in saved)
 
 

@@ -11,7 +11,7 @@ from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.preference import WITH_REFERENCE, Objective, PreferenceSpec
 from shardwise.spec.job.rent import RentSpec
 from shardwise.spec.job.rope import Rope
-from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole, changed_keys
+from shardwise.spec.job.strict import NotNegative, Positive, Share, Strict, Text, Whole
 from shardwise.spec.layout.axes import Layout, as_product
 from shardwise.spec.layout.execution import Attention, Checkpointing, LossKind, Offload, Precision
 from shardwise.spec.layout.optimizers import OPTIMIZER_RULES, OptimizerName, OptimizerRule
@@ -190,8 +190,7 @@ def _as_alternatives(value: Any) -> Any:
 
 
 def _as_layout(value: Any) -> Any:
-    """A product as plans print it, `fsdp x tp`, is the one of its degrees that the planner chooses;
-    `single` is one process."""
+    """`fsdp x tp` is the one of its degrees that the planner chooses; `single` is one process."""
     if value == "single":
         return LayoutSpec()
     return [value] if _kind_of_way(value) == "Product" else value
@@ -284,8 +283,7 @@ class Job(Strict):
         return None if self.layout == "auto" or isinstance(self.layout, list) else self.layout
 
     def layout_on(self, cluster: Cluster) -> Layout | None:
-        """The stated layout on a cluster. Raises ValueError: its GPUs do not divide into the one
-        that is named."""
+        """The stated layout on a cluster. Raises ValueError: its GPUs do not divide into it."""
         stated, node = self.stated_layout, cluster.node.num_gpus
         if isinstance(stated, str):
             return Layout.from_strategy(stated, world_size=cluster.num_gpus, gpus_per_node=node)
@@ -311,7 +309,9 @@ class Job(Strict):
         if self.train.disable_dropout and self.lora is not None and self.lora.lora_dropout:
             raise ValueError("lora: lora_dropout is set, which train.disable_dropout switches off; keep one of them")
         stated = self.layout if isinstance(self.layout, LayoutSpec) else LayoutSpec()
-        asked = [name for name in ("min_num_params", "prefetch") if name in changed_keys(stated)]
+        asked = [
+            name for name in ("min_num_params", "prefetch") if getattr(stated, name) != getattr(LayoutSpec(), name)
+        ]
         if asked and stated.to_layout().weight_shards == 1 and self.train.offload not in ("parameters", "all"):
             raise ValueError(
                 f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "
@@ -334,8 +334,7 @@ class Job(Strict):
         return self.method == "qlora" and self.train.quantize_experts is not False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with every default filled in; of preferences and renting nothing where there
-        is none."""
+        """Plain data with all defaults; of preferences and renting nothing where there is none."""
         plain = self.model_dump(mode="json")
         if self.objective == "sft":
             del plain["objective"], plain["preference"]

@@ -1,7 +1,6 @@
-"""What a job learns: text (`sft`), or preferences, in the words and with the defaults of TRL
-1.16."""
+"""What a job learns: text (`sft`) or preferences, in the words and by the defaults of TRL 1.16"""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -31,8 +30,7 @@ class PreferenceSpec(Strict):
         loss_type: of `dpo`, one or several, which are added up; of `kto`, `kto` or
             `apo_zero_unpaired`.
         loss_weights: of several losses; by default each has weight 1.
-        label_smoothing: of `robust` and `exo_pair`, and of `simpo`: the share of labels taken to be
-            wrong.
+        label_smoothing: of `robust`, `exo_pair` and `simpo`: the share of labels taken to be wrong.
         reference: `auto`: the same model with adapters off, in full training as `precomputed`,
             which has its log-probabilities computed before the first step; `none`: no reference; or
             a model (a folder or hub id).
@@ -70,11 +68,8 @@ class PreferenceSpec(Strict):
 
     def problem(self, objective: Objective) -> str | None:
         """What is set that an objective does not read, as a sentence, or None."""
-        stated: dict[str, Any] = {}
         defaults = PreferenceSpec().of(objective)
-        for name in type(self).model_fields:
-            if getattr(self, name) != getattr(defaults, name):
-                stated[name] = getattr(self, name)
+        stated = [name for name in type(self).model_fields if getattr(self, name) != getattr(defaults, name)]
         smoothed = objective == "simpo" or any(kind in _SMOOTHED for kind in self.loss_type)
         read = {
             "loss_type": objective in ("dpo", "kto"),

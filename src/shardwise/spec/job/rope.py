@@ -38,8 +38,7 @@ class RopeScaling(Strict):
     Attributes:
         rope_type: transformers' name of the rule; `type` means the same.
         factor: how many times the positions become more.
-        original_max_position_embeddings: positions the model was first trained on; by default those
-            that its config.json states.
+        original_max_position_embeddings: positions it was trained on first; else config.json's.
         rope_theta: base of the frequencies; by default that of config.json.
         attention_factor: what sines and cosines are multiplied by; by default as the kind says.
         beta_fast, beta_slow: turns within the original positions above which yarn leaves a
@@ -47,8 +46,7 @@ class RopeScaling(Strict):
         mscale, mscale_all_dim: DeepSeek's numbers behind yarn's `attention_factor`.
         truncate: whether yarn rounds the dimensions at which these turns lie; true by default.
         low_freq_factor, high_freq_factor: likewise of llama3, in turns.
-        short_factor, long_factor: of longrope, divisors of each frequency below and beyond the
-            original positions.
+        short_factor, long_factor: of longrope, divisors of frequencies below and beyond these.
     """
 
     rope_type: Literal["linear", "dynamic", "yarn", "llama3", "longrope"]

@@ -21,11 +21,6 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
-def changed_keys(keys: BaseModel) -> set[str]:
-    """Names of the keys that are not at their defaults."""
-    return {name for name, field in type(keys).model_fields.items() if getattr(keys, name) != field.default}
-
-
 #: Of what nothing executes, and all inside it: a later version may have added keys.
 OPEN = ConfigDict(extra="ignore", strict=True)
 #: Of what is executed, likewise: a key that is not known is a mistake.

@@ -23,8 +23,7 @@ class Located:
 
 
 def parse_yaml(text: str, *, file: str) -> Located:
-    """Reads one YAML document. Raises JobError: broken YAML, or a construct that is refused; every message begins with
-    `file:line`."""
+    """Reads a YAML document. Raises JobError with `file:line`: broken, or what is refused."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

@@ -34,8 +34,7 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cp": ("cp", {}),
 }
 
-#: The ways of a product in the order in which plans print them; of one line a product has one at
-#: most.
+#: The ways of a product in the order in which plans print them; of one line it has one at most.
 _IN_PRODUCTS = (("ddp", "zero1", "zero2", "fsdp", "hsdp"), ("mp", "pp"), ("tp",), ("cp",))
 
 
@@ -181,10 +180,7 @@ class Layout:
 
     def shard_of(self, rank: int) -> int:
         """Which of the `shard_degree` shares a rank has of what is sharded."""
-        at, share = self.coordinates(rank), 0
-        for axis in self.shards_over:
-            share = share * getattr(self, axis) + getattr(at, axis)
-        return share
+        return self._place_on(self.shards_over, self.coordinates(rank))
 
     @property
     def fills_buckets(self) -> bool:
@@ -208,15 +204,18 @@ class Layout:
 
     def rank(self, coordinates: Coordinates) -> int:
         """The rank at a place; the inverse of `coordinates`."""
-        rank = 0
-        for axis in AXES:
-            rank = rank * getattr(self, axis) + getattr(coordinates, axis)
-        return rank
+        return self._place_on(AXES, coordinates)
+
+    def _place_on(self, axes: tuple[str, ...], at: Coordinates) -> int:
+        """The number of a place among those on some axes; the last varies fastest."""
+        place = 0
+        for axis in axes:
+            place = place * getattr(self, axis) + getattr(at, axis)
+        return place
 
     def data_rank(self, rank: int) -> int:
         """Which of the `data_world_size` shares of each global batch this rank sees."""
-        at = self.coordinates(rank)
-        return at.dp_replicate * self.dp_shard + at.dp_shard
+        return self._place_on(("dp_replicate", "dp_shard"), self.coordinates(rank))
 
     @property
     def written(self) -> str:
@@ -227,7 +226,8 @@ class Layout:
     @cached_property
     def strategy(self) -> str:
         """The product's name for this layout: `single`, `ddp`, `fsdp`, ..., or a product such as `fsdp x tp`."""
-        names = [name for name in (self._data_strategy(), self._pipeline_strategy()) if name]
+        pipeline = None if self.pp == 1 else "mp" if self.schedule == "sequential" else "pp"
+        names = [name for name in (self._data_strategy(), pipeline) if name]
         names += [axis for axis in ("tp", "cp", "ep") if getattr(self, axis) > 1]
         return " x ".join(names) if names else "single"
 
@@ -241,11 +241,6 @@ class Layout:
         if self.dp_shard == 1 and self.reshard_after_forward:
             return None  # `cp` alone shards
         return "fsdp" if self.reshard_after_forward else "zero2"
-
-    def _pipeline_strategy(self) -> str | None:
-        if self.pp == 1:
-            return None
-        return "mp" if self.schedule == "sequential" else "pp"
 
     @classmethod
     def from_strategy(cls, name: str, *, world_size: int, gpus_per_node: int | None = None) -> Self:

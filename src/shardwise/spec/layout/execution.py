@@ -18,6 +18,8 @@ Offload = Literal["none", "parameters", "optimizer", "all"]
 LossKind = Literal["full", "chunked"]
 Attention = Literal["sdpa", "varlen", "eager", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
+_KEPT: dict[Checkpointing, Recompute] = {"none": "none", "selective": "selective", "full": "full"}
+_RECOMPUTE: dict[Checkpointing, Recompute] = {**_KEPT, "offloaded": "full", "selective_offloaded": "selective"}
 #: Sequences are padded to a multiple of this, which tensor cores want.
 PAD_MULTIPLE = 8
 #: From this share of a micro-batch on, trained positions are nearly all.
@@ -43,8 +45,7 @@ LEAST_MLP_CHUNK = 1024
 
 
 def heads_at_once(heads: int, *, bytes_of_one: float) -> int:
-    """Of how many heads the keys and values of whole rows are gathered at once, where those of one take so many
-    bytes."""
+    """Of how many heads the keys and values of whole rows are gathered at once."""
     return max(1, min(heads, int(CHUNK_BYTES // bytes_of_one)))
 
 
@@ -55,8 +56,7 @@ def has_8bit_moments(shape: tuple[int, ...]) -> bool:
 
 
 def chosen_positions(trained: int, *, of: int) -> int:
-    """How many positions go through the head: those that are trained or, where these are nearly all, every one:
-    choosing would cost as much."""
+    """How many positions go through the head: the trained ones; all, where these are nearly all."""
     return of if trained >= _NEARLY_ALL * of else trained
 
 
@@ -111,13 +111,7 @@ class Execution:
     @property
     def recompute(self) -> Recompute:
         """What blocks compute again in their backward, wherever the rest waits for it."""
-        match self.gradient_checkpointing:
-            case "offloaded":
-                return "full"
-            case "selective_offloaded":
-                return "selective"
-            case kind:
-                return kind
+        return _RECOMPUTE[self.gradient_checkpointing]
 
     @property
     def saves_on_host(self) -> bool:
@@ -185,8 +179,6 @@ class Execution:
 
 
 def accumulation_steps(*, global_batch_size: int, micro_batch_size: int, data_world_size: int) -> int:
-    """Forwards per optimizer step so that every sample of the global batch is seen once.
-
-    Where the product does not divide the global batch, the last micro-batches are filled with samples of zero weight.
-    """
+    """Forwards per optimizer step so that each sample of the global batch is seen once; the last
+    micro-batches are filled up with samples of zero weight."""
     return -(-global_batch_size // (micro_batch_size * data_world_size))

@@ -14,8 +14,7 @@ class OptimizerRule:
 
     Attributes:
         moments: states with an element for each of the weight, in its type.
-        keys: the keys of `train` that it obeys and others do not; one with `momentum` has states
-            only where that is set.
+        keys: those of `train` that not all obey; one with `momentum` has states where that is set.
         factored: a matrix has row and column sums in place of a moment.
         in_8_bits: moments are float32, those of large matrices 8 bits, by bitsandbytes.
         counts_steps: it keeps a float32 scalar for each tensor.

@@ -7,8 +7,7 @@ from shardwise.spec.layout.execution import Attention, Precision, Recompute
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """Bytes or FLOPs of a micro-batch: `once` whatever its size, and for each row `row[0] + row[1] * length + row[2] *
-    length**2`."""
+    """Bytes or FLOPs: `once`, and for each row the sum of `row` times (1, length, length**2)."""
 
     once: float
     row: tuple[float, float, float]

@@ -264,11 +264,6 @@ class ModelShape:
     wrapper: Wrapper | None = None
 
     @property
-    def frozen_beside(self) -> int:
-        """Elements of what stays on disk beside the language model, as far as they are counted."""
-        return 0 if self.wrapper is None else self.wrapper.frozen_parameters or 0
-
-    @property
     def embedding_width(self) -> int:
         """Elements of one token's embedding, and of what the head reads."""
         return self.embedding_size or self.hidden_size
@@ -308,15 +303,12 @@ class ModelShape:
         return block, first, self.num_layers * head
 
     @property
-    def outer_parameters(self) -> int:
-        """Elements outside the blocks beside embedding, positions, final norm and head."""
-        return sum(part.num_parameters for part in (*self.outer_matrices, *self.outer_norms))
-
-    @property
     def num_parameters(self) -> int:
         """All elements, shared ones counted once."""
         ends = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
-        return self.block_parameters + ends + self.outer_parameters
+        return (
+            self.block_parameters + ends + sum(one.num_parameters for one in (*self.outer_matrices, *self.outer_norms))
+        )
 
     @property
     def published_bytes(self) -> float:
@@ -348,11 +340,12 @@ class ModelShape:
         if not self.other_blocks:
             return (self,)
         usual = self.num_layers - sum(other.count for other in self.other_blocks)
-        return (replace(self, num_layers=usual, other_blocks=()), *(self._only(other) for other in self.other_blocks))
-
-    def _only(self, other: OtherBlocks) -> Self:
-        kind = replace(self, num_layers=other.count, matrices=other.matrices, norms=other.norms, other_blocks=())
-        return replace(kind, norm_parameters_per_layer=sum(norm.num_parameters for norm in other.norms))
+        found = [replace(self, num_layers=usual, other_blocks=())]
+        for other in self.other_blocks:
+            norms = sum(norm.num_parameters for norm in other.norms)
+            kind = replace(found[0], num_layers=other.count, matrices=other.matrices, norms=other.norms)
+            found.append(replace(kind, norm_parameters_per_layer=norms))
+        return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for plan.json; reasons that there are none of are left out."""

@@ -14,8 +14,7 @@ class Chance:
 
     Attributes:
         in_100: from 1 to 99.
-        group: whose errors it is from: `this trainer`, `other stacks`, perhaps with a kind of
-            layout.
+        group: whose errors these are: `this trainer`, `other stacks`, perhaps of a kind of layout.
         rows: measured runs of that group, `sources` of how many sources.
         narrowed_by: the measurement that would narrow it most.
         screen_bytes: what it leaves for a screen that the card may drive.

@@ -39,8 +39,7 @@ class Disk:
 
 
 def saved_type(job: Job, *, storage: Any, precision: Precision) -> Any:
-    """The type of the weights in `final/`: as stated; else a model's is its source's (`storage`), and an adapter's the
-    one it is trained in."""
+    """The type of weights in `final/`: as stated, else the source's, of adapters the trained."""
     if job.train.save_dtype != "auto":
         return job.train.save_dtype
     if job.adapters is None:

@@ -18,8 +18,7 @@ Plain = dict[str, Any]
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Reads plan.json. Raises InputError: the file is missing or is no JSON, or one problem for each key that is not
-    what a plan has there."""
+    """Reads plan.json. Raises InputError: missing, no JSON, or a problem for each wrong key."""
     try:
         data: Any = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as error:

@@ -100,8 +100,7 @@ class TimeForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Rental price; None where the catalogue knows none. `at_least`: it is the lowest offer's, as no
-    other is known."""
+    """Rental price; None: none is known. `at_least`: the lowest offer's, as no other is known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
@@ -172,8 +171,7 @@ class Plan:
         run: the whole run; None in a plan of an earlier version.
         changes: what would save time, money or the host's memory, each planned.
         what_if: the job as it is and with other changes, where that was asked.
-        chance: that the chosen candidate fits; None where none does, and where it was not asked
-            for.
+        chance: that the chosen candidate fits; None where none does, or it was not asked for.
         on_stack: what the trainer that it was planned for needs; None where that is this one.
     """
 
@@ -223,11 +221,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The whole of plan.json; what was not asked for has no key."""
-        parts = {"solved": self.solved, "found_batch": self.found_batch, "disk": self.disk, "data": self.data}
-        parts |= {"run": self.run, "on_stack": self.on_stack, "chance": self.chance}
-        lists = {"changes": self.changes, "what_if": self.what_if}
-        offers = {} if self.offers is None else self.offers.to_json()
-        notes = {"data_notes": list(self.data_notes)} if self.data_notes else {}
+        parts = ("solved", "found_batch", "disk", "data", "run", "on_stack", "chance")
         return {
             "version": VERSION,
             "job": self.job,
@@ -237,10 +231,10 @@ class Plan:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "rejected": [asdict(rejection) for rejection in self.rejected],
             "advice": list(self.advice),
-            **{name: asdict(part) for name, part in parts.items() if part is not None},
-            **{name: [asdict(one) for one in some] for name, some in lists.items() if some},
-            **offers,
-            **notes,
+            **{name: asdict(part) for name in parts if (part := getattr(self, name)) is not None},
+            **{name: [asdict(one) for one in some] for name in ("changes", "what_if") if (some := getattr(self, name))},
+            **({} if self.offers is None else self.offers.to_json()),
+            **({"data_notes": list(self.data_notes)} if self.data_notes else {}),
         }
 
 

@@ -1,5 +1,4 @@
-"""What was looked for and found: the value that `--solve` asks for, and the largest micro-batch that fitted when steps
-were taken with it."""
+"""What was looked for and found: the value that `--solve` asks for, and the largest micro-batch"""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -11,8 +11,7 @@ class OnStack:
 
     Attributes:
         target: as `export --to` names it; `version`: that this holds for.
-        peak_bytes: allocated, with what lies outside the allocator; `peak_high_bytes`: the upper
-            end.
+        peak_bytes: with what lies outside the allocator; `peak_high_bytes`: the upper end.
         terms: what is other than in this trainer -> the bytes that the peak has for it.
         setting: what of its settings takes these away; empty where none does.
         checked: how this is known: measured steps of toys, or published rows.

@@ -39,8 +39,7 @@ class TimelineSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Ranks that do the same at the same time. `computing`: share of the whole step in which they compute, whatever
-    part of it is laid out."""
+    """Ranks that do the same at once. `computing`: the share of the step in which they compute."""
 
     ranks: tuple[int, ...]
     computing: float

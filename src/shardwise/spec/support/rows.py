@@ -1,5 +1,4 @@
-"""The table of what is not trained: when each row applies, what it says, what to write instead, and
-the job's key."""
+"""What is not trained, as a table: when a row applies, what it says, the remedy, the job's key"""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
@@ -194,8 +193,7 @@ def left_out(model: ModelShape, layout: Layout) -> list[Row]:
 
 
 def shared(model: ModelShape, layout: Layout) -> list[Row]:
-    """Why weights that several blocks share are not sharded: FSDP gathers and lets go of them block
-    by block."""
+    """Why weights that blocks share are not sharded: FSDP gathers and frees them block by block."""
     if not model.shares_weights or layout.weight_shards == 1:
         return []
     what = f"blocks of {model.family} share weights, which FSDP does not gather for several blocks"

@@ -34,8 +34,7 @@ TENSOR_FAMILIES = (
 #: 3e-5 apart in float32.
 NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gemma4_text", "gemma4_unified_text", "gpt_neo", "gptj", "mpt")
 
-#: Families whose code in transformers makes its attention mask without positions, which are what tells packed documents
-#: apart.
+#: Families whose attention mask is made without positions, which tell packed documents apart.
 MASKED_WITHOUT_POSITIONS = ("bloom", "falcon", "gpt_oss", "mpt", "opt")
 
 
