@@ -1,7 +1,7 @@
 """What a run writes: checkpoints, the trained model, the merged one, and prepared rows."""
 
-from shardwise.plan.search.question import Question
-from shardwise.plan.time.step import num_steps
+from shardwise.plan.search import Question
+from shardwise.plan.time import num_steps
 from shardwise.plan.work import TYPES, state_bytes
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution

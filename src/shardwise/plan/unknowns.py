@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search.question import Question, ask, changed, on_hardware
-from shardwise.plan.search.search import Admits, every_layout
+from shardwise.plan.search import Admits, Question, ask, changed, every_layout, on_hardware
 from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job

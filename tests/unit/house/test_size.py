@@ -25,14 +25,14 @@ CEILINGS = {
     "plan": 8685,
     "programs": 250,
     "report": 2330,
-    "spec": 5455,
+    "spec": 5440,
     "train": 9510,
     "web": 1340,
 }
 ALL, ALL_TESTS = 52210, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1760, 345
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1755, 345
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

@@ -5,12 +5,21 @@ from dataclasses import replace
 
 from shardwise.catalog.offers import has_fabric, machine_sizes, offered_hardware
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.search.executions import considered, offloads, sized, sizes_on
-from shardwise.plan.search.forecasts import bytes_beyond_host
-from shardwise.plan.search.layouts import Choice
-from shardwise.plan.search.question import Question, of_job, on_attention, on_hardware
-from shardwise.plan.search.search import Search
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.search import (
+    Choice,
+    Question,
+    Search,
+    bytes_beyond_host,
+    changed,
+    considered,
+    of_job,
+    offloads,
+    on_attention,
+    on_hardware,
+    sized,
+    sizes_on,
+)
 from shardwise.plan.work import BFLOAT16_BYTES, TYPES, Work, state_bytes, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -59,8 +68,8 @@ def remedies(question: Question) -> Iterator[str]:
 def _with_saved_on_host(question: Question) -> Iterator[str]:
     """Checkpointing that saves in the host's memory, where that has room; the fastest first."""
     tried = (
-        Search(question.with_checkpointing(kind).with_offload(offload))
-        for kind in _ON_HOST
+        Search(replace(question, job=job).with_offload(offload))
+        for job in (changed(question.job, "train", gradient_checkpointing=kind) for kind in _ON_HOST)
         for offload in offloads(question.job, question.cluster)
     )
     for search in tried:

@@ -306,9 +306,8 @@ class ModelShape:
     def num_parameters(self) -> int:
         """All elements, shared ones counted once."""
         ends = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
-        return (
-            self.block_parameters + ends + sum(one.num_parameters for one in (*self.outer_matrices, *self.outer_norms))
-        )
+        beside = sum(one.num_parameters for one in (*self.outer_matrices, *self.outer_norms))
+        return self.block_parameters + ends + beside
 
     @property
     def published_bytes(self) -> float:
