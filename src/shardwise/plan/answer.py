@@ -146,14 +146,8 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
         built = f"the catalogue has no row for {model.family}: {read_off}"
     if model.counted:
         built = f"{built}; {_of_which_code(model)}"
-    asides = (
-        left_frozen(model),
-        widened(question.job, model),
-        left_wide(question.job, model),
-        in_8_bits(question.job, model, first.execution),
-        built,
-    )
-    return (*reasons, *filter(None, asides))
+    weights = (left_frozen(model), widened(question.job, model), left_wide(question.job, model))
+    return (*reasons, *filter(None, (*weights, in_8_bits(question.job, model, first.execution), built)))
 
 
 def _of_which_code(model: ModelShape) -> str:

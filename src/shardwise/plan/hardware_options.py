@@ -277,16 +277,9 @@ class _Comparison:
             return None
         usd, seconds = self.least(cluster)
         usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
-        return next(
-            (
-                fit.cluster.name
-                for fit in self.fits
-                if _usd(fit.cluster, fit.step_seconds) <= usd
-                and fit.step_seconds <= seconds
-                and (fit.may_win or not self.rented)
-            ),
-            None,
-        )
+        likely = [fit for fit in self.fits if fit.may_win or not self.rented]
+        fast = [fit for fit in likely if fit.step_seconds <= seconds]
+        return next((fit.cluster.name for fit in fast if _usd(fit.cluster, fit.step_seconds) <= usd), None)
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
         """The plan on the best hardware, with a row for each compared: first those to be shown."""

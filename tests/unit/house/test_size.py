@@ -25,7 +25,7 @@ CEILINGS = {
     "plan": 8685,
     "programs": 250,
     "report": 2330,
-    "spec": 5440,
+    "spec": 5435,
     "train": 9510,
     "web": 1340,
 }
