@@ -22,7 +22,7 @@ CEILINGS = {
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
-    "plan": 8685,
+    "plan": 8705,
     "programs": 250,
     "report": 2330,
     "spec": 5435,
