@@ -277,9 +277,9 @@ class _Comparison:
             return None
         usd, seconds = self.least(cluster)
         usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
-        likely = [fit for fit in self.fits if fit.may_win or not self.rented]
-        fast = [fit for fit in likely if fit.step_seconds <= seconds]
-        return next((fit.cluster.name for fit in fast if _usd(fit.cluster, fit.step_seconds) <= usd), None)
+        cheap = (fit for fit in self.fits if _usd(fit.cluster, fit.step_seconds) <= usd)
+        better = (fit for fit in cheap if fit.step_seconds <= seconds and (fit.may_win or not self.rented))
+        return next((fit.cluster.name for fit in better), None)
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
         """The plan on the best hardware, with a row for each compared: first those to be shown."""
