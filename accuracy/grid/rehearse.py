@@ -18,7 +18,7 @@ from accuracy.grid.compare import CELLS, read_cells
 from accuracy.grid.measure import write_cells, written_job
 from shardwise.catalog.models import read_model
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.spec.support.rehearsed import rehearsal_refusals
+from shardwise.spec.support.trained import rehearsal_refusals
 from shardwise.train.rehearsing.command import rehearse_ranks
 from tests.dist.cells import prepare_cell
 

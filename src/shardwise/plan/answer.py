@@ -5,14 +5,30 @@ from dataclasses import replace
 
 from shardwise.plan.changes import helpful, what_if
 from shardwise.plan.disk import disk_of
-from shardwise.plan.explain.comparison import why_faster, why_slower
-from shardwise.plan.explain.reasons import why
-from shardwise.plan.explain.remedies import in_8_bits, left_frozen, left_wide, remedies, why_not, widened
-from shardwise.plan.explain.worth import too_short
-from shardwise.plan.search.goals import best_first, simplicity_of
-from shardwise.plan.search.gpu_counts import best_part
-from shardwise.plan.search.question import Question, ask, work_on
-from shardwise.plan.search.search import Search, StrategySearch, chosen, search_offloads
+from shardwise.plan.explain import (
+    in_8_bits,
+    left_frozen,
+    left_wide,
+    remedies,
+    too_short,
+    why,
+    why_faster,
+    why_not,
+    why_slower,
+    widened,
+)
+from shardwise.plan.search import (
+    Question,
+    Search,
+    StrategySearch,
+    ask,
+    best_first,
+    best_part,
+    chosen,
+    search_offloads,
+    simplicity_of,
+    work_on,
+)
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
@@ -67,9 +83,8 @@ def answer(question: Question, *, asks_what_if: bool = False) -> Plan:
         for one in best_first(fitting)
     ]
     made = _plan(question, first_of_all, [replace(first, reasons=reasons), *others])
-    return replace(
-        made, changes=helpful(of_part, first), what_if=what_if(of_part, first) if asks_what_if else made.what_if
-    )
+    asked = what_if(of_part, first) if asks_what_if else ()
+    return replace(made, changes=helpful(of_part, first), what_if=asked)
 
 
 def _plan(question: Question, search: Search, fitting: Sequence[Candidate], *, advice: tuple[str, ...] = ()) -> Plan:
@@ -97,7 +112,7 @@ def _lacking(search: Search) -> Iterator[Candidate]:
     """Of each strategy that does not fit the execution that needs least memory."""
     known: dict[str, bool] = {}
     for _, strategy in _by_simplicity(search):
-        least = None if strategy.best else search.least_hungry(strategy.bases)
+        least = None if strategy.best else search.least_of(search.extremes(strategy.bases))
         if least is not None:
             forecast, lack = search.forecasts.of(least), search.lack_on_host(least)
             reason = lack[1] if lack else why_not(forecast.work, forecast.memory, known=known)
@@ -127,19 +142,12 @@ def _reasons(question: Question, searches: Sequence[Search], search: Search, fir
     )
     model, built = question.model, None
     if model.built is not None:
-        built = (
-            f"the catalogue has no row for {model.family}: its shape was read off the model that transformers builds"
-        )
+        read_off = "its shape was read off the model that transformers builds"
+        built = f"the catalogue has no row for {model.family}: {read_off}"
     if model.counted:
         built = f"{built}; {_of_which_code(model)}"
-    asides = (
-        left_frozen(model),
-        widened(question.job, model),
-        left_wide(question.job, model),
-        in_8_bits(question.job, model, first.execution),
-        built,
-    )
-    return (*reasons, *filter(None, asides))
+    weights = (left_frozen(model), widened(question.job, model), left_wide(question.job, model))
+    return (*reasons, *filter(None, (*weights, in_8_bits(question.job, model, first.execution), built)))
 
 
 def _of_which_code(model: ModelShape) -> str:

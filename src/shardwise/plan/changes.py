@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from shardwise.catalog.offers import machine_sizes
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search.question import Memo, Question, ask, changed, of_job, on_attention, on_hardware
-from shardwise.plan.search.search import best_alone
+from shardwise.plan.search import Memo, Question, ask, best_alone, changed, of_job, on_attention, on_hardware
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job, LoraSpec

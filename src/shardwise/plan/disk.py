@@ -1,8 +1,8 @@
 """What a run writes: checkpoints, the trained model, the merged one, and prepared rows."""
 
-from shardwise.plan.search.question import Question
-from shardwise.plan.time.step import num_steps
-from shardwise.plan.work import TYPES, state_bytes
+from shardwise.plan.search import Question
+from shardwise.plan.time import num_steps
+from shardwise.plan.work import TYPES
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.disk import Disk, saved_type
@@ -58,14 +58,8 @@ def _checkpoint(question: Question, execution: Execution) -> int:
             if not tensor.trained:
                 continue
             elements = tensor.rows * tensor.columns
-            states = state_bytes(
-                execution.optimizer,
-                elements=elements,
-                factors=tensor.factors(elements),
-                types=types,
-                short=tensor.short,
-                momentum=bool(question.job.train.momentum),
-            )
+            momentum = question.job.train.momentum > 0
+            states = tensor.state_bytes(execution.optimizer, elements, types, momentum=momentum)
             total += count * tensor.count * (elements * types.trainable + states + _TENSOR_BYTES * (3 if states else 1))
     return total
 

@@ -10,9 +10,7 @@ from shardwise.catalog.prices import cited, price_of
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
 from shardwise.plan.changes import on_less
-from shardwise.plan.search.goals import Found, doubt_of, unmeasured
-from shardwise.plan.search.question import Question, ask, changed, on_hardware
-from shardwise.plan.search.search import best_alone
+from shardwise.plan.search import Found, Question, ask, best_alone, changed, doubt_of, on_hardware, unmeasured
 from shardwise.plan.work import BFLOAT16_BYTES
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job
@@ -279,25 +277,17 @@ class _Comparison:
             return None
         usd, seconds = self.least(cluster)
         usd, seconds = usd * _ALIKE["cheapest"], seconds * _ALIKE["fastest"]
-        return next(
-            (
-                fit.cluster.name
-                for fit in self.fits
-                if _usd(fit.cluster, fit.step_seconds) <= usd
-                and fit.step_seconds <= seconds
-                and (fit.may_win or not self.rented)
-            ),
-            None,
-        )
+        cheap = (fit for fit in self.fits if _usd(fit.cluster, fit.step_seconds) <= usd)
+        better = (fit for fit in cheap if fit.step_seconds <= seconds and (fit.may_win or not self.rented))
+        return next((fit.cluster.name for fit in better), None)
 
     def plan(self, *, shown: Sequence[_Fit], best: dict[Goal, _Fit]) -> Plan:
         """The plan on the best hardware, with a row for each compared: first those to be shown."""
         goal = self._job.goal
         ranked = sorted(self.fits, key=lambda fit: (fit is not best[goal], fit not in shown, _figure(goal, fit)))
         aims: list[Goal] = [aim for aim in best if aim != "cheapest" or best[aim].usd < inf]
-        rows = [
-            _row(one, shown=one in shown, best_for=tuple(aim for aim in aims if best[aim] is one)) for one in ranked
-        ]
+        best_for: list[tuple[Goal, ...]] = [tuple(aim for aim in aims if best[aim] is one) for one in ranked]
+        rows = [_row(one, shown=one in shown, best_for=its) for one, its in zip(ranked, best_for, strict=True)]
         passed = [_priced(size, *self._passed[size.name]) for size in self._among if size.name in self._passed]
         prices = cited(fit.cluster.gpu.name for fit in shown)
         offers = Offers(

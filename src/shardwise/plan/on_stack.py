@@ -3,9 +3,14 @@
 from dataclasses import replace
 
 from shardwise.catalog.stacks import Stack
-from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.memory.stack import SLICED_LOGIT_BYTES, WHOLE_LOGIT_BYTES, Difference, peak_of_stack
-from shardwise.plan.memory.zero import Zero
+from shardwise.plan.memory import (
+    SLICED_LOGIT_BYTES,
+    WHOLE_LOGIT_BYTES,
+    Difference,
+    Zero,
+    forecast_memory,
+    peak_of_stack,
+)
 from shardwise.plan.work import work_of, work_of_plan
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Plan

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import chain
 
 from shardwise.plan.costs.saved_on_host import saved_on_host
-from shardwise.plan.memory.forecast import forecast_memory, holdings_of, moments
-from shardwise.plan.search.question import ask, work_on
+from shardwise.plan.memory import forecast_memory, holdings_of, moments
+from shardwise.plan.search import ask, work_on
 from shardwise.plan.work import Alive, Holding, Work, work_of_plan
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from shardwise.plan.time.step import num_steps
+from shardwise.plan.time import num_steps
 from shardwise.spec.job.keys import Job
 from shardwise.spec.plan.changes import RunForecast
 from shardwise.spec.plan.forecast import Candidate, cost_text

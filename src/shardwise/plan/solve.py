@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import answer
-from shardwise.plan.explain.remedies import why_not
-from shardwise.plan.search.executions import offloads
-from shardwise.plan.search.search import Search
+from shardwise.plan.explain import why_not
+from shardwise.plan.search import Search, offloads
 from shardwise.plan.unknowns import Unknown
 from shardwise.spec.layout.execution import Offload
 from shardwise.spec.plan.forecast import Plan

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
-from shardwise.plan.search.question import Question, ask, changed, on_hardware
-from shardwise.plan.search.search import Admits, every_layout
+from shardwise.plan.search import Admits, Question, ask, changed, every_layout, on_hardware
 from shardwise.plan.work import take_inventory
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
@@ -81,13 +80,10 @@ def _rank(job: Job, asked: Callable[[Job], Question]) -> Unknown:
         return job.model_copy(update={"lora": adapters.model_copy(update={"r": value})})
 
     base = asked(with_rank(1))
-    adapted = [
-        (min(m.rows, m.columns), m.name.rpartition(".")[2])
-        for kind in base.model.kinds
-        for m in kind.matrices
-        if m.name in base.inventory.adapted | base.inventory.bare
-    ]
-    most, name = min(adapted, default=(min(base.model.vocab_size, base.model.embedding_width), "the head"))
+    held = base.inventory.adapted | base.inventory.bare
+    adapted = [m for _, m in base.model.every_matrix if m.name in held]
+    widths = [(min(m.rows, m.columns), m.name.rpartition(".")[2]) for m in adapted]
+    most, name = min(widths, default=(min(base.model.vocab_size, base.model.embedding_width), "the head"))
     return Unknown(
         key="lora.r",
         asks="largest",

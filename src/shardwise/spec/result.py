@@ -115,7 +115,6 @@ def put_by_a_person(folder: Path) -> list[str]:
     files = {**cast(dict[str, Any], recorded), CARD: manifest.get("card")}
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or path.is_file())
     is_hashed = _hashed(folder, inf)
-    ours = {
-        name for name, entry in files.items() if entry and not file_fault(folder / name, entry, is_hashed=is_hashed)
-    }
+    known = {name: entry for name, entry in files.items() if entry}
+    ours = {name for name, entry in known.items() if not file_fault(folder / name, entry, is_hashed=is_hashed)}
     return [name for name in found if name not in {*ours, MANIFEST}]

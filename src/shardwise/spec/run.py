@@ -30,9 +30,8 @@ PREFERENCE_KEYS = (
 )
 
 #: The phases of a run whose peaks of memory are measured apart; on CPU processes those of a step.
-LOADING, FORWARD_BACKWARD, OPTIMIZER, EVALUATION, SAVING = PHASES = (
-    *("loading", "forward_backward", "optimizer_step", "evaluation", "saving"),
-)
+PHASES = ("loading", "forward_backward", "optimizer_step", "evaluation", "saving")
+LOADING, FORWARD_BACKWARD, OPTIMIZER, EVALUATION, SAVING = PHASES
 
 CHECKPOINT_PREFIX = "checkpoint-"
 

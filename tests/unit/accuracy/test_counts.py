@@ -65,9 +65,7 @@ def _leaves(cases: list[Case]) -> bool:
 def _zero(found: Any) -> Any:
     if isinstance(found, dict):
         return dict.fromkeys(found, 0)
-    if isinstance(found, list):
-        return []
-    return tuple(0 for _ in found) if isinstance(found, tuple) else 0
+    return type(found)(0 for _ in found) if isinstance(found, list | tuple) else 0
 
 
 def _forget(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
@@ -75,7 +73,9 @@ def _forget(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     room, module, *names = place.split(".")
     owner: Any = sys.modules[f"{PLAN}.{room}.{module}"]
     if len(names) == 2:
-        monkeypatch.setattr(getattr(owner, names[0]), names[1], property(lambda _: 0))
+        kind = getattr(owner, names[0])
+        nothing: Any = (lambda *_, **__: 0) if callable(getattr(kind, names[1])) else property(lambda _: 0)
+        monkeypatch.setattr(kind, names[1], nothing)
         return
     counts = getattr(owner, names[0])
     for name, used in list(sys.modules.items()):

@@ -22,17 +22,17 @@ CEILINGS = {
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
-    "plan": 8680,
+    "plan": 8700,
     "programs": 250,
     "report": 2330,
-    "spec": 5460,
+    "spec": 5450,
     "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52215, 36640
+ALL, ALL_TESTS = 52220, 36640
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1758, 342
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1756, 342
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

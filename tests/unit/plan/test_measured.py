@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from shardwise.plan.memory import instants
+from shardwise.plan.costs import loss
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.time.step import step_of
 from shardwise.plan.work import activations
@@ -70,8 +70,8 @@ def as_then(monkeypatch):
         kept = scene.whole or scene.work.execution.loss == "full"
         return 0 if kept else scene.part.trained_head * scene.work.types.trainable
 
-    monkeypatch.setattr(instants, "in_loss", lambda scene: (logits(scene), head_gradient(scene)))
-    monkeypatch.setattr(instants, "made_head_gradient", head_gradient)
+    monkeypatch.setattr(loss, "in_loss", lambda scene: (logits(scene), head_gradient(scene)))
+    monkeypatch.setattr(loss, "made_head_gradient", head_gradient)
     wide = property(lambda s: s.types.trainable if s.casts else s.types.compute)
     monkeypatch.setattr(BlockSetting, "adapter_bytes", wide)
     monkeypatch.setattr(activations, "made_again", lambda _: False)

@@ -76,6 +76,5 @@ def head_and_loss(work: Work, device: Device) -> RankTime:
         talking = sum(group.all_reduce(at_once * count * FLOAT32_BYTES) for count in (1, 2))
     else:
         talking = group.gather(at_once * sliced * work.types.compute)
-    return launched(
-        work, chunks * (products + passes), operators=_OPERATORS_PER_LOSS * chunks, talking=chunks * talking
-    )
+    operators, seconds = _OPERATORS_PER_LOSS * chunks, chunks * (products + passes)
+    return launched(work, seconds, operators=operators, talking=chunks * talking)

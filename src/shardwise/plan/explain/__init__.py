@@ -1,1 +1,9 @@
 """Explain: why the chosen execution is as it is, why not the others, what would help, and the timeline of a step."""
+# What other packages import from here:
+# pyright: reportUnusedImport=false
+
+from shardwise.plan.explain.comparison import why_faster, why_slower
+from shardwise.plan.explain.reasons import main_reason, why
+from shardwise.plan.explain.remedies import in_8_bits, left_frozen, left_wide, remedies, why_not, widened
+from shardwise.plan.explain.timeline import timeline_of_plan
+from shardwise.plan.explain.worth import too_short

@@ -1,8 +1,6 @@
 """Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
 
-from shardwise.plan.search.executions import RECOMPUTE_ORDER
-from shardwise.plan.search.goals import BETTER, ratio, tie_of, unmeasured
-from shardwise.plan.search.question import Question
+from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, Question, ratio, tie_of, unmeasured
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.forecast import Candidate, TimeForecast
 from shardwise.units import format_seconds

@@ -6,10 +6,8 @@ from math import prod
 from shardwise.catalog.prices import cited, price_of
 from shardwise.plan.explain.comparison import doubted, named, percent, with_offload
 from shardwise.plan.explain.worth import keys_and_values, why_compiled, worth_parts
-from shardwise.plan.search.goals import BETTER, ratio, simplicity, tie_of
-from shardwise.plan.search.question import Question, work_on
-from shardwise.plan.search.search import Search
-from shardwise.plan.time.pieces import masked_share
+from shardwise.plan.search import BETTER, Question, Search, ratio, simplicity, tie_of, work_on
+from shardwise.plan.time import masked_share
 from shardwise.plan.work import Work
 from shardwise.spec.cluster import Cluster, Gpu
 from shardwise.spec.job.keys import Goal, LayoutSpec
@@ -236,9 +234,8 @@ def _kind_of(gpu: Gpu) -> str:
     price = price_of(gpu.name)
     if price is None or price.typical != gpu.typical_usd_per_hour:
         return "the price of"
-    return (
-        "the one price known for" if price.providers == 1 else f"the median of {price.providers} providers' prices for"
-    )
+    several = f"the median of {price.providers} providers' prices for"
+    return "the one price known for" if price.providers == 1 else several
 
 
 _ONE_AT_A_TIME = "layers lie on different GPUs, in stages of which one works at a time"

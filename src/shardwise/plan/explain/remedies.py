@@ -5,13 +5,22 @@ from dataclasses import replace
 
 from shardwise.catalog.offers import has_fabric, machine_sizes, offered_hardware
 from shardwise.errors import UnsupportedError
-from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.search.executions import considered, offloads, sized, sizes_on
-from shardwise.plan.search.forecasts import bytes_beyond_host
-from shardwise.plan.search.layouts import Choice
-from shardwise.plan.search.question import Question, of_job, on_attention, on_hardware
-from shardwise.plan.search.search import Search
-from shardwise.plan.work import BFLOAT16_BYTES, TYPES, Work, state_bytes, take_inventory, work_of
+from shardwise.plan.memory import forecast_memory
+from shardwise.plan.search import (
+    Choice,
+    Question,
+    Search,
+    bytes_beyond_host,
+    changed,
+    considered,
+    of_job,
+    offloads,
+    on_attention,
+    on_hardware,
+    sized,
+    sizes_on,
+)
+from shardwise.plan.work import BFLOAT16_BYTES, TYPES, Work, take_inventory, work_of
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -59,8 +68,8 @@ def remedies(question: Question) -> Iterator[str]:
 def _with_saved_on_host(question: Question) -> Iterator[str]:
     """Checkpointing that saves in the host's memory, where that has room; the fastest first."""
     tried = (
-        Search(question.with_checkpointing(kind).with_offload(offload))
-        for kind in _ON_HOST
+        Search(replace(question, job=job).with_offload(offload))
+        for job in (changed(question.job, "train", gradient_checkpointing=kind) for kind in _ON_HOST)
         for offload in offloads(question.job, question.cluster)
     )
     for search in tried:
@@ -198,12 +207,9 @@ def left_wide(job: Job, model: ModelShape) -> str | None:
     """A sentence on stacked experts that QLoRA leaves wide, as bitsandbytes does; or None."""
     if job.method != "qlora":
         return None
-    elements = sum(
-        kind.num_layers * m.count * m.rows * m.columns
-        for kind in model.kinds
-        for m in kind.matrices
-        if m.stacked and not in_nf4(m, experts=job.quantises_experts)
-    )
+    stacks = [(blocks, m) for blocks, m in model.every_matrix if m.stacked]
+    wide = [(blocks, m) for blocks, m in stacks if not in_nf4(m, experts=job.quantises_experts)]
+    elements = sum(blocks * m.count * m.rows * m.columns for blocks, m in wide)
     size, what = format_gib(BFLOAT16_BYTES * elements), "experts that a block keeps in one tensor"
     return f"qlora does not quantise {what}: {size} of all weights stay in bfloat16" if elements else None
 
@@ -229,8 +235,7 @@ def in_8_bits(job: Job, model: ModelShape, execution: Execution) -> str | None:
     trained = [(count * one.count, one) for count, unit in inventory.units for one in unit.tensors if one.trained]
 
     def takes(optimizer: OptimizerName) -> int:
-        sizes = ((count, one, one.rows * one.columns) for count, one in trained)
-        return sum(n * state_bytes(optimizer, elements=e, factors=0, types=types, short=t.short) for n, t, e in sizes)
+        return sum(n * t.state_bytes(optimizer, t.rows * t.columns, types, momentum=False) for n, t in trained)
 
     share = sum(count * t.rows * t.columns for count, t in trained if t.short) / inventory.trained_elements
     rest = "; norms, biases and rows that are no multiple of 256 stay in 32 bits" if share < 1 else ""

@@ -4,10 +4,7 @@ from dataclasses import replace
 
 from shardwise.plan.costs.piece import RankTime
 from shardwise.plan.costs.pipeline import send_seconds
-from shardwise.plan.time.passes import StageTime, endings_of
-from shardwise.plan.time.pieces import pieces_of
-from shardwise.plan.time.pipeline import walk
-from shardwise.plan.time.step import host_seconds, stages_of, step_of
+from shardwise.plan.time import StageTime, endings_of, host_seconds, pieces_of, stages_of, step_of, walk
 from shardwise.plan.work import Work, work_of_plan
 from shardwise.spec.layout.axes import Coordinates, Layout
 from shardwise.spec.layout.schedule import ActionKind

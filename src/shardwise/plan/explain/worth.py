@@ -8,12 +8,8 @@ from shardwise.plan.costs.attention import attention_seconds
 from shardwise.plan.costs.context import gathered_bytes, key_seconds
 from shardwise.plan.costs.piece import device_of
 from shardwise.plan.explain.comparison import percent
-from shardwise.plan.search.executions import considered, sized, why_eager
-from shardwise.plan.search.forecasts import Forecasts
-from shardwise.plan.search.layouts import Choice
-from shardwise.plan.search.question import changed
-from shardwise.plan.search.search import Search
-from shardwise.plan.time.step import num_steps
+from shardwise.plan.search import Choice, Forecasts, Search, changed, considered, sized, why_eager
+from shardwise.plan.time import num_steps
 from shardwise.plan.work import Work
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.support.splits import as_trained

@@ -31,12 +31,11 @@ def _profiled(scene: Scene, profile: ModelProfile, behind: int) -> Iterator[Aliv
     yield {"activations": begun, "temporary": casts, "communication": before + all_gather_input(scene)}
     for moment in (moment for block in profile.blocks for moment in block.backward):
         kept = 0 if work.sharded or scene.whole else (moment.gradients - moment.fresh) * work.types.trainable
+        made = others + moment.gradients
         yield {
             "activations": work.profiled(moment.alive) + work.tokens * work.of_block.stream + shared(scene),
             "temporary": casts + fresh_gradient(work, moment.fresh),
-            "communication": reduce_scatter_buffers(
-                scene, unsharded=others + moment.gradients, behind=behind, fresh=moment.fresh
-            ),
+            "communication": reduce_scatter_buffers(scene, unsharded=made, behind=behind, fresh=moment.fresh),
             "gradients": kept,
         }
     yield _end(scene)
@@ -89,9 +88,7 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
     own = scene.part.inventory.block.trained_elements
     end = _end(scene) | {"temporary": _cast(work, own) + _made(work, own)}
     yield end
-    yield end | {
-        "communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own),
-    }
+    yield end | {"communication": reduce_scatter_buffers(scene, unsharded=others + own, behind=behind, fresh=own)}
 
 
 def _cast(work: Work, elements: int) -> float:

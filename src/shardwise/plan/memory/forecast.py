@@ -11,12 +11,19 @@ from typing import Any, NamedTuple
 from shardwise.plan.costs.deferred_reduction import turns
 from shardwise.plan.costs.saved_on_host import saved_on_host
 from shardwise.plan.memory.instants import instants
-from shardwise.plan.work.in_flight import Alive, Scene, flights
-from shardwise.plan.work.inventory import Inventory
-from shardwise.plan.work.margins import context_bytes, doubt_bytes, ends
-from shardwise.plan.work.parts import parts
-from shardwise.plan.work.persistent import Holding, holdings
-from shardwise.plan.work.work import Work, work_of
+from shardwise.plan.work import (
+    Alive,
+    Holding,
+    Inventory,
+    Scene,
+    Work,
+    context_bytes,
+    ends,
+    flights,
+    holdings,
+    parts,
+    work_of,
+)
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import stages_per_rank
@@ -45,7 +52,7 @@ def forecast_memory(work: Work, known: Mapping[object, Peak] | None = None) -> M
         capacity_bytes=work.cluster.gpu.usable_bytes,
         peak_bytes=memory.peak_bytes,
         peak_reserved_bytes=round(reserved),
-        peak_low_bytes=round(memory.peak_bytes - doubt_bytes(memory.parts)),
+        peak_low_bytes=round(memory.peak_bytes - fullest.doubt),
         peak_high_bytes=round(max(reserved, *(peak.high for peak, _ in peaks))),
         peak_instant=fullest.instant,
         ranks=tuple(memory for _, memory in peaks),
@@ -53,12 +60,13 @@ def forecast_memory(work: Work, known: Mapping[object, Peak] | None = None) -> M
 
 
 class Peak(NamedTuple):
-    """The fullest instant of a rank, what is alive at it, and in all with the context; and the most it reserves, or may
-    have alive, at any instant."""
+    """The fullest instant of a rank, what is alive at it, and in all with the context, in doubt; and
+    the most it reserves, or may have alive, at any instant."""
 
     instant: str
     alive: Alive
     held: int
+    doubt: float
     reserved: float
     high: float
 
@@ -76,16 +84,16 @@ def _place(holding: Holding) -> tuple[object, ...]:
 def _peak(work: Work, holding: Holding, *, most: float = inf) -> Peak:
     """Of the instants up to the first that needs more than `most`."""
     context, sharded = context_bytes(work.cluster, work.execution.layout), work.sharded
-    instant, fullest, peak, most_reserved, highest = "", Alive(), -1, 0.0, 0.0
+    fullest, most_reserved, highest = ("", Alive(), -1, 0.0), 0.0, 0.0
     for name, alive in moments(work, holding):
-        held, high, reserved = ends(alive, context=context, sharded=sharded)
-        if held > peak:
-            instant, fullest, peak = name, alive, held
-        highest = max(highest, high)
+        held, doubt, reserved = ends(alive, context=context, sharded=sharded)
+        if held > fullest[2]:
+            fullest = (name, alive, held, doubt)
+        highest = max(highest, held + doubt)
         most_reserved = max(most_reserved, reserved)
-        if high > most or reserved > most:
+        if held + doubt > most or reserved > most:
             break
-    return Peak(instant, fullest, peak, most_reserved, highest)
+    return Peak(*fullest, most_reserved, highest)
 
 
 def holdings_of(work: Work) -> tuple[Holding, ...]:
@@ -200,9 +208,9 @@ class Peaks:
         key = (layout.tp, layout.cp, execution.gathers_weights, attention, *blocks)
         if key not in self._works:
             if key not in self.shared:
-                self.shared[key] = work_of(
-                    self.job, model=self.model, cluster=self.cluster, execution=execution, inventory=self.inventory
-                )
+                model, cluster, inventory = self.model, self.cluster, self.inventory
+                made = work_of(self.job, model=model, cluster=cluster, execution=execution, inventory=inventory)
+                self.shared[key] = made
             place = {"cluster": self.cluster, "document": self.document, "memo": self._spread}
             self._works[key] = replace(self.shared[key], **place)
         made = self._works[key].under(execution)

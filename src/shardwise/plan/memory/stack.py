@@ -106,9 +106,8 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
         _add(changed, "activations", max(0, len(holding.part.span) - _BLOCKS_WITHOUT_KEPT_GRADIENT) * stream)
     if difference.every_second_product:
         # Theirs keeps the first, third, ... product, ours those that `made_again` leaves.
-        more = sum(
-            m.run * m.rows * ((index % 2 == 0) - (not made_again(m))) for index, m in enumerate(work.block.matrices)
-        )
+        every = enumerate(work.block.matrices)
+        more = sum(m.run * m.rows * ((index % 2 == 0) - (not made_again(m))) for index, m in every)
         _add(changed, "activations", more * work.types.compute * work.tokens * len(holding.part.span))
     if work.execution.compile and work.execution.gradient_checkpointing == "none":
         # Theirs saves what products read too; ours has that of the block at work.

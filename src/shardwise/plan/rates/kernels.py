@@ -97,10 +97,8 @@ class Device:
             return 0.0, 0.0
         if self.gpu.attention_seconds and kind in PROBED:
             known = self.gpu.attention_seconds[self.compute]
-            forward, backward = (
-                read_between(known[way], flops) * self.slower / self.share for way in ("forward", "backward")
-            )
-            return forward, backward
+            forward, backward = (read_between(known[way], flops) for way in ("forward", "backward"))
+            return forward * self.slower / self.share, backward * self.slower / self.share
         forward = flops / (self.peak * attention_share(self.gpu, kind, length=length, head=head))
         return forward, ATTENTION_BACKWARD * forward
 

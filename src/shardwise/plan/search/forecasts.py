@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from shardwise.plan.memory.forecast import Peaks, forecast_memory
+from shardwise.plan.memory import Peaks, forecast_memory
 from shardwise.plan.search.executions import sized
 from shardwise.plan.search.question import Question
-from shardwise.plan.time.passes import endings_of
-from shardwise.plan.time.pieces import Pieces, pieces_of, ran_by
-from shardwise.plan.time.step import ROUNDED, forecast_time, least_seconds_of, step_of
+from shardwise.plan.time import ROUNDED, Pieces, endings_of, forecast_time, least_seconds_of, pieces_of, ran_by, step_of
 from shardwise.plan.work import Work, workspace_bytes
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job

@@ -10,15 +10,15 @@ from typing import Any
 from shardwise.catalog.probe import screen_bytes
 from shardwise.errors import UnsupportedError
 from shardwise.plan.costs.piece import BlockTime
-from shardwise.plan.memory.forecast import Peaks
+from shardwise.plan.memory import Peaks
 from shardwise.plan.search.layouts import Choice, layouts
-from shardwise.plan.time.pieces import Pieces
+from shardwise.plan.time import Pieces
 from shardwise.plan.work import Inventory, Work, take_inventory, work_of
 from shardwise.spec.adapters.targets import attention_targets
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.data_facts import Lengths
 from shardwise.spec.job.keys import Job
-from shardwise.spec.layout.execution import Checkpointing, Execution, Offload, padded_length
+from shardwise.spec.layout.execution import Execution, Offload, padded_length
 from shardwise.spec.model.shape import ModelShape
 
 
@@ -69,10 +69,6 @@ class Question:
         """The question with an offload stated."""
         tries = self.tries_offload or self.job.train.offload == "auto"
         return replace(self, job=changed(self.job, "train", offload=offload), tries_offload=tries)
-
-    def with_checkpointing(self, kind: Checkpointing) -> Question:
-        """The question with what is computed again stated."""
-        return replace(self, job=changed(self.job, "train", gradient_checkpointing=kind))
 
     @property
     def layouts(self) -> list[Choice]:

@@ -192,30 +192,25 @@ class Search:
         """Whether all GPUs together hold the parameters with their gradients and states once."""
         job, cluster = self.question.job, self.question.cluster
         alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
-        least = min(
-            (self.forecasts.memory.bytes_of_states(one) for one in bases(job, self.question.model, alone)), default=0
-        )
-        return least <= cluster.num_gpus * cluster.gpu.usable_bytes
+        states = map(self.forecasts.memory.bytes_of_states, bases(job, self.question.model, alone))
+        return min(states, default=0) <= cluster.num_gpus * cluster.gpu.usable_bytes
 
     def leanest(self, *, admits: Admits = every_layout) -> Iterator[Execution]:
         """Executions that shard and recompute whatever they can, at the smallest micro-batch and the largest."""
         job, model = self.question.job, self.question.model
         for choice in lean_layouts(job, model, self.question.cluster):
             if admits(choice.layout):
-                yield from self._extremes(considered(job, model, choice)[0])
+                yield from self.extremes(considered(job, model, choice)[0])
 
-    def _extremes(self, some: Iterable[Execution]) -> Iterator[Execution]:
+    def extremes(self, some: Iterable[Execution]) -> Iterator[Execution]:
         """The smallest micro-batch and the largest, with as much recompute as is open."""
         recomputed = {base.layout: base for base in some}
         for base in recomputed.values():
             sizes = sizes_on(self.question.job, base.layout.data_world_size)
             yield from (sized(base, self.question.job, size) for size in sorted({sizes[0], sizes[-1]}))
 
-    def least_hungry(self, some: Iterable[Execution]) -> Execution | None:
-        """Of some executions the leanest micro-batch that needs least memory; None where there are none."""
-        return self._least(self._extremes(some))
-
-    def _least(self, some: Iterable[Execution]) -> Execution | None:
+    def least_of(self, some: Iterable[Execution]) -> Execution | None:
+        """What needs least memory; None where there is nothing."""
         bounds = sorted((self.forecasts.memory.least_bytes(one), number, one) for number, one in enumerate(some))
         least, found = inf, None
         for bound, _, execution in bounds:
@@ -229,7 +224,7 @@ class Search:
     def least_of_all(self, *, admits: Admits = every_layout) -> Execution | str:
         """The leanest execution that needs least memory; where none is considered, the reason."""
         job, model = self.question.job, self.question.model
-        least = self._least(self.leanest(admits=admits))
+        least = self.least_of(self.leanest(admits=admits))
         if least is not None:
             return least
         choices = (choice for choice in self.question.layouts if admits(choice.layout))

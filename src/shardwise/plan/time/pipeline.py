@@ -60,9 +60,8 @@ def walk(
     """Runs every action of every rank; `seen` is told (rank, kind, stage, micro-batch, start, end) of each. Returns
     when each rank has done its last action."""
     ranks = len(stages) // stages_per_rank(schedule)
-    orders = [
-        order_of(schedule, num_ranks=ranks, rank=rank, num_micro_batches=num_micro_batches) for rank in range(ranks)
-    ]
+    many = {"num_ranks": ranks, "num_micro_batches": num_micro_batches}
+    orders = [order_of(schedule, rank=rank, **many) for rank in range(ranks)]
     tables = _tables(stages, num_micro_batches)
     clock, following = [0.0] * ranks, [next(order, None) for order in orders]
     while any(following):

@@ -169,9 +169,8 @@ def reads_in_place(model: ModelShape, setting: BlockSetting) -> bool:
 def norm_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
     """Bytes per token that the backward of a norm behind a block's MLP works in: float32 numbers of the stream's width
     in the gradient that came, in both factors of the norm, and in the gradient of what it squared."""
-    return (
-        5 * FLOAT32_BYTES * model.hidden_size / setting.tp if ends_with_norm(model) and not setting.tiles_norms else 0.0
-    )
+    normed = ends_with_norm(model) and not setting.tiles_norms
+    return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if normed else 0.0
 
 
 def routed_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float]:
@@ -464,9 +463,8 @@ def fused_mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Reco
     """Bytes per token in the compiled kernel that makes the gradients inside an MLP: above the factor, what adapters
     give and get that PEFT's own code adds, of the MLP's width inside it and of the stream's behind it."""
     apart, again = adapted_apart(model, setting), recompute != "none"
-    behind, first, last = (
-        sum(m.reads == reads for m in apart) for reads in ("attention_output", "mlp_input", "mlp_product")
-    )
+    where: tuple[Reads, ...] = ("attention_output", "mlp_input", "mlp_product")
+    behind, first, last = (sum(m.reads == reads for m in apart) for reads in where)
     tensors = FUSED_MLP_TENSORS * (2 if model.mlp == "gated" else 1)
     if not again:
         return (tensors + first + last) * model.mlp_width * setting.types.compute

@@ -56,11 +56,6 @@ def workspace_bytes(gpu: Gpu) -> int:
     return _THREADS * next(size for start, size in _WORKSPACES if gpu.name.startswith(start)) * MIB + _CUDNN_BYTES
 
 
-def doubt_bytes(parts: Mapping[str, float]) -> float:
-    """Half the width of the interval; doubts of different parts are independent, so their squares add."""
-    return sum((count * DOUBT[part]) ** 2 for part, count in parts.items()) ** 0.5
-
-
 @cache
 def _doubts_and_shares(sharded: bool) -> dict[str, tuple[float, float]]:
     """Of each part its doubt, and bytes held by the allocator for each byte that is alive."""
@@ -70,7 +65,8 @@ def _doubts_and_shares(sharded: bool) -> dict[str, tuple[float, float]]:
 
 
 def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[int, float, float]:
-    """What a rank has alive, with the context; the most that it may have; and what the allocator then reserves."""
+    """What a rank has alive, with the context; the doubt of it, which is independent between parts, so that
+    squares add; and what the allocator then reserves."""
     shares = _doubts_and_shares(sharded)
     doubt, share = shares["context"]
     # CPU processes have neither a context nor segments, of which one is not full.
@@ -82,4 +78,4 @@ def ends(alive: Mapping[str, float], *, context: int, sharded: bool) -> tuple[in
         total += count
         squares += (count * doubt) ** 2
         reserved += count * share
-    return total, total + squares**0.5, reserved
+    return total, squares**0.5, reserved

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shardwise.plan.work.inventory import Unit
 from shardwise.plan.work.parts import RankPart, bounds
-from shardwise.plan.work.tensors import DtypeBytes, Tensor, state_bytes
+from shardwise.plan.work.tensors import DtypeBytes, Tensor
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.layout.optimizers import OptimizerName
@@ -120,10 +120,7 @@ def _share(
         if tensor.trained:
             trained += kept
             stepped = tensor.kept(degree=of_states, index=at, by_rows=degree == 1) // tensor.count
-            factors = tensor.factors(stepped)
-            states += tensor.count * state_bytes(
-                optimizer, elements=stepped, factors=factors, types=types, short=tensor.short, momentum=momentum
-            )
+            states += tensor.count * tensor.state_bytes(optimizer, stepped, types, momentum=momentum)
     return _Share(weights, trained * types.trainable, states, padding)
 
 

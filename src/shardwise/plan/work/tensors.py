@@ -40,25 +40,6 @@ TYPES: dict[Precision, DtypeBytes] = {
 }
 
 
-def state_bytes(
-    optimizer: OptimizerName,
-    *,
-    elements: int,
-    factors: int,
-    types: DtypeBytes,
-    short: bool = False,
-    momentum: bool = False,
-) -> int:
-    """Bytes of optimizer states for a tensor, or a rank's shard of one. `factors`: what is kept of a
-    matrix whose moments are factored (`Tensor.factors`); `short`: moments are in 8 bits, where the
-    optimizer has such, with a float32 scale per block."""
-    rule, width = OPTIMIZER_RULES[optimizer], float(types.trainable)
-    if rule.in_8_bits:
-        width = 1 + FLOAT32_BYTES / BLOCK_OF_8_BIT if short else FLOAT32_BYTES
-    moments = rule.num_moments(momentum=momentum) * (factors if rule.factored else elements)
-    return int(moments * width) + (FLOAT32_BYTES if rule.counts_steps else 0)
-
-
 #: Where a tensor outside the blocks lies in a pipeline; a tied embedding lies at both ends.
 Place = Literal["front", "back"]
 
@@ -124,11 +105,9 @@ class Tensor:
 
     def cut_inside(self, degree: int) -> bool:
         """Whether shards are parts of each stacked expert."""
-        return (
-            bool(self.last)
-            and not self.packed
-            and dim_of_shard((self.rows, self.columns // self.last, self.last), degree=degree) > 0
-        )
+        if not self.last or self.packed:
+            return False
+        return dim_of_shard((self.rows, self.columns // self.last, self.last), degree=degree) > 0
 
     def dealt(self, ep: int) -> Tensor:
         """What one rank of `ep` has of it: whole experts; of what is no stack, all."""
@@ -142,6 +121,15 @@ class Tensor:
             sums = self.rows * (self.columns // self.last + self.last)
             return -(-sums * kept // (self.rows * self.columns))
         return kept // self.columns + self.columns
+
+    def state_bytes(self, optimizer: OptimizerName, kept: int, types: DtypeBytes, *, momentum: bool) -> int:
+        """Bytes of optimizer states for so many elements of one of them: all, or those of a rank's shard. 8-bit
+        moments have a float32 scale per block."""
+        rule, width = OPTIMIZER_RULES[optimizer], float(types.trainable)
+        if rule.in_8_bits:
+            width = 1 + FLOAT32_BYTES / BLOCK_OF_8_BIT if self.short else FLOAT32_BYTES
+        moments = rule.num_moments(momentum=momentum) * (self.factors(kept) if rule.factored else kept)
+        return int(moments * width) + (FLOAT32_BYTES if rule.counts_steps else 0)
 
     def sliced(self, *, degree: int, index: int) -> Tensor:
         """The slice of one tensor-parallel rank, cut as `torch.chunk` cuts."""

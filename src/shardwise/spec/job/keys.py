@@ -309,9 +309,8 @@ class Job(Strict):
         if self.train.disable_dropout and self.lora is not None and self.lora.lora_dropout:
             raise ValueError("lora: lora_dropout is set, which train.disable_dropout switches off; keep one of them")
         stated = self.layout if isinstance(self.layout, LayoutSpec) else LayoutSpec()
-        asked = [
-            name for name in ("min_num_params", "prefetch") if getattr(stated, name) != getattr(LayoutSpec(), name)
-        ]
+        units = ("min_num_params", "prefetch")
+        asked = [name for name in units if getattr(stated, name) != getattr(LayoutSpec(), name)]
         if asked and stated.to_layout().weight_shards == 1 and self.train.offload not in ("parameters", "all"):
             raise ValueError(
                 f"layout: {asked[0]} has no effect where weights are whole on every GPU; write dp_shard above 1 with "

@@ -91,9 +91,8 @@ class _Reader:
     def _scalar(self, node: Any, line: int) -> Any:
         tag = str(node.tag)
         if not tag.startswith("tag:yaml.org,2002:") or tag.rpartition(":")[2] not in _PLAIN_TAGS:
-            return self._refuse(
-                line, f"the YAML tag {tag.removeprefix('tag:yaml.org,2002:')!r} is not read; write plain values"
-            )
+            own = tag.removeprefix("tag:yaml.org,2002:")
+            return self._refuse(line, f"the YAML tag {own!r} is not read; write plain values")
         if tag.endswith((":timestamp", ":binary")):
             return cast(str, node.value)
         try:

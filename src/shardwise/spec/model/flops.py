@@ -33,12 +33,8 @@ def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
 def copied_parameters(shape: ModelShape, lora: LoraSpec) -> int:
     """Elements of the matrices that are trained as whole copies: of the blocks, and the head."""
     head = shape.embedding_parameters if is_saved(shape.names.head, lora) else 0
-    return head + sum(
-        kind.num_layers * matrix.routed * matrix.rows * matrix.columns
-        for kind in shape.kinds
-        for matrix in kind.matrices
-        if is_copied(matrix.name, lora.modules_to_save)
-    )
+    copied = [(blocks, m) for blocks, m in shape.every_matrix if is_copied(m.name, lora.modules_to_save)]
+    return head + sum(blocks * m.routed * m.rows * m.columns for blocks, m in copied)
 
 
 def model_flops_per_token(shape: ModelShape, *, length: float, lora: LoraSpec | None) -> float:

@@ -1,5 +1,6 @@
 """ModelShape: the numbers of a causal language model that memory and time depend on."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -287,7 +288,7 @@ class ModelShape:
     @cached_property
     def multiplied_elements(self) -> int:
         """Of all blocks, elements of matrices that each token is multiplied with."""
-        return sum(k.num_layers * m.routed * m.rows * m.columns for k in self.kinds for m in k.matrices)
+        return sum(blocks * m.routed * m.rows * m.columns for blocks, m in self.every_matrix)
 
     @cached_property
     def block_parameters(self) -> int:
@@ -306,21 +307,16 @@ class ModelShape:
     def num_parameters(self) -> int:
         """All elements, shared ones counted once."""
         ends = self.embedding_parameters + self.head_parameters + self.position_parameters + self.final_norm_parameters
-        return (
-            self.block_parameters + ends + sum(one.num_parameters for one in (*self.outer_matrices, *self.outer_norms))
-        )
+        beside = sum(one.num_parameters for one in (*self.outer_matrices, *self.outer_norms))
+        return self.block_parameters + ends + beside
 
     @property
     def published_bytes(self) -> float:
         """Of all weights in files. In fewer bits are matrices of blocks but routers; in mxfp4, stacked experts."""
         if self.published is None:
             return self.num_parameters * (4 if self.storage_dtype == "float32" else 2)
-        few = sum(
-            kind.num_layers * m.count * m.rows * m.columns
-            for kind in self.kinds
-            for m in kind.matrices
-            if m.stacked or (m.adaptable and self.published == "fp8")
-        )
+        narrow = [(n, m) for n, m in self.every_matrix if m.stacked or (m.adaptable and self.published == "fp8")]
+        few = sum(blocks * m.count * m.rows * m.columns for blocks, m in narrow)
         return few * _PUBLISHED_BYTES[self.published] + 2 * (self.num_parameters - few)
 
     @cached_property
@@ -333,6 +329,11 @@ class ModelShape:
     def has_experts(self) -> bool:
         """Whether some block routes tokens to experts."""
         return any(matrix.active is not None for kind in self.kinds for matrix in kind.matrices)
+
+    @property
+    def every_matrix(self) -> Iterator[tuple[int, Matrix]]:
+        """The matrices of one block of each kind, each with the number of its blocks."""
+        return ((kind.num_layers, matrix) for kind in self.kinds for matrix in kind.matrices)
 
     @cached_property
     def kinds(self) -> tuple[Self, ...]:

@@ -41,10 +41,6 @@ class Chance:
     @property
     def sentence(self) -> str:
         """Where the number comes from."""
-        screen = f", with {format_gib(self.screen_bytes)} for a screen, if the card drives one" * bool(
-            self.screen_bytes
-        )
-        return (
-            f"the chance is from {self.rows} measured runs ({self.group}){screen}; what would narrow it most: "
-            f"{self.narrowed_by}"
-        )
+        beside = f", with {format_gib(self.screen_bytes)} for a screen, if the card drives one"
+        runs = f"{self.rows} measured runs ({self.group}){beside * bool(self.screen_bytes)}"
+        return f"the chance is from {runs}; what would narrow it most: {self.narrowed_by}"

@@ -59,16 +59,14 @@ def _varlen_refusal(job: Job, model: ModelShape) -> str | None:
     if not job.data.packing:
         return "is for packed rows, and data.packing is false"
     wide = model.head_dim > _WIDEST_HEAD or model.head_dim % 8 or model.value_head_dim is not None
+    length, drops = job.data.max_length, model.drops_out and not job.train.disable_dropout
+    windowed = (model.sliding_window or length) < length
     lacks = {
         "cannot cap scores": model.attention_softcap,
         f"transformers has not for {model.family}": model.eager_attention,
-        f"has no window, and this model's is {model.sliding_window} tokens": (
-            (model.sliding_window or job.data.max_length) < job.data.max_length
-        ),
+        f"has no window, and this model's is {model.sliding_window} tokens": windowed,
         f"wants heads of keys and values alike, at most {_WIDEST_HEAD} wide and a multiple of 8": wide,
-        "drops nothing out, as this model does without train.disable_dropout: true": (
-            model.drops_out and not job.train.disable_dropout
-        ),
+        "drops nothing out, as this model does without train.disable_dropout: true": drops,
     }
     return next((what for what, holds in lacks.items() if holds), None)
 

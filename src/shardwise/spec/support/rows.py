@@ -298,9 +298,8 @@ def of_rows(job: Job, model: ModelShape) -> list[Row]:
         f"max_length {length} is not trained: beyond {steady} tokens this model's rotary positions follow the longest "
         "sequence of a micro-batch, so that the result would depend on how the work is spread"
     )
-    adapted = (
-        f"blocks of {model.family} share weights, and PEFT gives each block adapters of its own, which are not counted"
-    )
+    own = "PEFT gives each block adapters of its own, which are not counted"
+    adapted = f"blocks of {model.family} share weights, and {own}"
     return [
         *([packed(model)] if job.data.packing else []),
         Row(model.shares_weights and job.adapters is not None, adapted, "use method: full", "method"),
@@ -328,9 +327,8 @@ def of_qlora(job: Job, model: ModelShape) -> Iterator[Row]:
         return
     matrices = [matrix for kind in model.kinds for matrix in kind.matrices]
     linear = (m for m in (*matrices, *model.outer_matrices) if m.adaptable and not m.stacked)
-    broken = next(
-        (f"{m.name}, a matrix of {m.rows} x {m.columns}" for m in linear if m.rows * m.columns % NF4_BLOCK), ""
-    )
+    odd = (m for m in linear if m.rows * m.columns % NF4_BLOCK)
+    broken = next((f"{m.name}, a matrix of {m.rows} x {m.columns}" for m in odd), "")
     copied = [name for name in job.adapters.modules_to_save if any(names_it(m.name, name) for m in matrices)]
     quantised, use = "method qlora does not quantise", "use lora"
     transposed = any(m.transposed for m in matrices)

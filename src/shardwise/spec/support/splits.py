@@ -69,10 +69,9 @@ def widths(model: ModelShape) -> dict[str, int]:
 
 def mlp_module(model: ModelShape) -> str | None:
     """The name, inside a block, of a module that is the whole of a dense MLP; None where there is none."""
-    mlps = {
-        m.name.rpartition(".")[0] for k in model.kinds for m in k.matrices if m.reads in ("mlp_input", "mlp_product")
-    }
-    others = [m.name for kind in model.kinds for m in kind.matrices if m.reads not in ("mlp_input", "mlp_product")]
+    matrices, of_mlp = [m for kind in model.kinds for m in kind.matrices], ("mlp_input", "mlp_product")
+    mlps = {m.name.rpartition(".")[0] for m in matrices if m.reads in of_mlp}
+    others = [m.name for m in matrices if m.reads not in of_mlp]
     name = next(iter(mlps), "")
     alone = len(mlps) == 1 and name and not any(other.startswith(f"{name}.") for other in others)
     return name if alone and not model.has_experts and not model.counted else None

@@ -135,15 +135,13 @@ def tiles_mlp(job: Job, execution: Execution, model: ModelShape) -> bool:
 def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[str]:
     """Why an execution cannot be rehearsed: PyTorch does not run it on tensors without numbers. Blocks that
     it compiles are rehearsed eager, for the compiler chooses what a block keeps."""
-    attention = execution.attn_implementation
+    attention, numbers = execution.attn_implementation, "is a number, and rehearsed tensors have none"
     apart = "is not rehearsed: a rehearsal does not tell the host's memory from the GPU's; write"
     reasons = {
         f"offload {execution.offload} {apart} train.offload: none": execution.offload != "none",
         f"gradient_checkpointing {execution.gradient_checkpointing} {apart} train.gradient_checkpointing: "
         f"{execution.recompute}": execution.saves_on_host,
-        f"{model.family} is not rehearsed: which expert a token goes to is a number, and rehearsed tensors have none": (
-            model.has_experts
-        ),
+        f"{model.family} is not rehearsed: which expert a token goes to {numbers}": model.has_experts,
         f"{attention} is not rehearsed: it has kernels for GPUs alone; write train.attn_implementation: sdpa": (
             attention not in ("sdpa", "eager", "varlen")
         ),
