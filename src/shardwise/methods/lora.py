@@ -1,5 +1,4 @@
-"""LoRA with PEFT's adapters. Initial values depend only on (seed, name, full shape), so they are the same on every
-layout."""
+"""LoRA with PEFT's adapters; initial values depend on (seed, name, full shape), not on the layout."""
 
 import hashlib
 import math

@@ -1,5 +1,4 @@
-"""What forwards of transformers would wait for the device to learn, and the host knows: whether rows are packed, and
-that none is too long for rotary frequencies."""
+"""What transformers would wait for the device to learn: whether rows are packed, or too long."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -45,8 +44,7 @@ def documents_of(position_ids: torch.Tensor) -> torch.Tensor:
 
 
 def hold_rotations(roots: Iterable[nn.Module]) -> None:
-    """Keeps rotary frequencies that follow the longest position; longer rows than they last for are refused
-    (`catalog/stated.py`)."""
+    """Keeps rotary frequencies that follow the longest row (`catalog/stated.py` refuses too long)."""
     for module in (module for root in roots for module in root.modules()):
         kind = getattr(module, "rope_type", None)
         if kind is not None:

@@ -8,7 +8,7 @@ there, and only then filled, each from the part of the safetensors file that thi
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -56,10 +56,9 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
-    """The transformers configuration of a folder, as of a model whose weights are floats; code
-    inside the folder is never run. `rope`: how a job stretches rotary positions. Raises ModelError:
-    the configuration is unknown to transformers or broken; UnsupportedError: it has no positions
-    that are stretched so."""
+    """The transformers configuration of a folder, as of a model whose weights are floats; its code is
+    never run. `rope`: how a job stretches rotary positions. Raises ModelError: transformers cannot
+    read it; UnsupportedError: it has no positions that are stretched so."""
     from transformers import AutoConfig
 
     try:
@@ -93,8 +92,7 @@ def _stretch(config: Any, rope: RopeScaling) -> None:
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
     """The whole architecture with parameters on the meta device and buffers computed on the CPU.
-    Raises UnsupportedError: transformers has no causal language model for it, or not with this
-    attention."""
+    Raises UnsupportedError: transformers has no such model, or not with this attention."""
     if attn_implementation == "varlen":
         from shardwise.models.varlen import register
 
@@ -136,13 +134,13 @@ def _parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Place:
     """One parameter and every (module, attribute) that holds it; tied weights have several."""
 
-    names: tuple[str, ...]
     parameter: nn.Parameter
-    holders: tuple[tuple[nn.Module, str], ...]
+    names: list[str] = field(default_factory=list[str])
+    holders: list[tuple[nn.Module, str]] = field(default_factory=list[tuple[nn.Module, str]])
 
     @property
     def layer(self) -> NF4Linear | None:
@@ -167,11 +165,9 @@ def _places(model: nn.Module) -> list[_Place]:
             of_linear = isinstance(module, NF4Linear) and attribute == "scales"
             if parameter is None or of_linear or attribute.endswith(SCALES):
                 continue  # scales are made with their weight
-            name = f"{prefix}.{attribute}" if prefix else attribute
-            known = found.get(id(parameter))
-            names = (*known.names, name) if known else (name,)
-            holders = (*known.holders, (module, attribute)) if known else ((module, attribute),)
-            found[id(parameter)] = _Place(names=names, parameter=parameter, holders=holders)
+            place = found.setdefault(id(parameter), _Place(parameter=parameter))
+            place.names.append(f"{prefix}.{attribute}" if prefix else attribute)
+            place.holders.append((module, attribute))
     return list(found.values())
 
 
@@ -201,11 +197,10 @@ def materialise(
     """
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
-    kin = kin or kin_of(model)
-    stored = {id(p): _stored_name(p, kin, weights, model) for p in places if fresh[id(p)] is None}
+    kin, prefix = kin or kin_of(model), f"{getattr(model, 'base_model_prefix', '')}."
+    stored = {id(p): _stored_name(p, kin, weights, prefix) for p in places if fresh[id(p)] is None}
     shapes = {stored[id(p)]: p.shape for p in places if id(p) in stored}
     aliases = {name for p in places for name in map(without_wrappers, p.names)}
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
     others = {without_wrappers(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
     # Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved.
@@ -233,9 +228,8 @@ def materialise(
 
 
 def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = None) -> nn.Module:
-    """The whole model of a folder in host memory, as training reads it: weights that are published
-    in fewer bits are widened. Raises ModelError: the folder cannot be used; UnsupportedError:
-    transformers has no such model."""
+    """The whole model of a folder in host memory, weights in fewer bits widened, as training reads it.
+    Raises ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
     model, weights = build_on_meta(read_config(folder, rope=rope), attn_implementation="eager"), Weights(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -245,8 +239,7 @@ def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = No
 
 
 def fill_from_memory(model: nn.Module, *, value: Callable[[str], torch.Tensor], device: torch.device) -> None:
-    """Gives every meta parameter its values, each rank only its own slices, of whole tensors by
-    parameter name."""
+    """Gives every meta parameter this rank's slices of whole tensors, by parameter name."""
     for place in _places(model):
         _fill(place, device=device, read=_slicer(partial(value, place.names[0])))
     _move_buffers(model, device)
@@ -267,10 +260,9 @@ def _slicer(make: Callable[[], torch.Tensor]) -> Read:
 
 
 def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, device: torch.device) -> torch.Tensor:
-    """Reads a whole matrix, and gives its layer this rank's part of what quantising makes of it;
-    its `bounds_of`."""
+    """Reads a whole matrix, and gives its layer this rank's part, quantised; its `bounds_of`."""
     matrix = weights.read(name, offsets=(0, 0), lengths=place.shape).to(device)
-    scales = _Place(names=(), parameter=layer.scales, holders=((layer, "scales"),))
+    scales = _Place(parameter=layer.scales, holders=[(layer, "scales")])
     for part, made in zip((place, scales), layer.quantise(matrix), strict=True):
         _fill(part, device=device, read=_slicer(lambda whole=made: whole))
     return bounds_of(matrix)
@@ -293,16 +285,15 @@ def _quantise_stack(
     made = stack.quantise(matrices()) if count else (torch.empty(0), torch.empty(0))
     module, attribute = place.holders[0]
     beside = f"{attribute.removesuffix(ELEMENTS)}{SCALES}"
-    scales = _Place(names=(), parameter=cast(nn.Parameter, getattr(module, beside)), holders=((module, beside),))
+    scales = _Place(parameter=cast(nn.Parameter, getattr(module, beside)), holders=[(module, beside)])
     for part, own in zip((place, scales), made, strict=True):
         _fill(part, device=device, read=lambda own=own, **_: own)
     return bounds_of(torch.stack(bounds)) if bounds else None
 
 
 def kin_of(model: nn.Module) -> Kin:
-    """The names of a model's weights that stand for one tensor of its folder. A trained copy of a
-    tied head has no alias of its own, but its original has one: perhaps another stage's, so that
-    these are names of the whole model."""
+    """The names of the whole model's weights that stand for one tensor of its folder. A trained copy
+    of a tied head has no alias of its own, but its original has, perhaps on another stage."""
     kin: Kin = {}
     for place in _places(model):
         names = list(map(without_wrappers, place.names))
@@ -311,19 +302,16 @@ def kin_of(model: nn.Module) -> Kin:
     return kin
 
 
-def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) -> str:
-    """The name of the folder's tensor for a parameter: one of its aliases, with or without the
-    backbone's prefix."""
+def _stored_name(place: _Place, kin: Kin, weights: Weights, prefix: str) -> str:
+    """The folder's name of a parameter: one of its aliases, with or without the backbone's prefix."""
     candidates = [alias for name in place.names for alias in kin[without_wrappers(name)]]
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
     candidates += [name.removeprefix(prefix) for name in candidates]
     return next((name for name in candidates if name in weights.names), candidates[0])
 
 
 def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(offsets, lengths) of the part of a parameter that this rank keeps; all where it is not
-    sharded. FSDP2 shards the slices of tensor parallelism, though its axis stands before theirs in
-    the mesh; its placement's kind says so."""
+    """(offsets, lengths) of the part of a parameter that this rank keeps. FSDP2 shards the slices of
+    tensor parallelism, as its placement's kind says, though its axis stands first in the mesh."""
     offsets, lengths = [0] * parameter.ndim, list(parameter.shape)
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh
@@ -337,8 +325,7 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _fill(place: _Place, *, device: torch.device, read: Read) -> torch.Tensor | None:
-    """Gives a parameter its values; returns `bounds_of` what was read, or None where this rank
-    keeps nothing of it."""
+    """Gives a parameter its values; `bounds_of` what was read, None where this rank keeps nothing."""
     old = place.parameter
     offsets, lengths = local_window(old)
     # Not DTensor.from_local, which moves the local part to the mesh's device: it may belong in the host's memory.

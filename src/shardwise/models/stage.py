@@ -1,7 +1,7 @@
 """A pipeline stage: a Hugging Face model without what other stages hold. Names and indices stay."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -89,15 +89,8 @@ class Nothing(nn.Module):
         return torch.zeros((), device=given.device)
 
 
-class Sent(NamedTuple):
-    """What a backbone returns that passes its blocks' stream on."""
-
-    last_hidden_state: torch.Tensor
-
-
 def keep_stage(anatomy: Anatomy, place: StagePlace, ends: StageEnds) -> None:
-    """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the
-    embedding."""
+    """Removes what a stage does not hold, in place; with tied weights the last keeps the embedding."""
     blocks, backbone = anatomy.blocks, anatomy.backbone
     for index in range(len(blocks)):
         if index not in place.blocks:
@@ -134,8 +127,10 @@ def _put_in(backbone: nn.Module, last: PassOn) -> None:
 
 def _take_out(backbone: nn.Module, first: PassOn) -> None:
     """Makes a backbone return what the stage's last block gave."""
+    from transformers.modeling_outputs import BaseModelOutput
+
     first.keeps = True
-    backbone.register_forward_hook(lambda *_: Sent(first.taken()))
+    backbone.register_forward_hook(lambda *_: BaseModelOutput(last_hidden_state=first.taken()))  # pyright: ignore
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module | None) -> None:

@@ -38,8 +38,7 @@ def auto_class(config: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """Names of modules in a wrapper. `language`: the smallest model that has backbone and head, ""
-    for all of it."""
+    """Names of modules in a wrapper. `language`: the smallest one with backbone and head, "" for all."""
 
     language: str
     backbone: str
@@ -81,8 +80,7 @@ def language_weights(model: nn.Module) -> Callable[[str], bool]:
 
 def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, str]]:
     """What of a wrapper is not its language model: the module that holds a part, the part's name
-    there, and its whole name. A part is a module, or a parameter of a module that stands around the
-    language model."""
+    there, and its whole name. A part is a module, or a parameter of one around the language model."""
     kept = {id(model.get_submodule(name)) for name in (inside.backbone, inside.head)}
 
     def visit(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module, str, str]]:

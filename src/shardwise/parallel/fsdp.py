@@ -1,8 +1,8 @@
 """ZeRO-2/3 and hybrid sharding with FSDP2: a unit for each block or several, for the embedding, and for norm and head.
 What is left, such as learned positions, is in the root's unit, and so is all outside blocks where it is tied.
 
-Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective. With weights in host
-memory FSDP2 also serves a single rank.
+Frozen and trainable parameters share a unit: a LoRA block is gathered in one collective. With
+weights in host memory FSDP2 serves a single rank too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -95,14 +95,13 @@ def _shard(mesh: DeviceMesh, *, compute_dtype: torch.dtype, on_host: bool) -> Ca
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     # Pinned memory is copied while the GPU computes; without a GPU there is none.
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
-    return partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=host, shard_placement_fn=_dims(mesh))
-
-
-def _dims(mesh: DeviceMesh) -> Callable[[nn.Parameter], Shard]:
-    """Along which dim each parameter is cut over the last axis of a mesh; of a slice, of what the slice has."""
     degree = mesh.size(mesh.ndim - 1)
 
-    return lambda parameter: Shard(dim_of_shard(tuple(local_part(parameter).shape), degree=degree))
+    def cut(parameter: nn.Parameter) -> Shard:
+        """Along which dim, over the last axis of the mesh; of a slice, of what the slice has."""
+        return Shard(dim_of_shard(tuple(local_part(parameter).shape), degree=degree))
+
+    return partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=host, shard_placement_fn=cut)
 
 
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:

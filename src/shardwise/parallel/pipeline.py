@@ -76,11 +76,6 @@ class Pipeline:
         losses = [torch.zeros((), device=self.world.device), *run.results.values()]
         return self.world.counted(torch.stack(losses).double().sum())
 
-    def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
-        """As `WholeModel.losses`."""
-        nothing = torch.zeros((), device=self.world.device)
-        return [self.world.counted(nothing if made is None else made) for made in self.outputs(micros)]
-
     @torch.no_grad()
     def outputs(self, micros: Sequence[Inputs]) -> list[torch.Tensor | None]:
         """As `WholeModel.outputs`, of the last stage; None on other ranks."""

@@ -31,7 +31,7 @@ from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
-from shardwise.train.preference.known import SeenRows, know_reference
+from shardwise.train.preference.known import KnownReference
 from shardwise.train.preference.preferences import Part, Preferences
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.saving.export import learned_ends
@@ -143,8 +143,14 @@ def build(
         preferences=preferences,
     )
     if preferences is not None and fill is materialise:  # not in a rehearsal, which has no numbers
-        rows = SeenRows(job=job, execution=execution, fingerprint=prepared["fingerprint"], batches=batches)
-        know_reference(preferences, step, rows, model=model, journal=journal, keep=trial_rows is None)
+        KnownReference(
+            preferences=preferences,
+            execution=execution,
+            batches=batches,
+            fingerprint=prepared["fingerprint"],
+            journal=journal,
+            keep=trial_rows is None,
+        ).fill(step, model=model)
     return Build(
         job=job,
         execution=execution,

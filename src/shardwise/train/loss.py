@@ -5,57 +5,20 @@ A sum, because the loss is divided by the trained tokens of the global batch.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from shardwise.data.micro_batches import Documents
-from shardwise.data.store import IGNORED
 from shardwise.methods.lora import is_adapter
 from shardwise.models.anatomy import Anatomy
 from shardwise.parallel.experts import RealRows
-from shardwise.parallel.mesh import to_device
-from shardwise.spec.layout.execution import chosen_positions
 from shardwise.spec.support.attention import BY_DOCUMENT
-from shardwise.train.cross_entropy import Chunks, RowLoss, Whole, any_loss, linear_loss
+from shardwise.train.cross_entropy import Chunks, Targets, Whole, any_loss, linear_loss
 from shardwise.train.precision import Dtypes, cast_activations
-
-
-@dataclass(frozen=True, kw_only=True)
-class Targets:
-    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened rows, None for
-    all; `tokens`: int64 [n], what each is to predict, or -100; `row_loss`: what makes a loss of
-    log-probabilities, added up by `rows`, int64 [n]."""
-
-    positions: torch.Tensor | None
-    tokens: torch.Tensor
-    rows: torch.Tensor | None = None
-    row_loss: RowLoss | None = None
-
-    @classmethod
-    def of(
-        cls,
-        labels: torch.Tensor,
-        *,
-        device: torch.device,
-        rows: torch.Tensor | None = None,
-        row_loss: RowLoss | None = None,
-    ) -> Self:
-        """From shifted labels [batch, length] on the CPU, without a GPU synchronisation."""
-        flat = labels.flatten()
-        positions = (flat != IGNORED).nonzero().squeeze(1)
-        are_all = chosen_positions(len(positions), of=len(flat)) == len(flat)
-        chosen = slice(None) if are_all else positions
-        return cls(
-            positions=None if are_all else to_device(positions, device),
-            tokens=to_device(flat[chosen], device),
-            rows=None if rows is None else to_device(rows.flatten()[chosen], device),
-            row_loss=row_loss,
-        )
 
 
 class LossModule(nn.Module):
@@ -149,22 +112,12 @@ class HeadLoss(nn.Module):
 
     def forward(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
         """Of hidden states [batch * length, width]."""
-        chunks = Chunks(
-            labels=targets.tokens,
-            positions=targets.positions,
-            size=self._chunk,
-            compiled=self._compiled,
-            rows=targets.rows,
-            row_loss=targets.row_loss,
-        )
+        chunks = Chunks(**vars(targets), size=self._chunk, compiled=self._compiled)
         if self.takes_slices:
             return self.head(hidden, chunks)
-        trained = [parameter for parameter in self._behind() if parameter.requires_grad]
+        weights = dict.fromkeys(p for module in (self.head, *self._beside) for p in module.parameters())
+        trained = [parameter for parameter in weights if parameter.requires_grad]
         return any_loss(hidden, chunks, logits=self._logits or self.head, parameters=trained)
-
-    def _behind(self) -> list[nn.Parameter]:
-        """The weights that logits are made with, each once."""
-        return list(dict.fromkeys(p for module in (self.head, *self._beside) for p in module.parameters()))
 
 
 def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None = None) -> torch.Tensor:

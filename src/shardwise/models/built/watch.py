@@ -4,8 +4,10 @@ in them, and what ran outside.
 Attention and masks are registered with transformers under a name of our own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from typing import Any, cast
@@ -16,12 +18,57 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.built import traced
 
 WATCHED = "shardwise_watched"
 #: How a kernel is told where packed documents lie.
 DOCUMENTS = "cu_seq_lens_q"
 _BATCH, _LENGTH = 2, 8
+
+
+@dataclass(kw_only=True, eq=False)
+class MaskCall:
+    """A mask that a model asked transformers for; `by_positions`: it separates packed documents by their positions."""
+
+    causal: bool
+    by_positions: bool
+
+
+@dataclass(kw_only=True, eq=False)
+class AttentionCall:
+    """One call of transformers' attention interface. `mask`: None where the model handed in one that it did not get
+    from transformers; `words`: names of what it was told beside queries, keys, values and the mask."""
+
+    mask: MaskCall | None
+    words: frozenset[str]
+
+
+@dataclass(kw_only=True, eq=False)
+class BlockCall:
+    """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was given beside it;
+    `ops`: how often each operator ran on what was made of tokens."""
+
+    name: str
+    given: torch.Tensor
+    made: torch.Tensor | None = None
+    attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
+    ops: Counter[str] = field(default_factory=Counter[str])
+    others: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+
+
+@dataclass(kw_only=True, eq=False)
+class Seen:
+    """One forward of a causal language model.
+
+    Attributes:
+        of_tokens: ids of tensors that were made of tokens or by a matrix, and not of positions alone.
+        ran_outside: name of each leaf module that ran outside the blocks -> how many blocks had run before it.
+        returned: how many values each block returned in a tuple; 0: one tensor.
+    """
+
+    blocks: list[BlockCall] = field(default_factory=list[BlockCall])
+    of_tokens: set[int] = field(default_factory=set[int])
+    ran_outside: dict[str, int] = field(default_factory=dict[str, int])
+    returned: int = 0
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -33,8 +80,7 @@ def is_linear(module: nn.Module) -> bool:
 
 @contextmanager
 def watchable() -> Generator[None]:
-    """While this lasts, `attn_implementation=WATCHED` is one that transformers knows, and
-    `experts_implementation` too."""
+    """Within it transformers knows WATCHED as an `attn_implementation` and `experts_implementation`."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -58,7 +104,7 @@ def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
     raise RuntimeError("attention is watched only inside `watch`")
 
 
-def watch(anatomy: Anatomy, *, packed: bool = True) -> traced.Seen:
+def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
     """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED`
     inside `watchable`. `packed`: it is told where packed documents lie, as far as its code takes
     that. Raises Exception: whatever the model's code raises where there are no numbers."""
@@ -81,11 +127,11 @@ def watch(anatomy: Anatomy, *, packed: bool = True) -> traced.Seen:
 class _Watcher(TorchDispatchMode):
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()
-        self.seen = traced.Seen()
+        self.seen = Seen()
         self._anatomy = anatomy
         self._kept: list[Any] = []  # ids are of tensors that live
-        self._block: traced.BlockCall | None = None
-        self._masks: dict[int, traced.MaskCall] = {}
+        self._block: BlockCall | None = None
+        self._masks: dict[int, MaskCall] = {}
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -136,7 +182,7 @@ class _Watcher(TorchDispatchMode):
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             given = args[0] if args else kwargs["hidden_states"]
             others = [tensor for tensor in tensors if tensor is not given]
-            self._block = traced.BlockCall(name=name, given=given, others=others)
+            self._block = BlockCall(name=name, given=given, others=others)
             self.seen.blocks.append(self._block)
             self._mark(given)
 
@@ -200,7 +246,7 @@ class _Watcher(TorchDispatchMode):
 
         causal = sees(1, 0) and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
         mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
-        self._masks[id(mask)] = traced.MaskCall(causal=causal, by_positions=self._asked_positions)
+        self._masks[id(mask)] = MaskCall(causal=causal, by_positions=self._asked_positions)
         self._kept.append(mask)
         self._asked_positions = False
         return mask
@@ -220,6 +266,6 @@ class _Watcher(TorchDispatchMode):
                 self._masks.get(id(attention_mask)),
                 frozenset(w for w, one in words.items() if one is not None),
             )
-            self._block.attention.append(traced.AttentionCall(mask=mask, words=told))
+            self._block.attention.append(AttentionCall(mask=mask, words=told))
         self._mark(made)
         return made, None

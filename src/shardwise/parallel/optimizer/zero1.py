@@ -1,8 +1,7 @@
 """ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
-The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`.
-After the step the ranks exchange rows. Under tensor parallelism, windows are rows of this rank's
-slice, placed as FSDP2 places shards of slices.
+The optimizer steps windows: views of this rank's rows of each weight, or of its slice, sharded over
+`World.shards` and placed as FSDP2 does. After the step the ranks exchange rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +46,7 @@ class Windows(Detour):
                 window.grad = _rows(whole.grad, mesh)
 
     def after_step(self) -> None:
-        """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not
-        reach."""
+        """Exchanges rows, and frees gradients, which `zero_grad` of the windows would not reach."""
         for _, whole in self.weights:
             whole.grad = None
         for mesh in dict.fromkeys(self.meshes):
@@ -90,12 +88,8 @@ class _Span:
 
 @torch.no_grad()
 def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
-    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages
-    of `FLAT_BYTES`.
-
-    In their own type: these weights are the masters on every rank, so that shorter messages would
-    change them.
-    """
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of
+    `FLAT_BYTES` of their own type: these weights are the masters on every rank."""
     for bucket in _buckets(wholes, degree=axis.size()):
         _exchange(bucket, axis)
 

@@ -38,14 +38,13 @@ def _reentrant_alone(value: Any) -> bool:
     return not value or set(value) == {"use_reentrant"}
 
 
-def _steps_by_element(optim: Any) -> bool:
-    return not any(part in getattr(optim, "value", optim) for part in ("lomo", "8bit"))
-
-
 #: Those of which some values are: which, and what to do instead of the others.
 VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "save_strategy": (lambda value: value == "no", "write save_strategy='no' and call save_model"),
-    "optim": (_steps_by_element, "these follow modules; use adamw_torch, or `shardwise train` with adamw_8bit"),
+    "optim": (
+        lambda value: not any(part in getattr(value, "value", value) for part in ("lomo", "8bit")),
+        "these follow modules; use adamw_torch, or `shardwise train` with adamw_8bit",
+    ),
     "train_sampling_strategy": (lambda value: value != "batch_rebalance", "write random or group_by_length"),
     "accelerator_config": (lambda value: value == type(value)(), "the loader gives every rank the whole batch"),
     "label_names": (lambda value: list(value) == ["labels"], "the label is named labels"),

@@ -261,8 +261,7 @@ class Parallelized:
         save_folder(self._model, Path(folder).resolve())
 
     def _exchange(self) -> None:
-        """Parts that were set by hand (averages) reach the other ranks; before the next step, once
-        they are set back, again."""
+        """Parts set by hand (averages) reach the other ranks; and again, set back, before a step."""
         self._stepped.after_step()
         self._may_be_set = True
 

@@ -1,6 +1,7 @@
 """The reference's part of a step of preferences, the KL of a batch, figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from shardwise.data.micro_batches import FILLER, Batcher, GlobalBatch, MicroBatch
 from shardwise.data.store import IGNORED, PreparedData
 from shardwise.parallel.mesh import World, to_device
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import PreferenceSpec
-from shardwise.train.preference.reference import Logs, counts_once
 from shardwise.train.preference.row_loss import DIVERGENCE, NUM_FIGURES, PreferenceLoss, RowLogProbs, named
 
+Logs = npt.NDArray[np.float32]
 #: Makes what the root module gives of micro-batches, each with its loss, without gradients; adapters off if asked.
 Outputs = Callable[..., list[torch.Tensor | None]]
 
@@ -87,17 +89,13 @@ class Preferences:
             for micro, reference in zip(batch.micro_batches, references, strict=True)
         ]
 
-    def settled(self) -> torch.Tensor:
-        """The figures of all ranks, since the last `row_losses` or the evaluation's begin."""
+    def recorded(self) -> dict[str, float]:
+        """All ranks' figures, by TRL's names, since the last `row_losses` or `begin_evaluation`."""
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
             figures[DIVERGENCE] = self._divergent
-        return figures
-
-    def named(self, figures: Sequence[float], *, prefix: str = "") -> dict[str, float]:
-        """By TRL's names."""
-        return {prefix + name: value for name, value in named(list(figures), pairs=self.job.sides == 2).items()}
+        return named(figures.tolist(), pairs=self.job.sides == 2)
 
     _divergent: torch.Tensor | None = field(default=None, init=False)
 
@@ -196,3 +194,31 @@ def _taken(known: Logs, micro: MicroBatch) -> torch.Tensor:
     ids = np.array(micro.sample_ids)
     found = np.where((ids == FILLER)[:, None], np.float32(0), known[np.maximum(ids, 0)])
     return torch.from_numpy(found.reshape(-1))
+
+
+def counts_once(world: World) -> bool:
+    """Whether this rank is counted, of those that hold the same rows' log-probabilities."""
+    at = world.layout.coordinates(world.rank)
+    return at.tp == 0 and at.cp == 0
+
+
+@contextmanager
+def as_reference(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Generator[None]:
+    """Inside, modules drop nothing out, and with `adapters_off` are the model that adapters were
+    added to. PEFT's own switch would freeze adapters, and leave them so."""
+    roots = list(modules)
+    were = [root.training for root in roots]
+    layers: list[Any] = [one for root in roots for one in root.modules() if hasattr(one, "_disable_adapters")]
+    try:
+        for root, was in zip(roots, were, strict=True):
+            if was:
+                root.train(False)
+        for layer in layers if adapters_off else ():
+            vars(layer)["_disable_adapters"] = True
+        yield
+    finally:
+        for layer in layers if adapters_off else ():
+            vars(layer)["_disable_adapters"] = False
+        for root, was in zip(roots, were, strict=True):
+            if was:
+                root.train(True)

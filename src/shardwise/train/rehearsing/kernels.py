@@ -51,12 +51,12 @@ def _delta_rule(
     return _Held((value.shape, c), beta, keeps, [states, states, of_key, of_key, *[of_value] * 3])
 
 
-#: Of each function of transformers' modelling code the package whose kernel takes its place, and what that holds.
-_KERNELS: dict[str, tuple[str, Callable[..., _Held]]] = {
-    "causal_conv1d_fn": ("causal_conv1d", _convolution),
-    "torch_chunk_gated_delta_rule": ("fla", _delta_rule),
+#: Of each function of transformers' modelling code the package whose kernel takes its place, what that holds, and
+#: whether it gives a state beside the result.
+_KERNELS: dict[str, tuple[str, Callable[..., _Held], bool]] = {
+    "causal_conv1d_fn": ("causal_conv1d", _convolution, False),
+    "torch_chunk_gated_delta_rule": ("fla", _delta_rule, True),
 }
-_WITH_STATE = ("torch_chunk_gated_delta_rule",)
 
 
 @contextmanager
@@ -67,10 +67,10 @@ def kernels_of(blocks: Sequence[nn.Module], packages: Sequence[str]) -> Iterator
     codes = {type(module).__module__ for block in blocks for module in block.modules()}
     before: list[tuple[Any, str, Any]] = []
     for code in (sys.modules[name] for name in codes):
-        for name, (package, held) in _KERNELS.items():
+        for name, (package, held, with_state) in _KERNELS.items():
             if package in packages and hasattr(code, name):
                 before.append((code, name, getattr(code, name)))
-                setattr(code, name, partial(_run, ran, package, held, name in _WITH_STATE))
+                setattr(code, name, partial(_run, ran, package, held, with_state))
     try:
         yield ran
     finally:

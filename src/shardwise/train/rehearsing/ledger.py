@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -172,6 +172,14 @@ class Ledger(TorchDispatchMode):
 
         self._live[key] = (weakref.ref(storage, drop), allocation)
         self._change(allocation, storage.nbytes())
+
+    def take_in_buffers(self, model: nn.Module, fakes: FakeTensorMode) -> None:
+        """Makes a model's buffers fake, and counts them; views of them are no memory."""
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = made = fakes.from_tensor(buffer)
+                    self.take_in(made, "weights")
 
     def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
         part, maker = _maker() if tensor.untyped_storage()._cdata not in self._live else (_ASKS, "")

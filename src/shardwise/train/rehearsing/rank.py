@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import _TYPES
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
@@ -34,7 +35,7 @@ from shardwise.train.loop import launch
 from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.rehearsing.allocator import reserved_bytes
-from shardwise.train.rehearsing.folder import FILE_TYPES, write_rows
+from shardwise.train.rehearsing.folder import write_rows
 from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
 from shardwise.train.watching.journal import Journal
 
@@ -121,12 +122,12 @@ class _Alone(DistributedDataParallel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # torch reads a hook's annotations, and a lambda has none.
-        self.register_comm_hook(None, lambda _state, bucket: _done(bucket.buffer()))
+        self.register_comm_hook(None, lambda _state, bucket: _done(bucket))
 
 
-def _done(result: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+def _done(bucket: Any) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(result)
+    future.set_result(bucket.buffer())
     return future
 
 
@@ -142,14 +143,10 @@ def _rehearsed(
                 modes.enter_context(fakes)
                 modes.enter_context(ledger)
             vars(weights)["read"] = lambda name, *, offsets, lengths: torch.empty(  # noqa: ARG005
-                tuple(lengths), dtype=FILE_TYPES[weights.type(name)]
+                tuple(lengths), dtype=_TYPES[weights.type(name)]
             )
             materialise(model, weights=weights, **given)
-            for module in model.modules():
-                for name, buffer in module._buffers.items():
-                    if buffer is not None:
-                        module._buffers[name] = made = fakes.from_tensor(buffer)
-                        ledger.take_in(made, "weights")
+            ledger.take_in_buffers(model, fakes)
 
         built = build(run, job, execution, world=world, journal=Journal(run=run, rank=world.rank), fill=fill)
         return _stepped(built, ledger, fakes)

@@ -166,24 +166,20 @@ class Copied:
 
 def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, dict[str, Entry]]:
     """File name -> its tensors, of types by size: what is copied has its own files."""
+    gathered = (
+        (key, Entry(dtype=result.dtype(one.name), shape=tuple(part.stop - part.start for part in stored)))
+        for one in wanted
+        for key, stored, _ in result.spans(one.name, one.shape)
+    )
     groups: list[dict[str, Entry]] = [{}]
-    size = 0
-
-    def put(key: str, entry: Entry) -> None:
-        nonlocal size
-        size += entry.nbytes
-        if result.adapters is None and groups[-1] and size > SHARD_BYTES:
-            groups.append({})
-            size = entry.nbytes
-        groups[-1][key] = entry
-
-    spans = ((one.name, span) for one in wanted for span in result.spans(one.name, one.shape))
-    for name, (key, stored, _) in spans:
-        put(key, Entry(dtype=result.dtype(name), shape=tuple(part.stop - part.start for part in stored)))
-    if copied.entries:
-        size = SHARD_BYTES
-    for key, entry in copied.entries.items():
-        put(key, entry)
+    for entries in (gathered, copied.entries.items()):
+        size = SHARD_BYTES if groups[-1] else 0
+        for key, entry in entries:
+            size += entry.nbytes
+            if result.adapters is None and size > SHARD_BYTES:
+                size = entry.nbytes
+                groups += [{}] if groups[-1] else []
+            groups[-1][key] = entry
     if len(groups) == 1:
         return {WEIGHTS if result.adapters is None else ADAPTER: groups[0]}
     return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}

@@ -1,7 +1,6 @@
 """Writes `final/`, the trained model or adapter in Hugging Face's format.
 
-Tensors are gathered one at a time. The files are compared with the live weights before the folder is renamed to
-`final/`.
+Tensors are gathered one at a time. Files are compared with the live weights before a rename.
 """
 
 from collections.abc import Callable
@@ -53,9 +52,8 @@ def save_folder(
     verifying: Callable[[], None] = lambda: None,
     describe: Callable[[Path], None] = lambda _: None,
 ) -> Compared:
-    """Writes, checks and commits a folder that `from_pretrained` reads; every rank takes part, and raises SaveError if
-    it fails. `verifying`: called between writing and checking; `describe`: writes the card. Returns what this rank's
-    check found."""
+    """Writes, checks and commits a folder that `from_pretrained` reads, with all ranks. `verifying`:
+    called between; `describe`: writes the card. Returns what this rank's check found, or raises SaveError."""
     world, result = model.ownership.world, model.result
     with staged(world, target) as folder:
         records = _write(model, folder)
