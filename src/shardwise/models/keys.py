@@ -95,23 +95,17 @@ class JoinedRows:
         for key, rows in self.parts:
             begin, end = max(first, begins), min(first + lengths[0], begins + rows)
             if begin < end:
-                yield StoredSpan(
-                    key, (slice(begin - begins, end - begins), *rest), (slice(begin - first, end - first),)
-                )
+                stored, asked = (slice(begin - begins, end - begins), *rest), (slice(begin - first, end - first),)
+                yield StoredSpan(key, stored, asked)
             begins += rows
 
 
 class Keys:
     """The names of a model's weights, and the keys of files that they are stored under. Renamings
     are applied, and experts stacked, rows joined; what else transformers joins or splits has no
-    place in the model.
-
-    Attributes:
-        names: key of a file -> what the model calls it; of what is stacked, the stack.
-        stacks: name of a stacked or joined parameter -> the keys of its matrices.
-        unread: names that transformers makes of keys beside a language model, which are copied and
-            never read.
-    """
+    place in the model. `names`: key of a file -> what the model calls it, or its stack; `stacks`:
+    name of a stacked or joined parameter -> the keys of its matrices; `unread`: names that
+    transformers makes of keys beside a language model, which are copied and never read."""
 
     def __init__(
         self,
@@ -205,8 +199,7 @@ def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
 
 
 def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
-    """What `from_pretrained` applies to each key of a folder, in its order: renamings, what stacks
-    or joins weights, and what else makes weights of others."""
+    """What `from_pretrained` does to keys, in its order: renamings, stackings, and all else."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 

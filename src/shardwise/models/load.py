@@ -7,7 +7,6 @@ there, and only then filled, each from the part of the safetensors file that thi
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers
 from shardwise.models.keys import Keys, without_wrappers
+from shardwise.models.known_ahead import replaced
 from shardwise.models.nf4 import NF4Linear
 from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
@@ -39,8 +39,7 @@ Materialise = Callable[..., None]
 
 
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
-    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name
-    (downloaded once). Raises ModelError: neither exists."""
+    """A model's folder, local or the hub's, downloaded once. Raises ModelError: there is none."""
     local = Path(name).expanduser()
     if local.exists():
         return local.parent if local.is_file() else local
@@ -75,8 +74,7 @@ def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
 
 
 def _stretch(config: Any, rope: RopeScaling) -> None:
-    """Gives a language model's configuration a job's rotation. Raises UnsupportedError: its
-    positions do not rotate, or transformers refuses it."""
+    """Gives a configuration a job's rotation. Raises UnsupportedError: transformers refuses it."""
     if getattr(config, "rope_parameters", None) is None:
         raise UnsupportedError(f"rope_scaling: {config.model_type} has no rotary positions to stretch; remove it")
     made = rotation(config.rope_parameters, rope, positions=config.max_position_embeddings)
@@ -93,12 +91,15 @@ def _stretch(config: Any, rope: RopeScaling) -> None:
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
     """The whole architecture with parameters on the meta device and buffers computed on the CPU.
     Raises UnsupportedError: transformers has no such model, or not with this attention."""
+    from transformers.initialization import no_init_weights
+
     if attn_implementation == "varlen":
         from shardwise.models.varlen import register
 
         register()
     try:
-        with _parameters_on_meta():
+        # Rotary frequencies are computed in constructors and stand in no file: buffers stay real.
+        with replaced((nn.Module, "register_parameter", _register_on_meta)), no_init_weights():
             model: nn.Module = auto_class(config).from_config(
                 config, attn_implementation=attn_implementation, dtype=torch.float32, trust_remote_code=False
             )
@@ -113,25 +114,13 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
     return model
 
 
-@contextmanager
-def _parameters_on_meta() -> Iterator[None]:
-    """Moves each parameter to the meta device as it is registered, uninitialised. Buffers stay
-    real: rotary frequencies are computed in constructors and stand in no file."""
-    from transformers.initialization import no_init_weights
+_register = nn.Module.register_parameter
 
-    register = nn.Module.register_parameter
 
-    def register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if param is not None and param.device.type != "meta":
-            param = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
-        register(module, name, param)
-
-    nn.Module.register_parameter = register_on_meta  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        with no_init_weights():
-            yield
-    finally:
-        nn.Module.register_parameter = register
+def _register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+    if param is not None and param.device.type != "meta":
+        param = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+    _register(module, name, param)
 
 
 @dataclass(kw_only=True)
@@ -181,20 +170,12 @@ def materialise(
     elsewhere: Iterable[str] = (),
     kin: Kin | None = None,
 ) -> None:
-    """Gives every meta parameter its values, each rank only its own slices.
-
-    Args:
-        weights: the folder to read from, its tensors called as the model calls them (`Keys`).
-        initialise: (parameter name, global shape) -> what makes the whole initial value of a
-            parameter that the folder does not have (adapters), or None for one that it must have.
-            One such value exists at a time.
-        elsewhere: parameters and buffers that other stages hold, or nobody does: they may stand in
-            the folder.
-        kin: of the whole model, where this is a stage of it; found here where it is left out.
-
-    Raises ModelError: the folder lacks a weight, has one too many, one of another shape, one with
-    NaN or infinity, or two where one is tied.
-    """
+    """Gives every meta parameter its values, each rank only its own slices, of the folder `weights`
+    (called as the model calls them, `Keys`). `initialise`: (parameter name, global shape) -> what
+    makes the whole initial value of one that the folder lacks (adapters), one at a time, or None
+    where it must have it; `elsewhere`: parameters and buffers of other stages or nobody, which may
+    stand in the folder; `kin`: of the whole model, where this is a stage. Raises ModelError: a
+    weight is lacking, too many, of another shape, not finite, or unlike what it is tied to."""
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
     kin, prefix = kin or kin_of(model), f"{getattr(model, 'base_model_prefix', '')}."

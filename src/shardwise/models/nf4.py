@@ -21,13 +21,10 @@ _AT_ONCE = 2**20
 
 
 class NF4Linear(nn.Linear):
-    """A linear layer without a gradient of its weight, of which the whole exists only while it is used.
-
-    Attributes:
-        weight: uint8 [rows, columns / 2]: two elements in a byte, as bitsandbytes packs them.
-        scales: uint8 [rows, columns / 64]: an index into a table of scales for each block.
-        levels: float32 [groups + 1]: what each 256 scales of the matrix are multiplied by; last what is added to all.
-    """
+    """A linear layer without a gradient of its weight, of which the whole exists only while it is
+    used. `weight`: uint8 [rows, columns / 2], two elements in a byte, as bitsandbytes packs them;
+    `scales`: uint8 [rows, columns / 64], an index into a table of scales for each block; `levels`:
+    float32 [groups + 1], what each 256 scales are multiplied by, and last what is added to all."""
 
     def __init__(self, linear: nn.Linear, *, dtype: torch.dtype) -> None:
         """Stands in for `linear`, which is on the meta device; computes in `dtype`."""
@@ -124,11 +121,9 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
     if not found:
         raise UnsupportedError("the model has no linear layer that qlora could quantise; use method: lora")
     for name, linear in found.items():
-        if linear.weight.requires_grad or linear.weight.numel() % NF4_BLOCK:
-            what = (
-                "it is trained as a copy" if linear.weight.requires_grad else f"it has no whole blocks of {NF4_BLOCK}"
-            )
-            shape = tuple(linear.weight.shape)
+        trained, shape = linear.weight.requires_grad, tuple(linear.weight.shape)
+        if trained or linear.weight.numel() % NF4_BLOCK:
+            what = "it is trained as a copy" if trained else f"it has no whole blocks of {NF4_BLOCK}"
             raise UnsupportedError(f"qlora cannot quantise {name}, a matrix of {shape}: {what}; use method: lora")
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, NF4Linear(linear, dtype=dtype))

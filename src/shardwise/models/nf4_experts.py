@@ -24,14 +24,9 @@ _AT_ONCE = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class NF4Stack:
-    """How a parameter [experts, rows, columns] lies in two: its elements uint8 [experts, rows * columns / 2], and bytes
-    [experts, n] that are, of each expert, float32 levels and then uint8 scales.
-
-    Attributes:
-        name: of the parameter.
-        shape: of one expert's matrix.
-        dtype: in which it is computed with.
-    """
+    """How a parameter [experts, rows, columns] lies in two: its elements uint8 [experts, rows *
+    columns / 2], and bytes [experts, n] that are, of each expert, float32 levels and then uint8
+    scales. `shape`: of one expert's matrix; `dtype`: in which it is computed with."""
 
     name: str
     shape: tuple[int, int]

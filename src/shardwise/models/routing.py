@@ -16,17 +16,14 @@ _ROUTERS = ("gate", "router")
 
 
 class Balance:
-    """The loss that keeps experts evenly used (Fedus et al., 2021), as transformers adds it where config.json says
-    `output_router_logits`: coefficient * experts * sum over experts of its share of routes times its mean probability,
-    over the tokens of all routers. Shares are constants in it, which a pass without gradients counts first: so its
-    gradient is that of the global batch, whatever a rank, micro-batch or stage sees of it.
-
-    Attributes:
-        counting: routers add to `seen` instead of adding to gradients.
-        seen: float64 [2, experts]: routes to each, and sums of its probabilities.
-        real: bool [batch, length] for the block at work: what is no padding.
-        pull: float32 [experts]: the gradient of the loss to a token's probability of each.
-    """
+    """The loss that keeps experts evenly used (Fedus et al., 2021), as transformers adds it where
+    config.json says `output_router_logits`: coefficient * experts * sum over experts of its share
+    of routes times its mean probability, over the tokens of all routers. Shares are constants in
+    it, which a pass without gradients counts first: so its gradient is that of the global batch,
+    whatever a rank, micro-batch or stage sees of it. `counting`: routers add to `seen`, float64 [2,
+    experts], routes to each and sums of its probabilities, and not to gradients; `real`: bool
+    [batch, length] for the block at work, what is no padding; `pull`: float32 [experts], the
+    gradient of the loss to a token's probability of each."""
 
     def __init__(self, *, coefficient: float, num_experts: int, top_k: int, device: torch.device) -> None:
         self.coefficient, self.num_experts, self.top_k = coefficient, num_experts, top_k

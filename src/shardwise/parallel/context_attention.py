@@ -10,7 +10,6 @@ another width), backward computes attention once more.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -30,8 +29,7 @@ _Kept = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class RowParts:
-    """Who holds which parts of a row: of twice as many parts as ranks the first rank has the first
-    and the last, and so on. `index`: this rank's place in the group."""
+    """Who holds which parts of a row (`parallel/context.py`). `index`: this rank's in the group."""
 
     group: dist.ProcessGroup
     degree: int
@@ -222,9 +220,7 @@ class _Attend(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, given: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, given: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         query, key, value, *_ = saved = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(one) for one in (query, key, value))
         size = key.shape[2] // 2
@@ -241,20 +237,19 @@ class _Attend(torch.autograd.Function):
         query, key, value, mask, *kept = saved
         keys, values = _whole(ctx.parts, key[:, asked], value[:, asked])
         batch, heads, length, width = keys.shape
-        parts = 2 * ctx.parts.degree
+        parts, held = 2 * ctx.parts.degree, ctx.parts.held
         sums = key.new_zeros((parts, batch, heads, length // parts, width + values.shape[-1]))
-        add = partial(_add, sums, ctx.parts.held, width)
+
+        def add(first: int, of_keys: Tensor, of_values: Tensor) -> None:
+            """To the parts that gradients of keys and values from a place on lie in."""
+            for begin in range(0, of_keys.shape[2], sums.shape[3]):
+                here = slice(begin, begin + sums.shape[3])
+                part = sums[held.index((first + begin) // sums.shape[3])]
+                part[..., :width].add_(of_keys[:, :, here])
+                part[..., width:].add_(of_values[:, :, here])
+
         for mine, of in _halves(ctx.parts, keys, values, mask):
             there = (kept[0][:, mine, asking].transpose(1, 2), kept[1][:, asking, mine]) if kept else None
             back = given[:, mine, asking].transpose(1, 2)
             of_query[:, asking, mine] = ctx.kernel.backward(back, query[:, asking, mine], of, there, ctx.scale, add)
         return sums
-
-
-def _add(sums: Tensor, held: list[int], width: int, first: int, of_keys: Tensor, of_values: Tensor) -> None:
-    """Adds gradients of keys and values from a place on to those of the parts that they lie in."""
-    size = sums.shape[3]
-    for begin in range(0, of_keys.shape[2], size):
-        part, here = sums[held.index((first + begin) // size)], slice(begin, begin + size)
-        part[..., :width].add_(of_keys[:, :, here])
-        part[..., width:].add_(of_values[:, :, here])

@@ -20,8 +20,7 @@ from shardwise.parallel.tensor.slices import Slicer
 
 @dataclass
 class RealRows:
-    """What of the micro-batch at work is no padding: `places` int64 [n] in the flattened `count`
-    tokens, or None where all of it goes to experts."""
+    """What is no padding: `places` int64 [n] in the flattened `count` tokens, or None for all."""
 
     places: Tensor | None = None
     count: int = 0
@@ -80,10 +79,9 @@ def _deal(module: nn.Module, *, slicer: Slicer) -> range:
     slicer.slice(stacks, {name: Shard(0) for name in stacks._parameters})
     stacks.num_experts = held
     for wrapper in module.modules():
-        if hasattr(wrapper, "get_delta_weight"):
-            for name in ("get_delta_weight", "get_delta_factors"):  # of which older versions of PEFT know the first
-                if hasattr(wrapper, name):
-                    vars(wrapper)[name] = partial(_of_own, getattr(wrapper, name), own)
+        for name in ("get_delta_weight", "get_delta_factors"):  # of which older versions of PEFT know the first
+            if hasattr(wrapper, name):
+                vars(wrapper)[name] = partial(_of_own, getattr(wrapper, name), own)
     if stacks is not module:
         slicer.open(module)
     return own

@@ -35,16 +35,13 @@ def apply_sharding(
 ) -> None:
     """Shards a model in place over the last axis of `mesh`, replicating over the first of two.
 
-    Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated parameters over
-    `tp`, in the compute dtype; where reductions are postponed (`parallel/deferred_reduction.py`) that is float32 too.
+    Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated
+    parameters over `tp`, in the compute dtype; where reductions are postponed
+    (`parallel/deferred_reduction.py`) that is float32 too.
 
-    Args:
-        root: the module whose forward is called; parameters on the meta device.
-        before, behind: the embedding and what is called behind the blocks (norm, head), where they share no weight.
-        compute_dtype: in which weights are gathered.
-        on_host: weights, gradients and optimizer states stay in host memory.
-        apart: parameters that have a unit of their own (`shard_experts`).
-    """
+    `root`: whose forward is called, on the meta device; `before`, `behind`: the embedding and what
+    is called behind the blocks, where they share no weight; `compute_dtype`: of gathered weights;
+    `on_host`: all stays in host memory; `apart`: parameters of another unit (`shard_experts`)."""
     left_out = set(apart)
     shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]

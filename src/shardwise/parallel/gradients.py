@@ -12,7 +12,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._utils import _take_tensors, _unflatten_dense_tensors
+from torch._utils import _take_tensors
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -73,4 +73,5 @@ def _sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None
     for bucket in _take_tensors(tensors, FLAT_BYTES):
         flat = torch.cat([tensor.flatten() for tensor in bucket])
         dist.all_reduce(flat, group=group)
-        torch._foreach_copy_(bucket, _unflatten_dense_tensors(flat, bucket))  # pyright: ignore[reportPrivateImportUsage]
+        sums = flat.split([tensor.numel() for tensor in bucket])
+        torch._foreach_copy_(bucket, [one.view_as(tensor) for one, tensor in zip(sums, bucket, strict=True)])  # pyright: ignore[reportPrivateImportUsage]

@@ -54,16 +54,11 @@ class Pipes:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process's place.
-
-    Attributes:
-        mesh: all axes of the layout.
-        data_group: ranks that see different samples, or parts of them, and hold the same slice of the model.
-        replicas, shards: of these, the axis along which what is sharded has copies, and the one along which it is cut.
-        expert_mesh: the ranks of `data_group` by `EXPERT_AXES`; None where experts are not dealt among ranks.
-        pipes: how this rank's stages reach their neighbours; None where there is one stage.
-        control: a group over all ranks for small messages on the CPU, whatever moves the tensors.
-    """
+    """This process's place. `mesh`: all axes of the layout; `data_group`: ranks that see different
+    samples, or parts of them, and hold the same slice of the model; `replicas`, `shards`: of these,
+    the axis along which what is sharded has copies, and the one along which it is cut;
+    `expert_mesh`: the same ranks by `EXPERT_AXES`, None where experts are not dealt; `pipes`: how
+    stages reach their neighbours; `control`: all ranks, for small messages on the CPU."""
 
     layout: Layout
     rank: int

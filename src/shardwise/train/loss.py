@@ -22,9 +22,8 @@ from shardwise.train.precision import Dtypes, cast_activations
 
 
 class LossModule(nn.Module):
-    """A causal language model that returns its summed token loss in float32, a scalar; without `makes_loss` hidden
-    states, and `head_loss` is None. `first_block`: index of the stage's first block; `rows`: to be
-    told what is no padding; the rest as in `HeadLoss`."""
+    """A causal language model that returns its summed token loss, a float32 scalar; without
+    `makes_loss` hidden states. `first_block`: the stage's; `rows`: are told what is no padding."""
 
     def __init__(
         self,
@@ -64,16 +63,10 @@ class LossModule(nn.Module):
         places: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sums the loss over the trained positions; a stage without the head returns hidden states.
-
-        Args:
-            position_ids: [batch, length]; they restart at 0 where a packed document begins, which also separates
-                documents in attention.
-            input_ids, hidden: [batch, length], or [batch, length, width] from the stage before.
-            targets: trained positions and their tokens.
-            documents: where packed documents lie, for a kernel that is told.
-            real: [batch, length], what is no padding, for routers that are balanced.
-            places: int64 [n], where in the flattened rows that is, for experts; None for all.
-        """
+        `position_ids`: [batch, length], restart where a packed document begins; `input_ids`:
+        [batch, length], or `hidden`: [batch, length, width] from the stage before; `documents`:
+        where packed ones lie, for a kernel that is told; `real`: [batch, length], no padding, for
+        balanced routers, and `places`: int64 [n], where in the flattened rows it is, for experts."""
         if self._rows is not None:
             self._rows.places, self._rows.count = places, position_ids.numel()
         backbone = cast(Any, self.backbone)
@@ -121,8 +114,8 @@ class HeadLoss(nn.Module):
 
 
 def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None = None) -> torch.Tensor:
-    """The forward of a linear head: with chunks it returns the loss, so that what surrounds a module's forward, such as
-    gathering its weight or taking a slice of it, surrounds the loss."""
+    """The forward of a linear head; with chunks the loss, which then runs within what surrounds a
+    module's forward, such as gathering its weight or taking a slice of it."""
     if chunks is None:
         return F.linear(hidden, head.weight, head.bias)
     vocabulary = getattr(head, "vocabulary", Whole())

@@ -350,9 +350,8 @@ def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside 
 
 
 def join_where_alone(model: nn.Module, execution: Execution) -> None:
-    """Joins products of adapters. Not where slices are read inside the layers' own forwards, or a
-    cut backward takes gradients of one result at a time. Each layer's alone where what is compiled
-    is computed again, and may leave no results with a layer for the others."""
+    """Joins products of adapters; not where slices are read inside the layers' own forwards, or a
+    cut backward takes one result's gradients at a time; each alone where graphs compute again."""
     again = execution.compile and execution.gradient_checkpointing != "none"
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble":
         join_products(model, together=not again)

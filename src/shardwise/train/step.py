@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -88,12 +89,12 @@ class GradientAccumulator:
             return {}
         return {prefix + name: value for name, value in self.preferences.recorded().items()}
 
-    def outputs(
-        self, micros: Sequence[MicroBatch], row_losses: Sequence[RowLoss], *, adapters_off: bool = False
-    ) -> list[torch.Tensor | None]:
-        """What the root module makes, without gradients; None where a stage makes none."""
+    def outputs(self, micros: Sequence[MicroBatch], *, adapters_off: bool = False) -> list[torch.Tensor | None]:
+        """Log-probabilities [rows] of micro-batches, without gradients; None of a stage without."""
+        preferences = cast(Preferences, self.preferences)
+        inputs = self._inputs(micros, [preferences.row_log_probs(micro) for micro in micros])
         with as_reference(self.spread.modules, adapters_off=adapters_off):
-            return [*self.spread.outputs(self._inputs(micros, row_losses))]
+            return [*self.spread.outputs(inputs)]
 
     def _losses(self, inputs: list[Inputs]) -> list[torch.Tensor]:
         """The summed loss of each micro-batch, without gradients; 0 on ranks that make or count none."""
@@ -107,8 +108,7 @@ class GradientAccumulator:
         return self._inputs(batch.micro_batches, row_losses)
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
-        """The id of the first sample of this rank whose own loss is not finite. Every rank runs a
-        forward for each of its samples, because forwards may gather weights."""
+        """The id of this rank's first sample whose own loss is not finite. Every rank calls it."""
         rows = [micro.alone(at) for micro in batch.micro_batches for at in range(len(micro.sample_ids))]
         losses = self._losses(self._with_losses(replace(batch, micro_batches=tuple(rows))))
         found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]

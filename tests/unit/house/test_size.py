@@ -19,20 +19,20 @@ CEILINGS = {
     "data": 4970,
     "interop": 1390,
     "launch": 3030,
-    "methods": 351,
-    "models": 3311,
-    "parallel": 3016,
+    "methods": 343,
+    "models": 3205,
+    "parallel": 2983,
     "plan": 9240,
     "programs": 250,
     "report": 2330,
     "spec": 5520,
-    "train": 9329,
+    "train": 9225,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52434, 36620
+ALL, ALL_TESTS = 52183, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1788, 345
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1739, 345
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

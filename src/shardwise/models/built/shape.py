@@ -2,7 +2,7 @@
 device.
 
 Parameters are counted (`generic.py`), and one forward is run without numbers, to see how its blocks
-split (`programs/model_shape.py`). A model's own Python code is never run.
+split. A model's own Python code is never run.
 """
 
 import json
@@ -42,8 +42,7 @@ _DRAFTS = "_assistant"
 
 
 def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None = None) -> ModelShape:
-    """The shape of the model that a job names, for a worker, whose model is on this machine
-    already. Raises ModelError: it is no model, or none that can be trained."""
+    """The shape of a model on this machine. Raises ModelError: it is none that can be trained."""
     try:
         return read_model(name, revision=revision, rope=rope)
     except stated.UnlistedFamilyError as error:
@@ -52,8 +51,7 @@ def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape of the model that transformers builds of a config.json called `file`. Raises
-    ModelError: there is something in it that is not understood; says what."""
+    """The shape of the model that a config.json is of. Raises ModelError: it is not understood."""
     stated.refuse_foreign(data, file=file)
     try:
         with warnings.catch_warnings():
@@ -92,8 +90,7 @@ def _read(data: dict[str, Any], *, file: str) -> ModelShape:
 
 
 def seen_ends(config: Any) -> StageEnds:
-    """What runs outside the blocks of the model that transformers builds of a configuration. Raises
-    UnsupportedError: the model is not cut in stages; says why."""
+    """What runs outside the blocks of a model. Raises UnsupportedError: why it has no stages."""
     with watchable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         anatomy, _ = _built(config)

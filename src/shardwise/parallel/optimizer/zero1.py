@@ -5,7 +5,7 @@ The optimizer steps windows: views of this rank's rows of each weight, or of its
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -28,9 +28,8 @@ class Windows(Detour):
 
     def __init__(self, weights: Detour, *, world: World) -> None:
         self.weights = weights.named
-        dense, dealt = side_by_side(world.shards, world.mesh["tp"]), None
-        if world.expert_mesh is not None:
-            dealt = world.expert_mesh["dp_mod_ep", "ep"]
+        dense = side_by_side(world.shards, world.mesh["tp"])
+        dealt = None if world.expert_mesh is None else world.expert_mesh["dp_mod_ep", "ep"]
         are_dealt = ["ep" in sharded_axes(placed) for placed in weights.placed]
         self.meshes = [dealt if dealt is not None and is_dealt else dense for is_dealt in are_dealt]
         named = zip(self.weights, self.meshes, strict=True)
@@ -70,8 +69,7 @@ def _placed(rows: torch.Tensor, whole: torch.Tensor, mesh: DeviceMesh) -> DTenso
     return DTensor.from_local(rows, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Span:
+class _Span(NamedTuple):
     """The same range of every rank's rows of one weight."""
 
     whole: torch.Tensor

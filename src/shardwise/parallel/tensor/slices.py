@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
@@ -87,8 +87,8 @@ def slice_magnitudes(
 
 @torch.no_grad()
 def _norm_of_cut_rows(
-    group: dist.ProcessGroup, weight: torch.Tensor, lora_weight: torch.Tensor, scaling: float, **_: Any
-) -> torch.Tensor:
+    group: dist.ProcessGroup, weight: Tensor, lora_weight: Tensor, scaling: float, **_: Any
+) -> Tensor:
     """Norms [rows] of an adapted matrix of which each rank holds some columns [rows, local columns]."""
     norms = torch.linalg.vector_norm(weight + scaling * lora_weight, dim=1, dtype=torch.float32)
     squares = norms.square()

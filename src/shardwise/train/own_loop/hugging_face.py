@@ -123,7 +123,7 @@ class Trainer(transformers.Trainer):
     """As `transformers.Trainer`, over the ranks of a layout: its data order, schedule, logs and callbacks; the step is
     Shardwise's. Every rank loads the whole batch: `per_device_train_batch_size` rows for each data-parallel rank and
     each of `gradient_accumulation_steps`. `layout`, `precision`: as of `parallelize`. Raises UnsupportedError:
-    arguments, or methods of a subclass, that would have no effect (`own_loop/honoured.py`)."""
+    arguments, or methods of a subclass, that would have no effect (`docs/howto/loop.md`)."""
 
     def __init__(
         self, model: Any, args: Any, *, layout: str | Mapping[str, Any] | Layout, precision: Any = None, **others: Any

@@ -4,7 +4,7 @@ import gc
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,8 +29,7 @@ from shardwise.train.watching.journal import Journal
 
 @dataclass(frozen=True, kw_only=True)
 class KnownReference:
-    """What is known of the reference. `fingerprint`: of the run's prepared data, beside which it is
-    kept for other runs (`keep`)."""
+    """What is known of the reference, and kept (`keep`) beside the data of that `fingerprint`."""
 
     preferences: Preferences
     execution: Execution
@@ -65,9 +64,10 @@ class KnownReference:
     def _fill_parts(self, step: GradientAccumulator, content: dict[str, str]) -> None:
         """Of the rows to train on and to evaluate on, by a model with files of that `content`."""
         train, evaluation = self.preferences.train, self.preferences.evaluation
+        described = {"model": content, "data": self.fingerprint, "precision": self.execution.precision}
+        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
         for part in filter(None, (train, evaluation)):
-            samples, precision = np.arange(len(part.data)), self.execution.precision
-            path = _path(part.data.folder, model=content, fingerprint=self.fingerprint, precision=precision)
+            samples, path = np.arange(len(part.data)), part.data.folder / f"reference-{key}.bin"
             self._fill(part, self._seen() if part is train else samples, path, step)
             if self.preferences.spec.loss_type == ["kto"]:
                 batches = [samples] if part is evaluation else [*self.batches.ids_from(0)]
@@ -116,8 +116,7 @@ class KnownReference:
         for start in range(0, len(ids), per_forward):
             some = ordered[start : start + per_forward]
             micros = part.batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
-            row_log_probs = [self.preferences.row_log_probs(micro) for micro in micros]
-            for micro, logs in zip(micros, step.outputs(micros, row_log_probs, adapters_off=True), strict=True):
+            for micro, logs in zip(micros, step.outputs(micros, adapters_off=True), strict=True):
                 own = [(at, place[sample]) for at, sample in enumerate(micro.sample_ids) if sample != FILLER]
                 if logs is not None and own:
                     at, to = zip(*own, strict=True)
@@ -148,10 +147,3 @@ class KnownReference:
 
         if self.keep and world.is_first:
             self.journal.note(write)
-
-
-def _path(folder: Path, *, model: Mapping[str, str], fingerprint: str, precision: str) -> Path:
-    """Where log-probabilities are kept: by model, rows and type, beside the data."""
-    described = {"model": dict(model), "data": fingerprint, "precision": precision}
-    key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
-    return folder / f"reference-{key}.bin"

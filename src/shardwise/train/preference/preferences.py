@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from shardwise.spec.job.preference import PreferenceSpec
 from shardwise.train.preference.row_loss import DIVERGENCE, NUM_FIGURES, PreferenceLoss, RowLogProbs, named
 
 Logs = npt.NDArray[np.float32]
-#: Makes what the root module gives of micro-batches, each with its loss, without gradients; adapters off if asked.
+#: Makes log-probabilities of micro-batches, without gradients; adapters off if asked.
 Outputs = Callable[..., list[torch.Tensor | None]]
 
 
@@ -41,27 +41,18 @@ class Part:
         return self.batcher.data
 
 
-@dataclass(kw_only=True, eq=False)
 class Preferences:
     """Losses of micro-batches, and what they add up. `spec`: the job's `preference`."""
 
-    job: Job
-    spec: PreferenceSpec
-    world: World
-    train: Part
-    evaluation: Part | None
-    figures: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, job: Job, *, world: World, train: Batcher, evaluation: Batcher | None) -> None:
+        self.job, self.spec, self.world = job, job.preference or PreferenceSpec(), world
+        self.train, self.evaluation = Part(batcher=train), None if evaluation is None else Part(batcher=evaluation)
         self.figures = self._none()
+        self._divergent: torch.Tensor | None = None
+        self._group = world.mesh["cp"].get_group() if world.layout.cp > 1 else None
 
     def _none(self) -> torch.Tensor:
         return torch.zeros(NUM_FIGURES, dtype=torch.float64, device=self.world.device)
-
-    @property
-    def prompts(self) -> bool:
-        """Whether the prompts of chosen rows are trained as text, too."""
-        return self.job.objective == "orpo"
 
     def begin_evaluation(self, outputs: Outputs) -> None:
         """The evaluation is one batch, whatever its forwards are."""
@@ -97,8 +88,6 @@ class Preferences:
             figures[DIVERGENCE] = self._divergent
         return named(figures.tolist(), pairs=self.job.sides == 2)
 
-    _divergent: torch.Tensor | None = field(default=None, init=False)
-
     def targets(self, micro: MicroBatch, row_loss: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Labels and the sum that each position is added to, int64 [rows, length]."""
         labels, rows = micro.labels, micro.owners
@@ -114,10 +103,6 @@ class Preferences:
     def row_log_probs(self, micro: MicroBatch) -> RowLogProbs:
         """For log-probabilities of rows alone."""
         return RowLogProbs(num_sums=micro.num_rows, group=self._group)
-
-    @property
-    def _group(self) -> dist.ProcessGroup | None:
-        return self.world.mesh["cp"].get_group() if self.world.layout.cp > 1 else None
 
     def _row_loss(self, part: Part, micro: MicroBatch, reference: torch.Tensor, **of_batch: Any) -> PreferenceLoss:
         device = self.world.device
@@ -146,15 +131,16 @@ class Preferences:
         if part.known is not None:
             return [to_device(_taken(part.known, micro), device) for micro in micros]
         if self.job.compares_with_itself:
-            found = outputs(micros, [self.row_log_probs(micro) for micro in micros], adapters_off=True)
+            found = outputs(micros, adapters_off=True)
             if any(one is not None for one in found):
                 return [one for one in found if one is not None]
         return [torch.zeros(micro.num_rows, device=device) for micro in micros]
 
     def _text_weight(self, part: Part, ids: npt.NDArray[np.int64]) -> float:
-        if self.job.sides == 1 or not (self.prompts or "sft" in self.spec.loss_type):
+        prompts = self.job.objective == "orpo"  # of chosen rows are trained as text, too
+        if self.job.sides == 1 or not (prompts or "sft" in self.spec.loss_type):
             return 0.0
-        return len(ids) / max(1, part.data.chosen_tokens(ids, prompts=self.prompts))
+        return len(ids) / max(1, part.data.chosen_tokens(ids, prompts=prompts))
 
     def _divergence(self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs) -> torch.Tensor:
         """The mean log-ratio of answers behind the prompts of others, at least 0."""
@@ -180,8 +166,7 @@ class Preferences:
         for start in range(0, len(ids), per_forward):
             some = every[start : start + per_forward]
             micros = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
-            log_probs = [self.row_log_probs(micro) for micro in micros]
-            for micro, logs in zip(micros, outputs(micros, log_probs, adapters_off=adapters_off), strict=True):
+            for micro, logs in zip(micros, outputs(micros, adapters_off=adapters_off), strict=True):
                 if logs is not None and counts_once(self.world):
                     there = torch.tensor([sample != FILLER for sample in micro.sample_ids], device=logs.device)
                     total += torch.where(there, logs, 0).double().sum()

@@ -82,18 +82,10 @@ class Change:
 
 
 class Ledger(TorchDispatchMode):
-    """To be entered inside a FakeTensorMode. What has real tensors alone is computed, on none of the counted memory;
-    what would be read of a fake tensor is 1.
-
-    Args:
-        casts: elementwise operators make copies of what is not in their common type, as on a processor.
-        copies: gloo's of what it gathers and scatters.
-
-    Attributes:
-        instant: what the training does, in words; set from outside.
-        is_on: whether it has been entered.
-        changes: of all storages, in order.
-    """
+    """To be entered inside a FakeTensorMode. What has real tensors alone is computed, on none of
+    the counted memory; what would be read of a fake tensor is 1. `casts`: elementwise operators
+    copy what is not in their common type, as on a processor; `copies`: gloo's of what it gathers
+    and scatters; `instant`: what the training does, set from outside; `changes`: in order."""
 
     def __init__(self, *, casts: bool, copies: bool) -> None:
         super().__init__()

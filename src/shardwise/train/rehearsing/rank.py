@@ -21,6 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.models.anatomy import find_blocks
+from shardwise.models.known_ahead import replaced
 from shardwise.models.load import materialise
 from shardwise.models.weights import Weights
 from shardwise.parallel import ddp
@@ -43,7 +44,6 @@ from shardwise.train.watching.journal import Journal
 _STEPS = 2
 #: Groups of alike tensors that are named.
 _NAMED = 12
-_CPU = torch.device("cpu")
 
 
 def rehearse_rank(
@@ -101,17 +101,16 @@ def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
 
 
 @contextmanager
-def alone(layout: Layout, *, rank: int, device: torch.device = _CPU) -> Iterator[World]:
+def alone(layout: Layout, *, rank: int) -> Iterator[World]:
     """A process group of the layout's size in which this process is alone."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     try:
-        ddp.DistributedDataParallel = _Alone
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of timeouts, which a fake group has not
-            world = lay_world(layout, rank=rank, device=device, control="fake")
-        yield world
+            world = lay_world(layout, rank=rank, device=torch.device("cpu"), control="fake")
+        with replaced((ddp, "DistributedDataParallel", _Alone)):
+            yield world
     finally:
-        ddp.DistributedDataParallel = DistributedDataParallel
         dist.destroy_process_group()
         gc.collect()
 

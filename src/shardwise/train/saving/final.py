@@ -86,9 +86,9 @@ def write_manifest(folder: Path, target: Path, *, records: dict[str, Any], said:
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
-    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file. A failing disk does not end
-    the gathering, in which other ranks take part; all learn of it afterwards. Raises as the gathering does where it
-    failed on this rank and others still wait in it."""
+    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file. A
+    failing disk does not end the gathering, in which other ranks take part; all learn of it
+    afterwards. Raises as the gathering does where others still wait in it."""
     world, result = model.ownership.world, model.result
     wanted = wanted_tensors(result, ownership=model.ownership)
     files, failures = Files(folder, result, wanted), list[Exception]()
