@@ -1,8 +1,10 @@
 """Dtypes of each precision."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import nn
 
 from shardwise.models.anatomy import Anatomy
 from shardwise.spec.layout.execution import Precision
@@ -27,10 +29,16 @@ def cast_activations(anatomy: Anatomy, *, first_block: int, dtype: torch.dtype) 
     """Casts embeddings, the residual stream and outputs of norms, which autocast leaves wide and casts for each matrix
     anew. Rotary tables take the type of embeddings."""
 
-    anatomy.blocks[first_block].register_forward_pre_hook(lambda _, inputs: (inputs[0].to(dtype), *inputs[1:]))
+    def cast(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output.to(dtype)
+
+    def cast_stream(_block: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (inputs[0].to(dtype), *inputs[1:])
+
+    anatomy.blocks[first_block].register_forward_pre_hook(cast_stream)
     norms = (m for m in anatomy.backbone.modules() if "Norm" in type(m).__name__ and next(m.children(), None) is None)
     for module in (anatomy.embedding, *norms):
-        module.register_forward_hook(lambda _module, _inputs, output: output.to(dtype))
+        module.register_forward_hook(cast)
 
 
 TYPES: dict[Precision, Dtypes] = {

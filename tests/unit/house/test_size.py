@@ -26,10 +26,10 @@ CEILINGS = {
     "programs": 250,
     "report": 2330,
     "spec": 5520,
-    "train": 9225,
+    "train": 9233,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52183, 36620
+ALL, ALL_TESTS = 52191, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1739, 345
