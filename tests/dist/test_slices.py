@@ -16,7 +16,8 @@ from shardwise.models.anatomy import drops_out, find_anatomy, tensor_plan
 from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.tensor.slicing import Parts, apply_tensor
 from shardwise.spec.support.splits import TENSOR_FAMILIES
-from shardwise.train.loss import IGNORED, LossModule, Targets
+from shardwise.train.cross_entropy import IGNORED, Targets
+from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES
 from tests.dist.worlds import installed, run_world
 

@@ -8,7 +8,8 @@ import torch
 from shardwise.models.anatomy import find_anatomy
 from shardwise.models.stage import StagePlace, keep_stage, planned_ends
 from shardwise.spec.support.splits import PLANNED_STAGES
-from shardwise.train.loss import LossModule, Targets
+from shardwise.train.cross_entropy import Targets
+from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES
 from tests.dist.test_slices import toy
 from tests.dist.worlds import installed, run_world

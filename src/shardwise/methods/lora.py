@@ -1,5 +1,4 @@
-"""LoRA with PEFT's adapters. Initial values depend only on (seed, name, full shape), so they are the same on every
-layout."""
+"""LoRA with PEFT's adapters; initial values depend on (seed, name, full shape), not on the layout."""
 
 import hashlib
 import math
@@ -50,17 +49,10 @@ def peft_config(lora: LoraSpec) -> Any:
 def add_adapters(
     model: nn.Module, lora: LoraSpec, *, base_model: str, revision: str | None = None, exclude: str | None = None
 ) -> Any:
-    """Adds adapters to a model on the meta device, in place, and freezes the rest. The names that a job
-    states were accepted before (`spec/adapters`).
-
-    Args:
-        base_model: the model that adapter_config.json names.
-        revision: of that, where it is on the hub.
-        exclude: a pattern of modules of the original that `model` is without: where adapters are loaded, none get any.
-
-    Returns:
-        The PEFT model.
-    """
+    """Adds adapters to a model on the meta device, in place, and freezes the rest; the PEFT model.
+    The names that a job states were accepted before (`spec/adapters`). `base_model`, `revision`:
+    what adapter_config.json names; `exclude`: a pattern of modules of the original that `model` is
+    without: where adapters are loaded, none get any."""
     config = peft_config(lora)
     config.base_model_name_or_path = base_model
     config.revision = revision
@@ -139,10 +131,9 @@ def saved_name(name: str) -> str:
 
 
 def initial_adapter(name: str, shape: tuple[int, ...], *, seed: int) -> Callable[[], torch.Tensor] | None:
-    """Makes the whole initial value of an adapter parameter in float32; None for a parameter of the base model. As in
-    PEFT, A is Kaiming-uniform with a = sqrt(5), that is uniform within 1/sqrt(fan_in), and B is zero. DoRA's magnitudes
-    are set by `start_magnitudes`. A copy of a module (`modules_to_save`) starts as the base model's. Raises
-    UnsupportedError: the adapter has other parts."""
+    """Makes the whole initial value of an adapter parameter in float32; None for one of the base
+    model or a copy of it. As in PEFT, A is Kaiming-uniform with a = sqrt(5), that is uniform within
+    1/sqrt(fan_in), and B is zero; DoRA's magnitudes are set by `start_magnitudes`."""
     if not is_adapter(name):
         return None
     if ".lora_B." in name or _MAGNITUDE in name:

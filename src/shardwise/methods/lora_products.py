@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 #: Names, in one module, of linear layers that read one input; all others read one of their own.
 _READ_ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -57,10 +57,10 @@ class _Joined(nn.Module):
 
     joined: Sequence[Any]
     base_layer: nn.Module
-    given: torch.Tensor | None = None
-    results: tuple[torch.Tensor, ...] = ()
+    given: Tensor | None = None
+    results: tuple[Tensor, ...] = ()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """The adapted product with x [..., columns]; with adapters off, the frozen one."""
         if getattr(self, "_disable_adapters", False):
             return self.base_layer(x)
@@ -75,7 +75,7 @@ class _Joined(nn.Module):
         return result
 
 
-def _product(layers: Sequence[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _product(layers: Sequence[Any], x: Tensor) -> tuple[Tensor, ...]:
     if torch.is_autocast_enabled(x.device.type):  # on GPUs it takes powers in float32: Phi's GELU
         x = x.to(torch.get_autocast_dtype(x.device.type))
     bases = [layer.base_layer for layer in layers]
@@ -89,9 +89,7 @@ class _Product(torch.autograd.Function):
     ones), biases (or None), A's and B's."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, scaling: float, layers: Sequence[Any], *tensors: Any
-    ) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, scaling: float, layers: Sequence[Any], *tensors: Any) -> tuple[Tensor, ...]:
         count = len(layers)
         weights, scales, biases, halves, others = (tensors[at : at + count] for at in range(0, len(tensors), count))
         a = torch.cat(halves).to(x.dtype)
@@ -111,11 +109,11 @@ class _Product(torch.autograd.Function):
         return tuple(torch.ops.aten._unsafe_view(one, (*shape, one.shape[-1])) for one in made)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, between, a, *tensors = ctx.saved_tensors
         count = len(gradients)
-        inner: list[torch.Tensor] = []
-        of_b: list[torch.Tensor] = []
+        inner: list[Tensor] = []
+        of_b: list[Tensor] = []
         flats = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
         parts = between.split(ctx.ranks, dim=1)
         weights, scales, b = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
@@ -130,9 +128,7 @@ class _Product(torch.autograd.Function):
         return of_x, None, None, *[None] * 3 * count, *of_a, *of_b
 
 
-def _through(
-    gradients: list[torch.Tensor], back: torch.Tensor, frozen: Sequence[tuple[Any, Any, Any]], a: torch.Tensor
-) -> torch.Tensor:
+def _through(gradients: list[Tensor], back: Tensor, frozen: Sequence[tuple[Any, Any, Any]], a: Tensor) -> Tensor:
     """The gradient of what was read. Of quantised matrices one at a time stands in full."""
     if frozen[0][2] is None:
         return sum_of_products([*gradients, back], [*(weight for _, weight, _ in frozen), a])
@@ -142,7 +138,7 @@ def _through(
     return sums
 
 
-def _matrix(layer: Any, weight: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+def _matrix(layer: Any, weight: Tensor, scales: Tensor | None) -> Tensor:
     return weight if scales is None else layer.dequantised(weight, scales)
 
 
@@ -154,11 +150,8 @@ sum_of_products = torch.ops.shardwise.sum_of_products
 
 
 @torch.library.impl(_OPERATORS, "sum_of_products", "CompositeExplicitAutograd")
-def _sum_of_products(
-    lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The sum of `left @ right`, [rows, inner] and [inner, columns], and of `bias` [columns]; each product after the
-    first adds to what is there."""
+def _sum_of_products(lefts: Sequence[Tensor], rights: Sequence[Tensor], bias: Tensor | None = None) -> Tensor:
+    """The sum of `left @ right`, [rows, inner] and [inner, columns], in place, and `bias` [columns]."""
     first, *others = zip(lefts, rights, strict=True)
     sums = torch.mm(*first) if bias is None else torch.addmm(bias, *first)
     for left, right in others:
@@ -167,8 +160,6 @@ def _sum_of_products(
 
 
 @torch.library.register_fake("shardwise::sum_of_products", lib=_OPERATORS)
-def _made(
-    lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
-) -> torch.Tensor:
+def _made(lefts: Sequence[Tensor], rights: Sequence[Tensor], bias: Tensor | None = None) -> Tensor:
     del bias
     return lefts[0].new_empty(lefts[0].shape[0], rights[0].shape[1])

@@ -13,14 +13,9 @@ from shardwise.models.wrapper import find_inside, text_config
 
 @dataclass(frozen=True, kw_only=True)
 class Anatomy:
-    """The parts of one model; references, not copies.
-
-    Attributes:
-        backbone: the model without its head; called with token ids it returns hidden states.
-        language: what makes logits of hidden states: the model, or a language model inside it (`models.wrapper`).
-        tied: the head's weight and the embedding's are one tensor (found by identity, not by configuration).
-        plain_head: logits are `head(hidden)` with no cap or scale behind it.
-    """
+    """The parts of one model; references, not copies. `backbone`: makes hidden states of token ids;
+    `language`: makes logits, the model or a language model inside it (`models.wrapper`); `tied`:
+    head and embedding share one tensor; `plain_head`: logits are `head(hidden)`, no more."""
 
     model: nn.Module
     backbone: nn.Module

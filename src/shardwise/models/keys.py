@@ -46,8 +46,7 @@ class ExpertStack:
     keys: tuple[tuple[str, ...], ...]
 
     def shape(self, shape_of: Callable[[str], Shape], *, where: str) -> Shape:
-        """Of the parameter. Raises ModelError: the experts of the folder `where` are not all there,
-        or not alike."""
+        """Of the parameter. Raises ModelError: experts of the folder `where` differ, or are lacking."""
         every = [key for part in self.keys for key in part]
         first, odd = every[0], next((key for key in every if shape_of(key) != shape_of(every[0])), None)
         if odd is not None:
@@ -82,8 +81,7 @@ class JoinedRows:
         return tuple((key,) for key, _ in self.parts)
 
     def shape(self, shape_of: Callable[[str], Shape], *, where: str) -> Shape:
-        """Of the parameter. Raises ModelError: the weights of the folder `where` are not alike but
-        for rows."""
+        """Of the parameter. Raises ModelError: weights of the folder `where` differ beside rows."""
         first, *others = (key for key, _ in self.parts)
         odd = next((key for key in others if shape_of(key)[1:] != shape_of(first)[1:]), None)
         if odd is not None:
@@ -97,23 +95,17 @@ class JoinedRows:
         for key, rows in self.parts:
             begin, end = max(first, begins), min(first + lengths[0], begins + rows)
             if begin < end:
-                yield StoredSpan(
-                    key, (slice(begin - begins, end - begins), *rest), (slice(begin - first, end - first),)
-                )
+                stored, asked = (slice(begin - begins, end - begins), *rest), (slice(begin - first, end - first),)
+                yield StoredSpan(key, stored, asked)
             begins += rows
 
 
 class Keys:
     """The names of a model's weights, and the keys of files that they are stored under. Renamings
     are applied, and experts stacked, rows joined; what else transformers joins or splits has no
-    place in the model.
-
-    Attributes:
-        names: key of a file -> what the model calls it; of what is stacked, the stack.
-        stacks: name of a stacked or joined parameter -> the keys of its matrices.
-        unread: names that transformers makes of keys beside a language model, which are copied and
-            never read.
-    """
+    place in the model. `names`: key of a file -> what the model calls it, or its stack; `stacks`:
+    name of a stacked or joined parameter -> the keys of its matrices; `unread`: names that
+    transformers makes of keys beside a language model, which are copied and never read."""
 
     def __init__(
         self,
@@ -146,7 +138,7 @@ class Keys:
             self.names[key] = name
             if stacking is not None:
                 parts[name][part].append(key)
-                joined |= {name} if _joins(stacking.operations) else set()
+                joined |= {name} if _done(stacking) == _JOINS else set()
         self.stacks: dict[str, ExpertStack | JoinedRows] = {}
         for name, found in parts.items():
             keys = tuple(tuple(found[part]) for part in sorted(found))
@@ -198,8 +190,7 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
 
 
 def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
-    """The name of the stack that a weight is put in, by what, and which part of it; its own name
-    and None for any other."""
+    """The stack that a weight is put in, by what, and which part of it; else its own name, and None."""
     for stacking in stackings:
         stack, pattern = stacking.rename_source_key(name)
         if pattern is not None:
@@ -208,25 +199,21 @@ def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
 
 
 def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
-    """What `from_pretrained` applies to each key of a folder, in its order: renamings, what stacks
-    or joins weights, and what else makes weights of others."""
+    """What `from_pretrained` does to keys, in its order: renamings, stackings, and all else."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 
     transforms: list[Any] = get_model_conversion_mapping(model)  # pyright: ignore[reportArgumentType]
     renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
     converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
-    known = [one for one in converters if _stacks(one.operations) or _joins(one.operations)]
+    known = [one for one in converters if _done(one) in (*_STACKS, _JOINS)]
     return renamings, known, [one for one in converters if one not in known]
 
 
-def _stacks(operations: Iterable[Any]) -> bool:
-    """Whether matrices are stacked, and perhaps joined by rows, and nothing else is done."""
-    done = [(type(operation).__name__, getattr(operation, "dim", None)) for operation in operations]
-    return done in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
+#: All that is done to matrices that are stacked, and perhaps joined by rows; and to weights that are joined by rows.
+_STACKS = [("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)]
+_JOINS = [("Concatenate", 0)]
 
 
-def _joins(operations: Iterable[Any]) -> bool:
-    """Whether weights are joined by rows, and nothing else is done to them."""
-    done = [(type(operation).__name__, getattr(operation, "dim", None)) for operation in operations]
-    return done == [("Concatenate", 0)]
+def _done(converter: Any) -> list[tuple[str, int | None]]:
+    return [(type(operation).__name__, getattr(operation, "dim", None)) for operation in converter.operations]

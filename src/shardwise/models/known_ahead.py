@@ -1,8 +1,7 @@
-"""What forwards of transformers would wait for the device to learn, and the host knows: whether rows are packed, and
-that none is too long for rotary frequencies."""
+"""What transformers would wait for the device to learn: whether rows are packed, or too long."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,14 +10,9 @@ from torch import nn
 
 
 def state_packed(packed: bool, *, told: Callable[..., Any] | None = None) -> None:
-    """Says for this process whether rows hold several documents, whose positions restart; else masks are causal.
-
-    transformers looks at the positions in every forward, once for each kind of mask.
-
-    Args:
-        told: what makes masks in transformers' place, where this rank has parts of rows: it is given what tells
-            documents, and the positions.
-    """
+    """Says for this process whether rows hold several documents, whose positions restart; else
+    masks are causal. transformers looks at the positions in every forward. `told`: makes masks in
+    its place, where this rank has parts of rows, of what tells documents, and the positions."""
     from transformers import masking_utils
 
     find: Any = documents_of if told is None else partial(told, documents_of)
@@ -26,16 +20,23 @@ def state_packed(packed: bool, *, told: Callable[..., Any] | None = None) -> Non
 
 
 @contextmanager
-def rows_unpacked() -> Iterator[None]:
+def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:
+    """Within it attributes (owner, name, value) of others' code have other values."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+    try:
+        for place in places:
+            setattr(*place)
+        yield
+    finally:
+        for place in before:
+            setattr(*place)
+
+
+def rows_unpacked() -> AbstractContextManager[None]:
     """Says within it alone that each row is one document, in a process that others use too."""
     from transformers import masking_utils
 
-    before = masking_utils.find_packed_sequence_indices
-    state_packed(False)
-    try:
-        yield
-    finally:
-        masking_utils.find_packed_sequence_indices = before
+    return replaced((masking_utils, "find_packed_sequence_indices", lambda _positions: None))
 
 
 def documents_of(position_ids: torch.Tensor) -> torch.Tensor:
@@ -45,8 +46,7 @@ def documents_of(position_ids: torch.Tensor) -> torch.Tensor:
 
 
 def hold_rotations(roots: Iterable[nn.Module]) -> None:
-    """Keeps rotary frequencies that follow the longest position; longer rows than they last for are refused
-    (`catalog/stated.py`)."""
+    """Keeps rotary frequencies that follow the longest row (`catalog/stated.py` refuses too long)."""
     for module in (module for root in roots for module in root.modules()):
         kind = getattr(module, "rope_type", None)
         if kind is not None:

@@ -7,8 +7,7 @@ there, and only then filled, each from the part of the safetensors file that thi
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +23,7 @@ from shardwise.catalog.stated import published_as
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.buffers import fill_buffers, names_in_files, saved_buffers
 from shardwise.models.keys import Keys, without_wrappers
+from shardwise.models.known_ahead import replaced
 from shardwise.models.nf4 import NF4Linear
 from shardwise.models.nf4_experts import ELEMENTS, SCALES, NF4Stack, stack_named
 from shardwise.models.weights import Weights, bounds_of, check_finite, check_names, check_tied, window
@@ -39,8 +39,7 @@ Materialise = Callable[..., None]
 
 
 def find_model_folder(name: str, *, revision: str | None = None) -> Path:
-    """The folder of a model: a local one, or the hub's snapshot of an id or a catalogue name
-    (downloaded once). Raises ModelError: neither exists."""
+    """A model's folder, local or the hub's, downloaded once. Raises ModelError: there is none."""
     local = Path(name).expanduser()
     if local.exists():
         return local.parent if local.is_file() else local
@@ -56,10 +55,9 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
-    """The transformers configuration of a folder, as of a model whose weights are floats; code
-    inside the folder is never run. `rope`: how a job stretches rotary positions. Raises ModelError:
-    the configuration is unknown to transformers or broken; UnsupportedError: it has no positions
-    that are stretched so."""
+    """The transformers configuration of a folder, as of a model whose weights are floats; its code is
+    never run. `rope`: how a job stretches rotary positions. Raises ModelError: transformers cannot
+    read it; UnsupportedError: it has no positions that are stretched so."""
     from transformers import AutoConfig
 
     try:
@@ -76,8 +74,7 @@ def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
 
 
 def _stretch(config: Any, rope: RopeScaling) -> None:
-    """Gives a language model's configuration a job's rotation. Raises UnsupportedError: its
-    positions do not rotate, or transformers refuses it."""
+    """Gives a configuration a job's rotation. Raises UnsupportedError: transformers refuses it."""
     if getattr(config, "rope_parameters", None) is None:
         raise UnsupportedError(f"rope_scaling: {config.model_type} has no rotary positions to stretch; remove it")
     made = rotation(config.rope_parameters, rope, positions=config.max_position_embeddings)
@@ -93,14 +90,16 @@ def _stretch(config: Any, rope: RopeScaling) -> None:
 
 def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
     """The whole architecture with parameters on the meta device and buffers computed on the CPU.
-    Raises UnsupportedError: transformers has no causal language model for it, or not with this
-    attention."""
+    Raises UnsupportedError: transformers has no such model, or not with this attention."""
+    from transformers.initialization import no_init_weights
+
     if attn_implementation == "varlen":
         from shardwise.models.varlen import register
 
         register()
     try:
-        with _parameters_on_meta():
+        # Rotary frequencies are computed in constructors and stand in no file: buffers stay real.
+        with replaced((nn.Module, "register_parameter", _register_on_meta)), no_init_weights():
             model: nn.Module = auto_class(config).from_config(
                 config, attn_implementation=attn_implementation, dtype=torch.float32, trust_remote_code=False
             )
@@ -115,34 +114,22 @@ def build_on_meta(config: Any, *, attn_implementation: str) -> nn.Module:
     return model
 
 
-@contextmanager
-def _parameters_on_meta() -> Iterator[None]:
-    """Moves each parameter to the meta device as it is registered, uninitialised. Buffers stay
-    real: rotary frequencies are computed in constructors and stand in no file."""
-    from transformers.initialization import no_init_weights
-
-    register = nn.Module.register_parameter
-
-    def register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if param is not None and param.device.type != "meta":
-            param = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
-        register(module, name, param)
-
-    nn.Module.register_parameter = register_on_meta  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        with no_init_weights():
-            yield
-    finally:
-        nn.Module.register_parameter = register
+_register = nn.Module.register_parameter
 
 
-@dataclass(frozen=True, kw_only=True)
+def _register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
+    if param is not None and param.device.type != "meta":
+        param = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+    _register(module, name, param)
+
+
+@dataclass(kw_only=True)
 class _Place:
     """One parameter and every (module, attribute) that holds it; tied weights have several."""
 
-    names: tuple[str, ...]
     parameter: nn.Parameter
-    holders: tuple[tuple[nn.Module, str], ...]
+    names: list[str] = field(default_factory=list[str])
+    holders: list[tuple[nn.Module, str]] = field(default_factory=list[tuple[nn.Module, str]])
 
     @property
     def layer(self) -> NF4Linear | None:
@@ -167,11 +154,9 @@ def _places(model: nn.Module) -> list[_Place]:
             of_linear = isinstance(module, NF4Linear) and attribute == "scales"
             if parameter is None or of_linear or attribute.endswith(SCALES):
                 continue  # scales are made with their weight
-            name = f"{prefix}.{attribute}" if prefix else attribute
-            known = found.get(id(parameter))
-            names = (*known.names, name) if known else (name,)
-            holders = (*known.holders, (module, attribute)) if known else ((module, attribute),)
-            found[id(parameter)] = _Place(names=names, parameter=parameter, holders=holders)
+            place = found.setdefault(id(parameter), _Place(parameter=parameter))
+            place.names.append(f"{prefix}.{attribute}" if prefix else attribute)
+            place.holders.append((module, attribute))
     return list(found.values())
 
 
@@ -185,27 +170,18 @@ def materialise(
     elsewhere: Iterable[str] = (),
     kin: Kin | None = None,
 ) -> None:
-    """Gives every meta parameter its values, each rank only its own slices.
-
-    Args:
-        weights: the folder to read from, its tensors called as the model calls them (`Keys`).
-        initialise: (parameter name, global shape) -> what makes the whole initial value of a
-            parameter that the folder does not have (adapters), or None for one that it must have.
-            One such value exists at a time.
-        elsewhere: parameters and buffers that other stages hold, or nobody does: they may stand in
-            the folder.
-        kin: of the whole model, where this is a stage of it; found here where it is left out.
-
-    Raises ModelError: the folder lacks a weight, has one too many, one of another shape, one with
-    NaN or infinity, or two where one is tied.
-    """
+    """Gives every meta parameter its values, each rank only its own slices, of the folder `weights`
+    (called as the model calls them, `Keys`). `initialise`: (parameter name, global shape) -> what
+    makes the whole initial value of one that the folder lacks (adapters), one at a time, or None
+    where it must have it; `elsewhere`: parameters and buffers of other stages or nobody, which may
+    stand in the folder; `kin`: of the whole model, where this is a stage. Raises ModelError: a
+    weight is lacking, too many, of another shape, not finite, or unlike what it is tied to."""
     places = _places(model)
     fresh = {id(p): initialise(p.names[0], tuple(p.parameter.shape)) for p in places}
-    kin = kin or kin_of(model)
-    stored = {id(p): _stored_name(p, kin, weights, model) for p in places if fresh[id(p)] is None}
+    kin, prefix = kin or kin_of(model), f"{getattr(model, 'base_model_prefix', '')}."
+    stored = {id(p): _stored_name(p, kin, weights, prefix) for p in places if fresh[id(p)] is None}
     shapes = {stored[id(p)]: p.shape for p in places if id(p) in stored}
     aliases = {name for p in places for name in map(without_wrappers, p.names)}
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
     others = {without_wrappers(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
     # Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved.
@@ -234,9 +210,8 @@ def materialise(
 
 
 def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = None) -> nn.Module:
-    """The whole model of a folder in host memory, as training reads it: weights that are published
-    in fewer bits are widened. Raises ModelError: the folder cannot be used; UnsupportedError:
-    transformers has no such model."""
+    """The whole model of a folder in host memory, weights in fewer bits widened, as training reads it.
+    Raises ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
     model, weights = build_on_meta(read_config(folder, rope=rope), attn_implementation="eager"), Weights(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -246,8 +221,7 @@ def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = No
 
 
 def fill_from_memory(model: nn.Module, *, value: Callable[[str], torch.Tensor], device: torch.device) -> None:
-    """Gives every meta parameter its values, each rank only its own slices, of whole tensors by
-    parameter name."""
+    """Gives every meta parameter this rank's slices of whole tensors, by parameter name."""
     for place in _places(model):
         _fill(place, device=device, read=_slicer(partial(value, place.names[0])))
     _move_buffers(model, device)
@@ -268,10 +242,9 @@ def _slicer(make: Callable[[], torch.Tensor]) -> Read:
 
 
 def _quantise(place: _Place, layer: NF4Linear, weights: Weights, name: str, *, device: torch.device) -> torch.Tensor:
-    """Reads a whole matrix, and gives its layer this rank's part of what quantising makes of it;
-    its `bounds_of`."""
+    """Reads a whole matrix, and gives its layer this rank's part, quantised; its `bounds_of`."""
     matrix = weights.read(name, offsets=(0, 0), lengths=place.shape).to(device)
-    scales = _Place(names=(), parameter=layer.scales, holders=((layer, "scales"),))
+    scales = _Place(parameter=layer.scales, holders=[(layer, "scales")])
     for part, made in zip((place, scales), layer.quantise(matrix), strict=True):
         _fill(part, device=device, read=_slicer(lambda whole=made: whole))
     return bounds_of(matrix)
@@ -294,16 +267,15 @@ def _quantise_stack(
     made = stack.quantise(matrices()) if count else (torch.empty(0), torch.empty(0))
     module, attribute = place.holders[0]
     beside = f"{attribute.removesuffix(ELEMENTS)}{SCALES}"
-    scales = _Place(names=(), parameter=cast(nn.Parameter, getattr(module, beside)), holders=((module, beside),))
+    scales = _Place(parameter=cast(nn.Parameter, getattr(module, beside)), holders=[(module, beside)])
     for part, own in zip((place, scales), made, strict=True):
         _fill(part, device=device, read=lambda own=own, **_: own)
     return bounds_of(torch.stack(bounds)) if bounds else None
 
 
 def kin_of(model: nn.Module) -> Kin:
-    """The names of a model's weights that stand for one tensor of its folder. A trained copy of a
-    tied head has no alias of its own, but its original has one: perhaps another stage's, so that
-    these are names of the whole model."""
+    """The names of the whole model's weights that stand for one tensor of its folder. A trained copy
+    of a tied head has no alias of its own, but its original has, perhaps on another stage."""
     kin: Kin = {}
     for place in _places(model):
         names = list(map(without_wrappers, place.names))
@@ -312,19 +284,16 @@ def kin_of(model: nn.Module) -> Kin:
     return kin
 
 
-def _stored_name(place: _Place, kin: Kin, weights: Weights, model: nn.Module) -> str:
-    """The name of the folder's tensor for a parameter: one of its aliases, with or without the
-    backbone's prefix."""
+def _stored_name(place: _Place, kin: Kin, weights: Weights, prefix: str) -> str:
+    """The folder's name of a parameter: one of its aliases, with or without the backbone's prefix."""
     candidates = [alias for name in place.names for alias in kin[without_wrappers(name)]]
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
     candidates += [name.removeprefix(prefix) for name in candidates]
     return next((name for name in candidates if name in weights.names), candidates[0])
 
 
 def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(offsets, lengths) of the part of a parameter that this rank keeps; all where it is not
-    sharded. FSDP2 shards the slices of tensor parallelism, though its axis stands before theirs in
-    the mesh; its placement's kind says so."""
+    """(offsets, lengths) of the part of a parameter that this rank keeps. FSDP2 shards the slices of
+    tensor parallelism, as its placement's kind says, though its axis stands first in the mesh."""
     offsets, lengths = [0] * parameter.ndim, list(parameter.shape)
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh
@@ -338,8 +307,7 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _fill(place: _Place, *, device: torch.device, read: Read) -> torch.Tensor | None:
-    """Gives a parameter its values; returns `bounds_of` what was read, or None where this rank
-    keeps nothing of it."""
+    """Gives a parameter its values; `bounds_of` what was read, None where this rank keeps nothing."""
     old = place.parameter
     offsets, lengths = local_window(old)
     # Not DTensor.from_local, which moves the local part to the mesh's device: it may belong in the host's memory.

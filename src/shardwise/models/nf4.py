@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from shardwise.errors import UnsupportedError
 from shardwise.models.wrapper import find_inside
@@ -21,13 +21,10 @@ _AT_ONCE = 2**20
 
 
 class NF4Linear(nn.Linear):
-    """A linear layer without a gradient of its weight, of which the whole exists only while it is used.
-
-    Attributes:
-        weight: uint8 [rows, columns / 2]: two elements in a byte, as bitsandbytes packs them.
-        scales: uint8 [rows, columns / 64]: an index into a table of scales for each block.
-        levels: float32 [groups + 1]: what each 256 scales of the matrix are multiplied by; last what is added to all.
-    """
+    """A linear layer without a gradient of its weight, of which the whole exists only while it is
+    used. `weight`: uint8 [rows, columns / 2], two elements in a byte, as bitsandbytes packs them;
+    `scales`: uint8 [rows, columns / 64], an index into a table of scales for each block; `levels`:
+    float32 [groups + 1], what each 256 scales are multiplied by, and last what is added to all."""
 
     def __init__(self, linear: nn.Linear, *, dtype: torch.dtype) -> None:
         """Stands in for `linear`, which is on the meta device; computes in `dtype`."""
@@ -54,13 +51,13 @@ class NF4Linear(nn.Linear):
             )
         self._here[dim] = slice(index * size, (index + 1) * size)
 
-    def quantise(self, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def quantise(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         """The whole weight and scales for a matrix [out_features, in_features]; sets the levels."""
         weight, scales, self.levels = quantised_blocks(matrix.flatten(), dtype=self.dtype)
         rows, _ = self._blocks
         return weight.view(rows, -1), scales.view(rows, -1)
 
-    def dequantised(self, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    def dequantised(self, weight: Tensor, scales: Tensor) -> Tensor:
         """The matrix [out_features, in_features], or this rank's slice of it, of its weight and scales."""
         rows, columns = self._blocks
         levels, offset = levels_of(self.levels, blocks=rows * columns)
@@ -68,13 +65,13 @@ class NF4Linear(nn.Linear):
         shape = (len(scales), scales.shape[1] * NF4_BLOCK) if self._aligned else (self.out_features, self.in_features)
         return dequantised_blocks(weight, scales, here, shape=shape, dtype=self.dtype)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - nn.Linear's name
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear's name
         """Of activations [..., in_features]."""
-        result = cast(torch.Tensor, _Product.apply(input.to(self.dtype), self, self.weight, self.scales))
+        result = cast(Tensor, _Product.apply(input.to(self.dtype), self, self.weight, self.scales))
         return result if self.bias is None else result + self.bias.to(result.dtype)
 
 
-def quantised_blocks(matrix: torch.Tensor, *, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def quantised_blocks(matrix: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Of a flat matrix, as bitsandbytes quantises it in `dtype`: its elements, two in a byte; an index into a table of
     scales for each block; and the levels of these, as NF4Linear has them."""
     library = _bitsandbytes()
@@ -87,19 +84,14 @@ def quantised_blocks(matrix: torch.Tensor, *, dtype: torch.dtype) -> tuple[torch
     return torch.cat([part for part, _ in parts]), scales, torch.cat([state.absmax, offset.reshape(1)])
 
 
-def levels_of(levels: torch.Tensor, *, blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
+def levels_of(levels: Tensor, *, blocks: int) -> tuple[Tensor, Tensor]:
     """Of levels [..., groups + 1]: that of each block [..., blocks], and what is added to all [..., 1]."""
     return levels[..., :-1].repeat_interleave(NF4_GROUP, -1)[..., :blocks], levels[..., -1:]
 
 
 def dequantised_blocks(
-    elements: torch.Tensor,
-    scales: torch.Tensor,
-    levels: tuple[torch.Tensor, torch.Tensor],
-    *,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-) -> torch.Tensor:
+    elements: Tensor, scales: Tensor, levels: tuple[Tensor, Tensor], *, shape: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
     """The tensor of a shape of its packed elements, and of its blocks' scales, times their levels."""
     largest = _scales(scales.device)[scales.int()] * levels[0] + levels[1]
     _bitsandbytes()
@@ -111,13 +103,13 @@ class _Product(torch.autograd.Function):
     """`x W^T`, which keeps the packed weight for backward and dequantises it once more there."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, layer: NF4Linear, *packed: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, layer: NF4Linear, *packed: Tensor) -> Tensor:
         ctx.save_for_backward(*packed)
         ctx.layer = layer
         return F.linear(x, layer.dequantised(*packed))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         (gradient,) = gradients
         return gradient @ ctx.layer.dequantised(*ctx.saved_tensors), None, None, None
 
@@ -129,11 +121,9 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
     if not found:
         raise UnsupportedError("the model has no linear layer that qlora could quantise; use method: lora")
     for name, linear in found.items():
-        if linear.weight.requires_grad or linear.weight.numel() % NF4_BLOCK:
-            what = (
-                "it is trained as a copy" if linear.weight.requires_grad else f"it has no whole blocks of {NF4_BLOCK}"
-            )
-            shape = tuple(linear.weight.shape)
+        trained, shape = linear.weight.requires_grad, tuple(linear.weight.shape)
+        if trained or linear.weight.numel() % NF4_BLOCK:
+            what = "it is trained as a copy" if trained else f"it has no whole blocks of {NF4_BLOCK}"
             raise UnsupportedError(f"qlora cannot quantise {name}, a matrix of {shape}: {what}; use method: lora")
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, NF4Linear(linear, dtype=dtype))
@@ -152,7 +142,7 @@ def quantised_layers(model: nn.Module) -> dict[str, nn.Linear]:
     }
 
 
-def quantised_and_back(matrix: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
+def quantised_and_back(matrix: Tensor, *, dtype: torch.dtype) -> Tensor:
     """What training computes with in the place of a matrix, in `dtype`."""
     rows, columns = matrix.shape
     layer = NF4Linear(nn.Linear(columns, rows, bias=False, device="meta"), dtype=dtype)
@@ -181,7 +171,7 @@ def _bytes(rows: int, columns: int) -> nn.Parameter:
 
 
 @lru_cache
-def _scales(device: torch.device) -> torch.Tensor:
+def _scales(device: torch.device) -> Tensor:
     """The table of scales (Dettmers et al., 2022): float32 [256]."""
     return _bitsandbytes().create_dynamic_map().to(device)
 

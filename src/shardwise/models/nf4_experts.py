@@ -1,8 +1,7 @@
 """Stacks of experts in 4 bits: each expert's matrix is quantised by itself, as bitsandbytes does a matrix (NF4 with
 double quantisation), so that a rank quantises the experts that it keeps, and those alone.
 
-The stack is written out while its experts are at work. What autograd keeps of it for backward are the bytes that it is
-made of.
+The stack is written out while its experts are at work; for backward autograd keeps its bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +24,9 @@ _AT_ONCE = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class NF4Stack:
-    """How a parameter [experts, rows, columns] lies in two: its elements uint8 [experts, rows * columns / 2], and bytes
-    [experts, n] that are, of each expert, float32 levels and then uint8 scales.
-
-    Attributes:
-        name: of the parameter.
-        shape: of one expert's matrix.
-        dtype: in which it is computed with.
-    """
+    """How a parameter [experts, rows, columns] lies in two: its elements uint8 [experts, rows *
+    columns / 2], and bytes [experts, n] that are, of each expert, float32 levels and then uint8
+    scales. `shape`: of one expert's matrix; `dtype`: in which it is computed with."""
 
     name: str
     shape: tuple[int, int]
@@ -170,7 +164,7 @@ def _kept_as_bytes(kept: dict[int, _Bytes]) -> Iterator[None]:
     recomputation and of what waits in host memory."""
     autograd: Any = torch._C
     around: Any = autograd._autograd._top_saved_tensors_default_hooks(False)
-    pack, unpack = around or (_as_it_is, _as_it_is)
+    pack, unpack = around or (lambda tensor: tensor,) * 2
 
     def to_bytes(tensor: torch.Tensor) -> Any:
         found = kept.get(_storage(tensor))
@@ -178,16 +172,11 @@ def _kept_as_bytes(kept: dict[int, _Bytes]) -> Iterator[None]:
             return pack(tensor)
         return _View(found, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
-    with torch.autograd.graph.saved_tensors_hooks(to_bytes, partial(_from_bytes, unpack)):
+    def from_bytes(saved: Any) -> torch.Tensor:
+        return saved.made() if isinstance(saved, _View) else unpack(saved)
+
+    with torch.autograd.graph.saved_tensors_hooks(to_bytes, from_bytes):
         yield
-
-
-def _from_bytes(unpack: Callable[[Any], torch.Tensor], saved: Any) -> torch.Tensor:
-    return saved.made() if isinstance(saved, _View) else unpack(saved)
-
-
-def _as_it_is(tensor: Any) -> Any:
-    return tensor
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -1,14 +1,10 @@
 """Weights that are published in fewer bits, widened as they are read: MXFP4 blocks, and FP8 with scales.
 
-What a file calls by several keys (elements and their scales) is one tensor here, read by windows: of the blocks that a
-window lies in, and of no others.
+Elements and scales, two keys of a file, are one tensor here; of a window its blocks alone are read.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -35,22 +31,6 @@ class StoredFiles(Protocol):
         ...
 
 
-class Packed(NamedTuple):
-    """One weight: keys of its elements and of their scales, and what widens them."""
-
-    elements: str
-    scales: str
-    way: MXFP4 | FP8
-
-    def shape(self, files: StoredFiles) -> Shape:
-        """Of the widened weight."""
-        return self.way.shape(self, files)
-
-    def read(self, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
-        """The part that begins at `offsets` and is `lengths` long in each dim."""
-        return self.way.read(self, files, offsets=offsets, lengths=lengths)
-
-
 #: Elements of E2M1: the values of four bits, the sign first (OCP Microscaling Formats, 2023).
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _E2M1 += tuple(-value for value in _E2M1)
@@ -65,68 +45,68 @@ def _unpacked(pairs: torch.Tensor) -> torch.Tensor:
     return torch.tensor(_E2M1)[codes.int()]
 
 
-@dataclass(frozen=True)
-class MXFP4:
+class MXFP4(NamedTuple):
     """Blocks [experts, rows, groups, 16] of two elements a byte, each with a power of two as its scale [experts, rows,
-    groups]: a weight [experts, 32 groups, rows], as gpt-oss keeps experts."""
+    groups]: a weight [experts, 32 groups, rows], as gpt-oss keeps experts. By the keys of both."""
 
-    def shape(self, packed: Packed, files: StoredFiles) -> Shape:
-        """Raises ModelError: blocks and scales do not go together."""
-        experts, *rest = found = files.stored_shape(packed.elements)
-        if len(found) != 4 or files.stored_shape(packed.scales) != found[:3]:
+    elements: str
+    scales: str
+
+    def shape(self, files: StoredFiles) -> Shape:
+        """Of the widened weight. Raises ModelError: blocks and scales do not go together."""
+        experts, *rest = found = files.stored_shape(self.elements)
+        if len(found) != 4 or files.stored_shape(self.scales) != found[:3]:
             message = (
-                f"{packed.scales} has the shape {files.stored_shape(packed.scales)}, which is not that of the blocks "
-                f"{packed.elements}, {found}; download the model again"
+                f"{self.scales} has the shape {files.stored_shape(self.scales)}, which is not that of the blocks "
+                f"{self.elements}, {found}; download the model again"
             )
-            raise ModelError.at(packed.elements, message)
+            raise ModelError.at(self.elements, message)
         rows, groups, pairs = rest
         return experts, 2 * groups * pairs, rows
 
-    def read(self, packed: Packed, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
-        """In bfloat16, which holds each of the products."""
-        wide = 2 * files.stored_shape(packed.elements)[-1]
+    def read(self, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+        """The part from `offsets` on, `lengths` long, in bfloat16, which holds each of the products."""
+        wide = 2 * files.stored_shape(self.elements)[-1]
         (expert, column, row), (experts, columns, rows) = offsets, lengths
         groups = slice(column // wide, -(-(column + columns) // wide))
         made = torch.empty(lengths, dtype=torch.bfloat16)
         for index in range(experts):
             part = slice(expert + index, expert + index + 1), slice(row, row + rows), groups
-            values = _unpacked(files.stored_part(packed.elements, (*part, slice(0, wide // 2)))[0])
-            exponents = files.stored_part(packed.scales, part)[0].int() - _BIAS
+            values = _unpacked(files.stored_part(self.elements, (*part, slice(0, wide // 2)))[0])
+            exponents = files.stored_part(self.scales, part)[0].int() - _BIAS
             found = torch.ldexp(values, exponents.unsqueeze(-1)).flatten(1)
             begin = column - groups.start * wide
             made[index] = found[:, begin : begin + columns].T
         return made
 
 
-@dataclass(frozen=True)
-class FP8:
-    """Elements [..., rows, columns] in 8 bits, or two of E2M1 in a byte, and a scale for each block of them.
+class FP8(NamedTuple):
+    """Elements [..., rows, columns] in 8 bits, or two of E2M1 in a byte, and a scale for each block of them, by the
+    keys of both. `block`: rows and columns of one; the last of a row or column may be shorter."""
 
-    Attributes:
-        block: rows and columns of a block; the last of a row or column may be shorter.
-    """
-
+    elements: str
+    scales: str
     block: tuple[int, int]
 
-    def shape(self, packed: Packed, files: StoredFiles) -> Shape:
-        """Raises ModelError: there are not as many scales as blocks."""
-        *rest, columns = files.stored_shape(packed.elements)
-        shape = (*rest, columns * self._elements_a_byte(packed, files))
-        self._blocks(packed, files, shape)
+    def shape(self, files: StoredFiles) -> Shape:
+        """Of the widened weight. Raises ModelError: there are not as many scales as blocks."""
+        *rest, columns = files.stored_shape(self.elements)
+        shape = (*rest, columns * self._elements_a_byte(files))
+        self._blocks(files, shape)
         return shape
 
-    def read(self, packed: Packed, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
-        """In float32, as the products of elements and scales are."""
-        rows, columns = self._blocks(packed, files, self.shape(packed, files))
+    def read(self, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
+        """The part from `offsets` on, `lengths` long, in float32, as the products are."""
+        rows, columns = self._blocks(files, self.shape(files))
         (row, column), (count, width) = offsets[-2:], lengths[-2:]
         around = tuple(slice(at, at + size) for at, size in zip(offsets[:-2], lengths[:-2], strict=True))
-        fitting = self._elements_a_byte(packed, files)
+        fitting = self._elements_a_byte(files)
         begin, end = column // fitting, -(-(column + width) // fitting)
         part = (*around, slice(row, row + count), slice(begin, end))
-        made = files.stored_part(packed.elements, part)
+        made = files.stored_part(self.elements, part)
         made = made.float() if fitting == 1 else _unpacked(made)[..., column - begin * fitting :][..., :width]
         of_columns = torch.arange(column, column + width) // columns
-        scales = _scales(packed, files)[around][..., row // rows : -(-(row + count) // rows), :][..., of_columns]
+        scales = self._all_scales(files)[around][..., row // rows : -(-(row + count) // rows), :][..., of_columns]
         if rows == 1:
             return made * scales
         for index in range(scales.shape[-2]):
@@ -134,21 +114,32 @@ class FP8:
             made[..., first : (row // rows + index + 1) * rows - row, :] *= scales[..., index : index + 1, :]
         return made
 
-    def _blocks(self, packed: Packed, files: StoredFiles, shape: Shape) -> tuple[int, int]:
+    def _blocks(self, files: StoredFiles, shape: Shape) -> tuple[int, int]:
         """Rows and columns of a block: as stated; of scales that are others, evenly."""
-        stored = (1, 1, *files.stored_shape(packed.scales))[-2:]
+        stored = (1, 1, *files.stored_shape(self.scales))[-2:]
         found = tuple(map(_block, shape[-2:], stored, self.block))
         if None in found:
             message = (
-                f"{packed.scales} has {stored[0]} x {stored[1]} scales for {shape[-2]} x {shape[-1]} elements; config."
+                f"{self.scales} has {stored[0]} x {stored[1]} scales for {shape[-2]} x {shape[-1]} elements; config."
                 f"json says that {' x '.join(map(str, self.block))} share one. Download the model again"
             )
-            raise ModelError.at(packed.elements, message)
+            raise ModelError.at(self.elements, message)
         return found  # pyright: ignore[reportReturnType]
 
-    @staticmethod
-    def _elements_a_byte(packed: Packed, files: StoredFiles) -> int:
-        return 2 if files.stored_type(packed.elements) in _PAIRS else 1
+    def _elements_a_byte(self, files: StoredFiles) -> int:
+        return 2 if files.stored_type(self.elements) in _PAIRS else 1
+
+    def _all_scales(self, files: StoredFiles) -> torch.Tensor:
+        """In float32 [..., rows of blocks, columns of blocks]; bytes are powers of two."""
+        shape = files.stored_shape(self.scales)
+        stored = files.stored_part(self.scales, tuple(slice(0, size) for size in shape))
+        if stored.dtype == torch.uint8:
+            return (stored.float() - _BIAS).exp2()
+        return stored.float().reshape((1, 1, *shape)[-max(2, len(shape)) :])
+
+
+#: A weight that is published in fewer bits: by which keys, and how it is widened.
+Packed = MXFP4 | FP8
 
 
 def _block(size: int, scales: int, stated: int) -> int | None:
@@ -156,15 +147,6 @@ def _block(size: int, scales: int, stated: int) -> int | None:
     if -(-size // stated) == scales:
         return stated
     return size // scales if scales and size % scales == 0 else None
-
-
-def _scales(packed: Packed, files: StoredFiles) -> torch.Tensor:
-    """All of them in float32 [..., rows of blocks, columns of blocks]; bytes are powers of two."""
-    shape = files.stored_shape(packed.scales)
-    stored = files.stored_part(packed.scales, tuple(slice(0, size) for size in shape))
-    if stored.dtype == torch.uint8:
-        return (stored.float() - _BIAS).exp2()
-    return stored.float().reshape((1, 1, *shape)[-max(2, len(shape)) :])
 
 
 def widened_by_transformers(config: dict[str, Any]) -> Any:
@@ -196,13 +178,13 @@ def find_packed(
         for key in (key for key in stored if key.endswith("_blocks")):
             name = key.removesuffix("_blocks")
             if f"{name}_scales" in stored:
-                found[name] = Packed(key, f"{name}_scales", MXFP4())
+                found[name] = MXFP4(key, f"{name}_scales")
     elif stated == "fp8":
         rows, columns = stated_quantisation(config).get("weight_block_size") or (2**62, 2**62)
         for pattern, end in _FP8_KEYS:
             pairs = ((key, re.sub(pattern, end, key)) for key in stored if re.search(pattern, key))
             found |= {
-                name: Packed(name, key, FP8((rows, columns)))
+                name: FP8(name, key, (rows, columns))
                 for key, name in pairs
                 if name in stored and type_of(name) in (*_BYTES, *_PAIRS)
             }

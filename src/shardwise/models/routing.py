@@ -1,5 +1,4 @@
-"""Which expert a token goes to: decided in float32 and without noise, and balanced over the global batch where a model
-asks for it."""
+"""Which expert a token goes to: in float32, without noise, balanced over the global batch if asked."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from shardwise.errors import UnsupportedError
@@ -17,23 +16,20 @@ _ROUTERS = ("gate", "router")
 
 
 class Balance:
-    """The loss that keeps experts evenly used (Fedus et al., 2021), as transformers adds it where config.json says
-    `output_router_logits`: coefficient * experts * sum over experts of its share of routes times its mean probability,
-    over the tokens of all routers. Shares are constants in it, which a pass without gradients counts first: so its
-    gradient is that of the global batch, whatever a rank, micro-batch or stage sees of it.
-
-    Attributes:
-        counting: routers add to `seen` instead of adding to gradients.
-        seen: float64 [2, experts]: routes to each, and sums of its probabilities.
-        real: bool [batch, length] for the block at work: what is no padding.
-        pull: float32 [experts]: the gradient of the loss to a token's probability of each.
-    """
+    """The loss that keeps experts evenly used (Fedus et al., 2021), as transformers adds it where
+    config.json says `output_router_logits`: coefficient * experts * sum over experts of its share
+    of routes times its mean probability, over the tokens of all routers. Shares are constants in
+    it, which a pass without gradients counts first: so its gradient is that of the global batch,
+    whatever a rank, micro-batch or stage sees of it. `counting`: routers add to `seen`, float64 [2,
+    experts], routes to each and sums of its probabilities, and not to gradients; `real`: bool
+    [batch, length] for the block at work, what is no padding; `pull`: float32 [experts], the
+    gradient of the loss to a token's probability of each."""
 
     def __init__(self, *, coefficient: float, num_experts: int, top_k: int, device: torch.device) -> None:
         self.coefficient, self.num_experts, self.top_k = coefficient, num_experts, top_k
         self.counting = False
         self.seen = torch.zeros(2, num_experts, dtype=torch.float64, device=device)
-        self.real: torch.Tensor | None = None
+        self.real: Tensor | None = None
         self.pull = torch.zeros(num_experts, device=device)
 
     @classmethod
@@ -45,15 +41,14 @@ class Balance:
         number = getattr(config, "num_local_experts", None) or config.num_experts
         return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
 
-    def settle(self, *, factor: float) -> torch.Tensor:
-        """From what all ranks have seen: sets `pull`, times a factor as the loss is for its backward. The loss, a
-        float64."""
+    def settle(self, *, factor: float) -> Tensor:
+        """From what all ranks have seen: sets `pull`, times its backward's factor. The loss, float64."""
         routes, probabilities = self.seen
         scale = self.coefficient * self.num_experts / (routes.sum() / self.top_k) ** 2
         self.pull = (scale * factor * routes).float()
         return scale * (routes * probabilities).sum()
 
-    def attach(self, logits: torch.Tensor, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    def attach(self, logits: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
         """The scores of a router [tokens, top_k], with the gradient of the loss behind them."""
         if self.real is None:
             return scores
@@ -76,12 +71,12 @@ class _Attached(torch.autograd.Function):
     """Gives a tensor back as it is; backward also goes into losses [n]."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, tensor: Tensor, losses: Tensor) -> Tensor:
         ctx.losses = losses.shape, losses.device
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         shape, device = ctx.losses
         return gradients[0], torch.ones(shape, device=device)
 
@@ -89,13 +84,13 @@ class _Attached(torch.autograd.Function):
 class _Casts(TorchFunctionMode):
     """Casts operands of functions of these names to a dtype."""
 
-    def __init__(self, names: tuple[str, ...], cast: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, names: tuple[str, ...], cast: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self._names, self._cast = names, cast
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in self._names:
-            args = tuple(self._cast(a) if isinstance(a, torch.Tensor) else a for a in args)
+            args = tuple(self._cast(a) if isinstance(a, Tensor) else a for a in args)
         return func(*args, **(kwargs or {}))
 
 
@@ -118,8 +113,7 @@ def mixtures(model: nn.Module) -> Iterator[Mixture]:
 
 
 def refuse_to_deal(model: nn.Module) -> None:
-    """Raises UnsupportedError: a mixture has experts that cannot be dealt among ranks, for they are no stacks that a
-    router's choice is handed to."""
+    """Raises UnsupportedError: experts are no stacks that a router's choice is handed to."""
     experts = [getattr(one.experts, "get_base_layer", lambda one=one: one.experts)() for one in mixtures(model)]
     if not experts or not all(hasattr(stacks, "num_experts") for stacks in experts):
         raise UnsupportedError(
@@ -159,12 +153,7 @@ def _without_noise(module: nn.Module, train: Callable[[bool], nn.Module], mode: 
 
 
 def _routed(
-    forward: Callable[..., Any],
-    compute: torch.dtype,
-    balance: Balance | None,
-    hidden: torch.Tensor,
-    *args: Any,
-    **kw: Any,
+    forward: Callable[..., Any], compute: torch.dtype, balance: Balance | None, hidden: Tensor, *args: Any, **kw: Any
 ) -> Any:
     with torch.autocast(hidden.device.type, enabled=False), _Casts(("linear",), lambda a: a.to(compute).float()):
         made = forward(hidden, *args, **kw)
@@ -174,8 +163,8 @@ def _routed(
     return logits, balance.attach(logits, scores, chosen), chosen, *more
 
 
-def _cast(forward: Callable[..., Any], compute: torch.dtype, *args: Any) -> torch.Tensor:
-    def cast(operand: torch.Tensor) -> torch.Tensor:
+def _cast(forward: Callable[..., Any], compute: torch.dtype, *args: Any) -> Tensor:
+    def cast(operand: Tensor) -> Tensor:
         return operand.to(compute) if operand.is_floating_point() else operand
 
     with _Casts(("_grouped_mm", "grouped_mm"), cast):

@@ -1,7 +1,7 @@
 """A pipeline stage: a Hugging Face model without what other stages hold. Names and indices stay."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -36,13 +36,9 @@ class StagePlace:
 @dataclass(frozen=True, kw_only=True)
 class StageEnds:
     """What runs outside the blocks beside embedding and head: names of modules that hold weights.
-
-    Attributes:
-        before, behind: what stages behind the first, and before the last, do without.
-        joins: something changes embeddings before the first block, or hidden states behind the last norm: then stages
-            hand their blocks what was sent, whatever the code around them makes of it.
-        returned: how many values a block returns, in a tuple; 0: one tensor.
-    """
+    `before`, `behind`: what stages behind the first, and before the last, do without; `joins`:
+    something changes embeddings before the first block, or hidden states behind the last norm:
+    stages then hand their blocks what was sent; `returned`: values of a block's tuple, or 0."""
 
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
@@ -51,14 +47,9 @@ class StageEnds:
 
 
 class PassOn(nn.Module):
-    """What stands where another stage's block or norm was: gives its first argument back, in a tuple as long as
-    `returned` says. What the block said of itself in numbers and names is still to be read. Beside the blocks of this
-    stage it puts in, or takes out, what passes between stages.
-
-    Attributes:
-        received: what comes out instead of the first argument, where it is set.
-        keeps: the first argument is to be had by `taken`.
-    """
+    """What stands where another stage's block or norm was: gives its first argument back, in a
+    tuple as long as `returned` says. What the block said of itself in numbers and names is still to
+    be read. Beside this stage's blocks it puts in what is `received`, and takes out what is `kept`."""
 
     def __init__(self, old: nn.Module | None = None, *, returned: int = 0) -> None:
         super().__init__()
@@ -66,19 +57,15 @@ class PassOn(nn.Module):
         vars(self).update({name: value for name, value in said.items() if isinstance(value, str | int | float)})
         self._returned = returned
         self.received: torch.Tensor | None = None
-        self.keeps, self._kept = False, list[torch.Tensor]()
+        self.kept: list[torch.Tensor] | None = None
 
     def forward(self, hidden_states: torch.Tensor, *_args: Any, **_kwargs: Any) -> Any:
         """The residual stream, as it came."""
         if self.received is not None:
             hidden_states, self.received = self.received, None
-        if self.keeps:
-            self._kept.append(hidden_states)
+        if self.kept is not None:
+            self.kept.append(hidden_states)
         return (hidden_states, *[None] * (self._returned - 1)) if self._returned else hidden_states
-
-    def taken(self) -> torch.Tensor:
-        """What passed last; it is kept no longer."""
-        return self._kept.pop()
 
 
 class Nothing(nn.Module):
@@ -89,15 +76,8 @@ class Nothing(nn.Module):
         return torch.zeros((), device=given.device)
 
 
-class Sent(NamedTuple):
-    """What a backbone returns that passes its blocks' stream on."""
-
-    last_hidden_state: torch.Tensor
-
-
 def keep_stage(anatomy: Anatomy, place: StagePlace, ends: StageEnds) -> None:
-    """Removes what a stage does not hold, in place on the meta device; with tied weights the last keeps the
-    embedding."""
+    """Removes what a stage does not hold, in place; with tied weights the last keeps the embedding."""
     blocks, backbone = anatomy.blocks, anatomy.backbone
     for index in range(len(blocks)):
         if index not in place.blocks:
@@ -134,8 +114,10 @@ def _put_in(backbone: nn.Module, last: PassOn) -> None:
 
 def _take_out(backbone: nn.Module, first: PassOn) -> None:
     """Makes a backbone return what the stage's last block gave."""
-    first.keeps = True
-    backbone.register_forward_hook(lambda *_: Sent(first.taken()))
+    from transformers.modeling_outputs import BaseModelOutput
+
+    first.kept = kept = list[torch.Tensor]()
+    backbone.register_forward_hook(lambda *_: BaseModelOutput(last_hidden_state=kept.pop()))  # pyright: ignore
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module | None) -> None:

@@ -149,8 +149,7 @@ class Weights:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """Names of the safetensors files of a model folder. Raises ModelError: there are none, or the index names something
-    that is not a plain file of the folder."""
+    """Names of a folder's safetensors files. Raises ModelError: none, or no plain one in the index."""
     index = folder / _INDEX
     if not index.is_file():
         if (folder / _SINGLE).is_file():

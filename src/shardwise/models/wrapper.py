@@ -1,5 +1,4 @@
-"""The language model inside a model of more than text: where it lies, and what of the rest stays on
-disk.
+"""The language model inside a model of more than text: where it lies, and what stays on disk.
 
 Transformers' wrapper is built, and all that text does not pass through is taken out of it. So names
 of weights, of adapters and of keys in files are those of the whole model.
@@ -38,8 +37,7 @@ def auto_class(config: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """Names of modules in a wrapper. `language`: the smallest model that has backbone and head, ""
-    for all of it."""
+    """Names of modules in a wrapper. `language`: the smallest one with backbone and head, "" for all."""
 
     language: str
     backbone: str
@@ -81,8 +79,7 @@ def language_weights(model: nn.Module) -> Callable[[str], bool]:
 
 def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, str]]:
     """What of a wrapper is not its language model: the module that holds a part, the part's name
-    there, and its whole name. A part is a module, or a parameter of a module that stands around the
-    language model."""
+    there, and its whole name. A part is a module, or a parameter of one around the language model."""
     kept = {id(model.get_submodule(name)) for name in (inside.backbone, inside.head)}
 
     def visit(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module, str, str]]:
@@ -112,13 +109,8 @@ def pattern_of(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """What a folder has beside the language model, and what stays on disk.
-
-    Attributes:
-        modules: the outermost of its modules and parameters, as the wrapper calls them.
-        names: of its tensors, as the wrapper calls them.
-        keys: of the same tensors in files.
-    """
+    """What a folder has beside the language model, which stays on disk. `modules`: the outermost
+    modules and parameters, `names`: tensors, as the wrapper calls them; `keys`: those in files."""
 
     modules: tuple[str, ...]
     names: frozenset[str]
@@ -126,8 +118,7 @@ class Beside:
 
     @classmethod
     def find(cls, whole: nn.Module, *, keys: Keys, folder: Path) -> Self | None:
-        """Of a whole model, and the keys of a folder; None where the model is a language model
-        alone. Raises ModelError: the folder lacks a part of the rest."""
+        """None for a language model alone. Raises ModelError: the folder lacks a part of the rest."""
         inside = find_inside(whole)
         if inside is None:
             return None

@@ -30,8 +30,7 @@ class Context:
     """Attention of one group of ranks, `mesh` (the axis `cp`)."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
-        self._degree, self._index = mesh.size(), mesh.get_local_rank()
-        self._parts = RowParts(group=mesh.get_group(), degree=self._degree, index=self._index)
+        self._parts = RowParts(group=mesh.get_group(), degree=mesh.size(), index=mesh.get_local_rank())
         self._documents: torch.Tensor | None = None
 
     def register(self) -> None:
@@ -52,11 +51,11 @@ class Context:
     ) -> torch.Tensor | None:
         """Which keys of the whole row each of this rank's queries sees, [batch or 1, 1, q_length, whole length]; None
         where those are all before it. `q_length` is that of this rank's parts."""
-        length = q_length * self._degree
+        length = q_length * self._parts.degree
         if self._documents is None and (given.get("local_size") or length) >= length:
             return None
         keys = torch.arange(length, device=device)
-        queries = own_parts(keys[None], degree=self._degree, index=self._index)[0]
+        queries = own_parts(keys[None], degree=self._parts.degree, index=self._parts.index)[0]
         first = keys[:1].view(1, 1, 1, 1)  # of rows and heads, which are alike
         seen = mask_function(first, first, queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1))
         if self._documents is not None:

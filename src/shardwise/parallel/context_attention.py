@@ -10,12 +10,12 @@ another width), backward computes attention once more.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import causal_lower_right
 
@@ -24,13 +24,12 @@ from shardwise.spec.layout.execution import heads_at_once
 
 _aten = torch.ops.aten
 #: A result and the logs of its sums.
-_Kept = tuple[torch.Tensor, torch.Tensor]
+_Kept = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowParts:
-    """Who holds which parts of a row: of twice as many parts as ranks the first rank has the first
-    and the last, and so on. `index`: this rank's place in the group."""
+    """Who holds which parts of a row (`parallel/context.py`). `index`: this rank's in the group."""
 
     group: dist.ProcessGroup
     degree: int
@@ -46,7 +45,7 @@ class RowParts:
         """This rank's."""
         return self.index, 2 * self.degree - 1 - self.index
 
-    def whole(self, mine: torch.Tensor) -> torch.Tensor:
+    def whole(self, mine: Tensor) -> Tensor:
         """[batch, heads, length, width] of whole rows, from every rank's parts."""
         halves = torch.stack(mine.chunk(2, 2))
         came = halves.new_empty((2 * self.degree, *halves.shape[1:]))
@@ -54,7 +53,7 @@ class RowParts:
         del halves
         return torch.cat([came[self.held.index(part)] for part in range(2 * self.degree)], 2)
 
-    def summed(self, parts: torch.Tensor) -> torch.Tensor:
+    def summed(self, parts: Tensor) -> Tensor:
         """This rank's two of the sum of all ranks' parts, which are in the order of `held`."""
         mine = parts.new_empty((2, *parts.shape[1:]))
         reduce_scatter_single(mine, parts, group=self.group)
@@ -64,51 +63,44 @@ class RowParts:
 class _Keys(NamedTuple):
     """What one half of the queries is compared with, a mask, and where that half begins."""
 
-    keys: torch.Tensor
-    values: torch.Tensor
-    seen: torch.Tensor | None
+    keys: Tensor
+    values: Tensor
+    seen: Tensor | None
     begin: int
 
 
 #: Takes gradients of keys, and of values, from a place on.
-_Add = Callable[[int, torch.Tensor, torch.Tensor], None]
+_Add = Callable[[int, Tensor, Tensor], None]
 
 
 class _Flash:
     """FlashAttention on GPUs: each query sees the keys up to its own place from the end."""
 
-    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, query: Tensor, of: _Keys, scale: float) -> tuple[Tensor, Tensor | None]:
         out, logs, *_ = _aten._scaled_dot_product_flash_attention(query, of.keys, of.values, 0.0, True, scale=scale)
         return out, logs
 
-    def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
-    ) -> torch.Tensor:
+    def backward(self, given: Tensor, query: Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add) -> Tensor:
         if of.keys.shape[1] == 1 < query.shape[1]:
             # The kernel would make gradients of keys for each head of queries. Where one head of keys is at work, rows
             # are so long that a call for each is no cost.
-            return self._by_head(given, query, of, kept, scale, add)
+            of_query = torch.empty_like(query)
+            for head in range(query.shape[1]):
+                here = slice(head, head + 1)
+                there = None if kept is None else (kept[0][:, here], kept[1][:, here])
+                of_query[:, here].copy_(self.backward(given[:, here], query[:, here], of, there, scale, add))
+            return of_query
         lengths, none = (query.shape[2], of.keys.shape[2]), torch.zeros(2, dtype=torch.int64, device=query.device)
         inputs = given, query, of.keys, of.values, *(kept or ()), None, None, *lengths, 0.0, True, none[0], none[1]
         back = _aten._scaled_dot_product_flash_attention_backward(*inputs, scale=scale)
         add(0, back[1], back[2])
         return back[0]
 
-    def _by_head(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
-    ) -> torch.Tensor:
-        of_query = torch.empty_like(query)
-        for head in range(query.shape[1]):
-            here = slice(head, head + 1)
-            there = None if kept is None else (kept[0][:, here], kept[1][:, here])
-            of_query[:, here].copy_(self.backward(given[:, here], query[:, here], of, there, scale, add))
-        return of_query
-
 
 class _OnProcessor:
     """PyTorch's for processors, over repeated heads of keys; unmasked in two pieces."""
 
-    def _pieces(self, query: torch.Tensor, of: _Keys) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
+    def _pieces(self, query: Tensor, of: _Keys) -> Iterator[tuple[int, Any, Any, dict[str, Any]]]:
         """Where each begins, its keys and values, and what else the kernel is told."""
         copies = query.shape[1] // of.keys.shape[1]
         keys, values = (one.repeat_interleave(copies, 1) if copies > 1 else one for one in (of.keys, of.values))
@@ -121,16 +113,14 @@ class _OnProcessor:
                 told = {"dropout_p": 0.0, "is_causal": first == of.begin}
                 yield first, keys[:, :, first:end], values[:, :, first:end], told
 
-    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, query: Tensor, of: _Keys, scale: float) -> tuple[Tensor, Tensor | None]:
         kernel = _aten._scaled_dot_product_flash_attention_for_cpu
         found = [kernel(query, k, v, scale=scale, **told) for _, k, v, told in self._pieces(query, of)]
         logs = torch.stack([one[1] for one in found]).logsumexp(0)
         made = sum(out * (log - logs).exp().unsqueeze(-1).to(out.dtype) for out, log in found)
         return (found[0][0] if len(found) == 1 else made), logs  # pyright: ignore[reportReturnType]
 
-    def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
-    ) -> torch.Tensor:
+    def backward(self, given: Tensor, query: Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add) -> Tensor:
         kernel = _aten._scaled_dot_product_flash_attention_for_cpu_backward
         of_query, heads = torch.zeros_like(query), of.keys.shape[1]
         alone = query.shape[1] == heads
@@ -145,14 +135,12 @@ class _OnProcessor:
 class _AnyKernel:
     """Whatever PyTorch chooses, which is run once more for its backward."""
 
-    def forward(self, query: torch.Tensor, of: _Keys, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, query: Tensor, of: _Keys, scale: float) -> tuple[Tensor, Tensor | None]:
         bias: Any = of.seen if of.seen is not None else causal_lower_right(query.shape[2], of.keys.shape[2])
         options: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != of.keys.shape[1]}
         return F.scaled_dot_product_attention(query, of.keys, of.values, bias, **options), None
 
-    def backward(
-        self, given: torch.Tensor, query: torch.Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add
-    ) -> torch.Tensor:
+    def backward(self, given: Tensor, query: Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add) -> Tensor:
         del kept
         with torch.enable_grad():
             asked, keys, values = (one.detach().requires_grad_() for one in (query, of.keys, of.values))
@@ -168,7 +156,7 @@ class _AnyKernel:
 _Kernel = _Flash | _OnProcessor | _AnyKernel
 
 
-def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> _Kernel:
+def _kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> _Kernel:
     if query.shape[-1] == value.shape[-1] and query.device.type == "cpu":
         return _OnProcessor()
     flash = mask is None and query.shape[-1] % 8 == 0 and query.device.type == "cuda"
@@ -178,9 +166,7 @@ def _kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: t
     return _AnyKernel()
 
 
-def _groups(
-    parts: RowParts, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> Iterator[tuple[slice, slice]]:
+def _groups(parts: RowParts, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[slice, slice]]:
     """Heads of queries and of keys that belong together, as many as come at once."""
     widths, heads = key.shape[-1] + value.shape[-1], key.shape[1]
     each, copies = key.shape[0] * key.shape[2] * parts.degree * widths * key.itemsize, query.shape[1] // heads
@@ -190,15 +176,13 @@ def _groups(
         yield slice(here.start * copies, here.stop * copies), here
 
 
-def _whole(parts: RowParts, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _whole(parts: RowParts, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values of whole rows, which travel together."""
     keys, values = parts.whole(torch.cat([key, value], -1)).split([key.shape[-1], value.shape[-1]], -1)
     return keys, values
 
 
-def _halves(
-    parts: RowParts, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
-) -> Iterator[tuple[slice, _Keys]]:
+def _halves(parts: RowParts, keys: Tensor, values: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, _Keys]]:
     """Where each of this rank's parts lies among its positions, and what it is compared with."""
     size = keys.shape[2] // (2 * parts.degree)
     for half, part in enumerate(parts.own):
@@ -208,14 +192,8 @@ def _halves(
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    *,
-    parts: RowParts,
-    scale: float | None,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, parts: RowParts, scale: float | None
+) -> Tensor:
     """From this rank's [batch, heads, length, width] to [batch, length, heads, width]. `mask`:
     [batch or 1, 1, length, whole length], keys that each query sees; None: up to its own."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -225,11 +203,11 @@ def attend(
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, parts: RowParts, scale: float, mask: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
+        ctx: Any, parts: RowParts, scale: float, mask: Any, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
         kernel, (batch, heads, length, _) = _kernel(query, key, value, mask), query.shape
         made = query.new_empty((batch, length, heads, value.shape[-1]))
-        sums: torch.Tensor | None = None
+        sums: Tensor | None = None
         for asking, asked in _groups(parts, query, key, value):
             for mine, of in _halves(parts, *_whole(parts, key[:, asked], value[:, asked]), mask):
                 found, logs = kernel.forward(query[:, asking, mine], of, scale)
@@ -242,9 +220,7 @@ class _Attend(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, given: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, given: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         query, key, value, *_ = saved = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(one) for one in (query, key, value))
         size = key.shape[2] // 2
@@ -256,29 +232,24 @@ class _Attend(torch.autograd.Function):
         return None, None, None, of_query, of_key, of_value
 
     @staticmethod
-    def _of_heads(
-        ctx: Any, saved: Any, given: torch.Tensor, of_query: torch.Tensor, asking: slice, asked: slice
-    ) -> torch.Tensor:
+    def _of_heads(ctx: Any, saved: Any, given: Tensor, of_query: Tensor, asking: slice, asked: slice) -> Tensor:
         """Writes gradients of queries; returns those of whole rows' keys and values, by rank."""
         query, key, value, mask, *kept = saved
         keys, values = _whole(ctx.parts, key[:, asked], value[:, asked])
         batch, heads, length, width = keys.shape
-        parts = 2 * ctx.parts.degree
+        parts, held = 2 * ctx.parts.degree, ctx.parts.held
         sums = key.new_zeros((parts, batch, heads, length // parts, width + values.shape[-1]))
-        add = partial(_add, sums, ctx.parts.held, width)
+
+        def add(first: int, of_keys: Tensor, of_values: Tensor) -> None:
+            """To the parts that gradients of keys and values from a place on lie in."""
+            for begin in range(0, of_keys.shape[2], sums.shape[3]):
+                here = slice(begin, begin + sums.shape[3])
+                part = sums[held.index((first + begin) // sums.shape[3])]
+                part[..., :width].add_(of_keys[:, :, here])
+                part[..., width:].add_(of_values[:, :, here])
+
         for mine, of in _halves(ctx.parts, keys, values, mask):
             there = (kept[0][:, mine, asking].transpose(1, 2), kept[1][:, asking, mine]) if kept else None
             back = given[:, mine, asking].transpose(1, 2)
             of_query[:, asking, mine] = ctx.kernel.backward(back, query[:, asking, mine], of, there, ctx.scale, add)
         return sums
-
-
-def _add(
-    sums: torch.Tensor, held: list[int], width: int, first: int, of_keys: torch.Tensor, of_values: torch.Tensor
-) -> None:
-    """Adds gradients of keys and values from a place on to those of the parts that they lie in."""
-    size = sums.shape[3]
-    for begin in range(0, of_keys.shape[2], size):
-        part, here = sums[held.index((first + begin) // size)], slice(begin, begin + size)
-        part[..., :width].add_(of_keys[:, :, here])
-        part[..., width:].add_(of_values[:, :, here])

@@ -1,6 +1,5 @@
-"""Expert parallel: each rank holds some of the experts whole, and tokens travel to them and back
-(all-to-all). Under tensor parallel, where each rank has all tokens, none travels. Padding goes to
-no expert, here or elsewhere."""
+"""Expert parallel: a rank holds some experts whole, and tokens travel to them and back (all-to-all).
+Under tensor parallel, where each rank has all tokens, none travels. Padding goes to no expert."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
@@ -21,15 +20,13 @@ from shardwise.parallel.tensor.slices import Slicer
 
 @dataclass
 class RealRows:
-    """What of the micro-batch at work is no padding: `places` int64 [n] in the flattened `count`
-    tokens, or None where all of it goes to experts."""
+    """What is no padding: `places` int64 [n] in the flattened `count` tokens, or None for all."""
 
-    places: torch.Tensor | None = None
+    places: Tensor | None = None
     count: int = 0
 
-    def __call__(self, forward: Callable[..., Any], *given: torch.Tensor, **named: Any) -> Any:
-        """Gives a module's forward those rows of tensors [tokens, ...] that are no padding; the
-        others come back as zeros."""
+    def __call__(self, forward: Callable[..., Any], *given: Tensor, **named: Any) -> Any:
+        """Gives a forward the rows of tensors [tokens, ...] that are no padding; the others are 0."""
         if self.places is None or named or any(len(one) != self.count for one in given):
             return forward(*given, **named)
         made = forward(*(one.index_select(0, self.places) for one in given))
@@ -37,8 +34,7 @@ class RealRows:
 
 
 def leave_padding(modules: Iterable[nn.Module], rows: RealRows) -> None:
-    """Makes experts that are handed routes see no padding, of other ranks either: the last that is
-    done to forwards."""
+    """Makes experts that are handed routes see no padding of any rank: done last to forwards."""
     for module in modules:
         if _takes_routes(module):
             module.forward = partial(rows, module.forward)
@@ -83,10 +79,9 @@ def _deal(module: nn.Module, *, slicer: Slicer) -> range:
     slicer.slice(stacks, {name: Shard(0) for name in stacks._parameters})
     stacks.num_experts = held
     for wrapper in module.modules():
-        if hasattr(wrapper, "get_delta_weight"):
-            for name in ("get_delta_weight", "get_delta_factors"):  # of which older versions of PEFT know the first
-                if hasattr(wrapper, name):
-                    vars(wrapper)[name] = partial(_of_own, getattr(wrapper, name), own)
+        for name in ("get_delta_weight", "get_delta_factors"):  # of which older versions of PEFT know the first
+            if hasattr(wrapper, name):
+                vars(wrapper)[name] = partial(_of_own, getattr(wrapper, name), own)
     if stacks is not module:
         slicer.open(module)
     return own
@@ -95,19 +90,14 @@ def _deal(module: nn.Module, *, slicer: Slicer) -> range:
 def _of_own(made: Callable[..., Any], own: range, *args: Any) -> Any:
     """What adapters add to the experts that are here: of one stack, or of its factors and their scale."""
     added = made(*args)
-    if isinstance(added, torch.Tensor):
+    if isinstance(added, Tensor):
         return added[own.start : own.stop]
-    return tuple(one[own.start : own.stop] if isinstance(one, torch.Tensor) else one for one in added)
+    return tuple(one[own.start : own.stop] if isinstance(one, Tensor) else one for one in added)
 
 
 def _own_routes(
-    forward: Callable[..., torch.Tensor],
-    own: range,
-    moves: Moves,
-    hidden: torch.Tensor,
-    chosen: torch.Tensor,
-    scores: torch.Tensor,
-) -> torch.Tensor:
+    forward: Callable[..., Tensor], own: range, moves: Moves, hidden: Tensor, chosen: Tensor, scores: Tensor
+) -> Tensor:
     """Sends tokens through the experts that are here, and adds up what all ranks made."""
     token, route = ((chosen >= own.start) & (chosen < own.stop)).nonzero(as_tuple=True)
     made = forward(hidden[token], (chosen[token, route] - own.start).unsqueeze(1), hidden.new_ones(len(token), 1))
@@ -116,9 +106,7 @@ def _own_routes(
     return moves.sum_to_whole(added).to(hidden.dtype)
 
 
-def _own_rows(
-    forward: Callable[..., torch.Tensor], own: range, count: int, moves: Moves, repeated: torch.Tensor
-) -> torch.Tensor:
+def _own_rows(forward: Callable[..., Tensor], own: range, count: int, moves: Moves, repeated: Tensor) -> Tensor:
     """All tokens [experts * tokens, width], once for each expert."""
     tokens = len(repeated) // count
     made = forward(repeated[own.start * tokens : own.stop * tokens])
@@ -126,13 +114,8 @@ def _own_rows(
 
 
 def _exchanged(
-    forward: Callable[..., torch.Tensor],
-    group: dist.ProcessGroup,
-    held: int,
-    hidden: torch.Tensor,
-    chosen: torch.Tensor,
-    scores: torch.Tensor,
-) -> torch.Tensor:
+    forward: Callable[..., Tensor], group: dist.ProcessGroup, held: int, hidden: Tensor, chosen: Tensor, scores: Tensor
+) -> Tensor:
     """Sends each token to the ranks of its experts, of which this one holds `held`, and adds what comes back."""
     top_k, degree = chosen.shape[1], group.size()
     experts, order = chosen.flatten().sort(stable=True)
@@ -148,6 +131,6 @@ def _exchanged(
     return (by_token * scores.unsqueeze(2)).sum(1).to(hidden.dtype)
 
 
-def _travel(rows: torch.Tensor, arriving: list[int], leaving: list[int], group: dist.ProcessGroup) -> torch.Tensor:
+def _travel(rows: Tensor, arriving: list[int], leaving: list[int], group: dist.ProcessGroup) -> Tensor:
     travelled = all_to_all_single_autograd(rows.contiguous(), arriving, leaving, group)
     return torch.ops._c10d_functional.wait_tensor(travelled)

@@ -1,8 +1,8 @@
 """ZeRO-2/3 and hybrid sharding with FSDP2: a unit for each block or several, for the embedding, and for norm and head.
 What is left, such as learned positions, is in the root's unit, and so is all outside blocks where it is tied.
 
-Frozen and trainable parameters share a unit, so that a LoRA block is gathered in one collective. With weights in host
-memory FSDP2 also serves a single rank.
+Frozen and trainable parameters share a unit: a LoRA block is gathered in one collective. With
+weights in host memory FSDP2 serves a single rank too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -35,16 +35,13 @@ def apply_sharding(
 ) -> None:
     """Shards a model in place over the last axis of `mesh`, replicating over the first of two.
 
-    Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated parameters over
-    `tp`, in the compute dtype; where reductions are postponed (`parallel/deferred_reduction.py`) that is float32 too.
+    Gradients are reduced in float32. Under tensor parallelism FSDP2 first sums those of replicated
+    parameters over `tp`, in the compute dtype; where reductions are postponed
+    (`parallel/deferred_reduction.py`) that is float32 too.
 
-    Args:
-        root: the module whose forward is called; parameters on the meta device.
-        before, behind: the embedding and what is called behind the blocks (norm, head), where they share no weight.
-        compute_dtype: in which weights are gathered.
-        on_host: weights, gradients and optimizer states stay in host memory.
-        apart: parameters that have a unit of their own (`shard_experts`).
-    """
+    `root`: whose forward is called, on the meta device; `before`, `behind`: the embedding and what
+    is called behind the blocks, where they share no weight; `compute_dtype`: of gathered weights;
+    `on_host`: all stays in host memory; `apart`: parameters of another unit (`shard_experts`)."""
     left_out = set(apart)
     shard = _shard(mesh, compute_dtype=compute_dtype, on_host=on_host)
     sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
@@ -95,14 +92,13 @@ def _shard(mesh: DeviceMesh, *, compute_dtype: torch.dtype, on_host: bool) -> Ca
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     # Pinned memory is copied while the GPU computes; without a GPU there is none.
     host = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if on_host else OffloadPolicy()
-    return partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=host, shard_placement_fn=_dims(mesh))
-
-
-def _dims(mesh: DeviceMesh) -> Callable[[nn.Parameter], Shard]:
-    """Along which dim each parameter is cut over the last axis of a mesh; of a slice, of what the slice has."""
     degree = mesh.size(mesh.ndim - 1)
 
-    return lambda parameter: Shard(dim_of_shard(tuple(local_part(parameter).shape), degree=degree))
+    def cut(parameter: nn.Parameter) -> Shard:
+        """Along which dim, over the last axis of the mesh; of a slice, of what the slice has."""
+        return Shard(dim_of_shard(tuple(local_part(parameter).shape), degree=degree))
+
+    return partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=host, shard_placement_fn=cut)
 
 
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:

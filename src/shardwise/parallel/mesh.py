@@ -54,16 +54,11 @@ class Pipes:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process's place.
-
-    Attributes:
-        mesh: all axes of the layout.
-        data_group: ranks that see different samples, or parts of them, and hold the same slice of the model.
-        replicas, shards: of these, the axis along which what is sharded has copies, and the one along which it is cut.
-        expert_mesh: the ranks of `data_group` by `EXPERT_AXES`; None where experts are not dealt among ranks.
-        pipes: how this rank's stages reach their neighbours; None where there is one stage.
-        control: a group over all ranks for small messages on the CPU, whatever moves the tensors.
-    """
+    """This process's place. `mesh`: all axes of the layout; `data_group`: ranks that see different
+    samples, or parts of them, and hold the same slice of the model; `replicas`, `shards`: of these,
+    the axis along which what is sharded has copies, and the one along which it is cut;
+    `expert_mesh`: the same ranks by `EXPERT_AXES`, None where experts are not dealt; `pipes`: how
+    stages reach their neighbours; `control`: all ranks, for small messages on the CPU."""
 
     layout: Layout
     rank: int
@@ -89,8 +84,8 @@ class World:
 
     @property
     def stream(self) -> int:
-        """Which random stream this rank begins with: ranks that hold slices of the same blocks and see the same tokens
-        begin with the same."""
+        """Which random stream this rank begins with: alike where ranks hold slices of the same
+        blocks and see the same tokens."""
         at = self.layout.coordinates(self.rank)
         return (at.pp * self.layout.data_world_size + self.data_rank) * self.layout.cp + at.cp
 
@@ -155,8 +150,7 @@ def side_by_side(outer: DeviceMesh, inner: DeviceMesh) -> DeviceMesh:
 
 
 def own_device() -> torch.device:
-    """This rank's GPU, or the processor where there is none. Raises InputError: fewer GPUs are visible than processes
-    were started on this machine."""
+    """This rank's GPU, or the processor where there is none. Raises as `device_index`."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", device_index(int(os.environ.get("LOCAL_RANK", "0")), visible=torch.cuda.device_count()))
@@ -237,8 +231,7 @@ def _is_one_machine() -> bool:
 
 
 def _own_store(timeout: timedelta, *, rank: int, size: int) -> Store:
-    """A store that listens where our launcher does, or on loopback only; torch's own listens on every interface,
-    whatever the address says."""
+    """A store that listens where our launcher does, or on loopback; torch's listens everywhere."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listening = None
     if rank == 0:

@@ -1,8 +1,7 @@
 """Executes a pipeline schedule (spec/layout/schedule.py) on the stages of this rank.
 
-A receive is posted when its action comes: posted earlier, it could wait for the action at hand, and block the device.
-Of `torch.distributed.pipelining` the split of a backward in two is used, and not the schedules: it wants equal shapes
-of all micro-batches, and the planner reads the same schedules.
+A receive is posted when its action comes: posted earlier, it could wait for the action at hand, and
+block the device. Of `torch.distributed.pipelining` the split of a backward in two is used.
 """
 
 from collections import Counter
@@ -43,9 +42,8 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The stages of this rank: root module by index. `width`: hidden size; `dtype`: of activations between stages;
-    `gradient_divisor`: by which FSDP divides gradients, undone here; `execution`: says what FSDP reduces in a stage's
-    last backward alone; `finish`: called after the last backward."""
+    """The stages of this rank: root module by index. `width`: hidden size; `dtype`: of activations
+    between stages; the rest as of `WholeModel`."""
 
     stages: dict[int, nn.Module]
     pipes: Pipes
@@ -75,11 +73,6 @@ class Pipeline:
         self.finish()
         losses = [torch.zeros((), device=self.world.device), *run.results.values()]
         return self.world.counted(torch.stack(losses).double().sum())
-
-    def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
-        """As `WholeModel.losses`."""
-        nothing = torch.zeros((), device=self.world.device)
-        return [self.world.counted(nothing if made is None else made) for made in self.outputs(micros)]
 
     @torch.no_grad()
     def outputs(self, micros: Sequence[Inputs]) -> list[torch.Tensor | None]:

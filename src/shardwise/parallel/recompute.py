@@ -57,11 +57,7 @@ def _again() -> Iterator[None]:
 def _full(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if torch.compiler.is_compiling():  # which takes contexts that choose operators, and no others
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=_contexts, **kwargs)
-
-
-def _contexts() -> tuple[Any, Any]:
-    return nullcontext(), _again()
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _again()), **kwargs)
 
 
 def _selective(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -72,10 +72,6 @@ class WholeModel:
         self.finish()
         return self.world.counted(total)
 
-    def losses(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
-        """The summed loss of each micro-batch, without gradients; zeros on ranks that compute or count none."""
-        return [self.world.counted(made) for made in self.outputs(micros)]
-
     @torch.no_grad()
     def outputs(self, micros: Sequence[Inputs]) -> list[torch.Tensor]:
         """What the root module makes of each micro-batch, without gradients."""

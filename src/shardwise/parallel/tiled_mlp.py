@@ -71,9 +71,7 @@ class _Tiles(torch.autograd.Function):
         return tiled.forward(hidden)
 
     @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, given: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, given: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (hidden,) = ctx.saved_tensors
         tiled, trained = cast(Tiled, ctx.tiled), [p for p in ctx.trained if p.requires_grad]
         back = hidden.new_empty(hidden.shape) if ctx.needs_input_grad[1] else None

@@ -17,7 +17,6 @@ from shardwise.parallel.optimizer.stepped import Detour, LocalParts, Stepped
 from shardwise.parallel.optimizer.zero1 import Windows
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.places import read_places
-from shardwise.spec.job.preference import PreferenceSpec
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape
@@ -31,8 +30,8 @@ from shardwise.train.measuring.metrics import Metrics
 from shardwise.train.measuring.trackers import Trackers
 from shardwise.train.model import TrainedModel, build_model
 from shardwise.train.optim import build_optimizer, build_schedule
-from shardwise.train.preference.known import SeenRows, know_reference
-from shardwise.train.preference.preferences import Part, Preferences
+from shardwise.train.preference.known import KnownReference
+from shardwise.train.preference.preferences import Preferences
 from shardwise.train.saving.checkpoint import Checkpoints
 from shardwise.train.saving.export import learned_ends
 from shardwise.train.saving.identity import identity_of
@@ -96,7 +95,21 @@ def build(
         _check_positions(data, model.shape)
     state_packed(data.packed, told=context.hear if context is not None else None)
     hold_rotations(model.spread.modules)
-    batches = _batches(data, job, execution, world=world, padding_id=prepared["padding_id"])
+    batches = Batches(
+        Batcher(
+            data=data,
+            micro_batch_size=execution.micro_batch_size,
+            data_rank=world.data_rank,
+            data_world_size=world.layout.data_world_size,
+            padding_id=prepared["padding_id"],
+            length_multiple=world.layout.sequence_multiple,
+        ),
+        global_batch_size=spec.global_batch_size,
+        seed=spec.seed,
+        shuffle=job.data.shuffle,
+        num_epochs=spec.num_train_epochs,
+        max_steps=spec.max_steps,
+    )
     steps = _stepped(model, execution, world=world)
     optimizer = build_optimizer(steps.parameters, train=spec, name=execution.optimizer, wholes=steps.wholes())
     steps.follow(optimizer)
@@ -132,7 +145,8 @@ def build(
         logging_steps=spec.logging_steps,
     )
     evaluated = prepared["eval"] and replace(batches.batcher, data=open_prepared(prepared["eval"]))
-    preferences = _preferences(job, world, batches.batcher, evaluated)
+    of_rows = {"train": batches.batcher, "evaluation": evaluated}
+    preferences = None if job.objective == "sft" else Preferences(job, world=world, **of_rows)
     step = GradientAccumulator(
         spread=model.spread,
         world=world,
@@ -143,8 +157,14 @@ def build(
         preferences=preferences,
     )
     if preferences is not None and fill is materialise:  # not in a rehearsal, which has no numbers
-        rows = SeenRows(job=job, execution=execution, fingerprint=prepared["fingerprint"], batches=batches)
-        know_reference(preferences, step, rows, model=model, journal=journal, keep=trial_rows is None)
+        KnownReference(
+            preferences=preferences,
+            execution=execution,
+            batches=batches,
+            fingerprint=prepared["fingerprint"],
+            journal=journal,
+            keep=trial_rows is None,
+        ).fill(step, model=model)
     return Build(
         job=job,
         execution=execution,
@@ -161,39 +181,6 @@ def build(
         meter=meter,
         types=types,
         is_trial=trial_rows is not None,
-    )
-
-
-def _batches(data: PreparedData, job: Job, execution: Execution, *, world: World, padding_id: int) -> Batches:
-    spec = job.train
-    batcher = Batcher(
-        data=data,
-        micro_batch_size=execution.micro_batch_size,
-        data_rank=world.data_rank,
-        data_world_size=world.layout.data_world_size,
-        padding_id=padding_id,
-        length_multiple=world.layout.sequence_multiple,
-    )
-    return Batches(
-        batcher,
-        global_batch_size=spec.global_batch_size,
-        seed=spec.seed,
-        shuffle=job.data.shuffle,
-        num_epochs=spec.num_train_epochs,
-        max_steps=spec.max_steps,
-    )
-
-
-def _preferences(job: Job, world: World, trained: Batcher, evaluated: Batcher | None) -> Preferences | None:
-    """What the loss of preferences is made of; None where text is learnt."""
-    if job.objective == "sft":
-        return None
-    return Preferences(
-        job=job,
-        spec=job.preference or PreferenceSpec(),
-        world=world,
-        train=Part(batcher=trained),
-        evaluation=None if evaluated is None else Part(batcher=evaluated),
     )
 
 

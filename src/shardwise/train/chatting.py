@@ -71,16 +71,14 @@ class Chat:
         self._learned = set[int]() if part == "base" else stop_ids(run.final)
         self._experts = experts_in_4_bits(run)
         self._wide = widened_by_transformers(read_json(self._folder / "config.json") or {})
-        if self._wide is not None and self._quantisation is not None:
-            published = (
-                "its base is published in fewer bits, which transformers does not put into 4 bits while it loads"
-            )
-            raise UnsupportedError(f"{run.root}: {published}; run `shardwise merge` and chat with --merged")
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(run.final)
         self._rope = read_job(run.resolved).rope_scaling if self._adapter else None
-        if self._wide is not None and self._rope is not None:
-            stretched = "its base is published in fewer bits, and its positions are stretched by rope_scaling"
-            raise UnsupportedError(f"{run.root}: {stretched}; run `shardwise merge` and chat with --merged")
+        four_bits = "which transformers does not put into 4 bits while it loads"
+        stretched = "and its positions are stretched by rope_scaling"
+        for asked, why in ((self._quantisation, four_bits), (self._rope, stretched)):
+            if self._wide is not None and asked is not None:
+                published = f"{run.root}: its base is published in fewer bits, {why}"
+                raise UnsupportedError(f"{published}; run `shardwise merge` and chat with --merged")
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(run.final)
         config = read_config(self._folder, rope=self._rope)
         shape = shape_of(str(self._folder), rope=self._rope)
         element = (config.dtype or torch.float32).itemsize

@@ -7,14 +7,18 @@ scales what was made. No more than one chunk of logits exists, and nothing is co
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from shardwise.data.store import IGNORED
 from shardwise.parallel import compiled
+from shardwise.parallel.mesh import to_device
 from shardwise.parallel.tensor.collectives import Rows
+from shardwise.spec.layout.execution import chosen_positions
+from shardwise.train.preference.row_loss import PreferenceLoss, RowLogProbs
 
 
 class Whole:
@@ -22,7 +26,7 @@ class Whole:
 
     first = 0
 
-    def largest(self, rows: torch.Tensor) -> torch.Tensor:
+    def largest(self, rows: Tensor) -> Tensor:
         """What is given."""
         return rows
 
@@ -31,44 +35,54 @@ class Whole:
 
 #: The tokens that this rank makes logits of; maxima and sums over the ranks that make those of others.
 Vocabulary = Whole | Rows
-
-
-class RowLoss(Protocol):
-    """Of sums of log-probabilities, float32 [num_sums], the loss and its slopes."""
-
-    @property
-    def num_sums(self) -> int:
-        """How many sums it reads."""
-        ...
-
-    def __call__(self, sums: torch.Tensor, *, learns: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """(loss, slopes)."""
-        ...
+#: Of sums of log-probabilities, float32 [num_sums], the loss and its slopes.
+RowLoss = PreferenceLoss | RowLogProbs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunks:
-    """The positions that a loss is summed over. `labels`: int64 [n], a token or `IGNORED`;
-    `positions`: int64 [n], indices of hidden states, None for all, in order; `compiled`: softmax
-    and its gradient are one kernel, where all tokens are on one rank; `row_loss`: what makes the
-    loss of log-probabilities, each added to the sum that `rows`, int64 [n], says."""
+class Targets:
+    """What a micro-batch trains. `labels`: int64 [n], the token to predict, or `IGNORED`;
+    `positions`: int64 [n], indices into the flattened rows in order, None for all; `row_loss`: makes
+    the loss of log-probabilities, each added to the sum that `rows`, int64 [n], says."""
 
-    labels: torch.Tensor
-    positions: torch.Tensor | None
-    size: int
-    compiled: bool = False
-    rows: torch.Tensor | None = None
+    labels: Tensor
+    positions: Tensor | None
+    rows: Tensor | None = None
     row_loss: RowLoss | None = None
 
-    def __iter__(self) -> Iterator[tuple[slice, Any, torch.Tensor]]:
+    @classmethod
+    def of(
+        cls, labels: Tensor, *, device: torch.device, rows: Tensor | None = None, row_loss: RowLoss | None = None
+    ) -> Self:
+        """From shifted labels [batch, length] on the CPU, without a GPU synchronisation."""
+        flat = labels.flatten()
+        positions = (flat != IGNORED).nonzero().squeeze(1)
+        are_all = chosen_positions(len(positions), of=len(flat)) == len(flat)
+        chosen = slice(None) if are_all else positions
+        return cls(
+            labels=to_device(flat[chosen], device),
+            positions=None if are_all else to_device(positions, device),
+            rows=None if rows is None else to_device(rows.flatten()[chosen], device),
+            row_loss=row_loss,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks(Targets):
+    """Targets, `size` at a time. `compiled`: softmax is one kernel, where a rank has all tokens."""
+
+    size: int
+    compiled: bool = False
+
+    def __iter__(self) -> Iterator[tuple[slice, Any, Tensor]]:
         for start in range(0, len(self.labels), self.size):
             at = slice(start, start + self.size)
             yield at, at if self.positions is None else self.positions[at], self.labels[at]
 
 
 def linear_loss(
-    hidden: torch.Tensor, chunks: Chunks, *, weight: torch.Tensor, bias: torch.Tensor | None, vocabulary: Vocabulary
-) -> torch.Tensor:
+    hidden: Tensor, chunks: Chunks, *, weight: Tensor, bias: Tensor | None, vocabulary: Vocabulary
+) -> Tensor:
     """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width]. Products are in
     autocast's type where that is on, in the weight's elsewhere; softmax is in float32."""
     head = _Linear(trained=[weight.requires_grad, bias is not None and bias.requires_grad])
@@ -77,12 +91,8 @@ def linear_loss(
 
 
 def any_loss(
-    hidden: torch.Tensor,
-    chunks: Chunks,
-    *,
-    logits: Callable[[torch.Tensor], torch.Tensor],
-    parameters: Sequence[torch.Tensor],
-) -> torch.Tensor:
+    hidden: Tensor, chunks: Chunks, *, logits: Callable[[Tensor], Tensor], parameters: Sequence[Tensor]
+) -> Tensor:
     """The same of any function that makes logits [n, tokens] of hidden states, and trains these parameters."""
     learns = torch.is_grad_enabled()
     kind = cast(Any, _Loss if chunks.row_loss is None else _OfRows)
@@ -99,23 +109,23 @@ class _Linear:
     def trains(self) -> bool:
         return self._trains_weight or self._trains_bias
 
-    def begin(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.dtype:
+    def begin(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> torch.dtype:
         device = hidden.device.type
         compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         # Of a trained parameter autocast keeps its copy, perhaps for a whole step.
         self._weight = weight if weight.is_leaf and weight.requires_grad else weight.to(compute)
         self._bias = None if bias is None else bias.to(compute)
-        self.gradients: list[torch.Tensor | None] = [None, None]
+        self.gradients: list[Tensor | None] = [None, None]
         return compute
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self._weight, self._bias)
 
-    def backward(self, hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(self, hidden: Tensor, gradient: Tensor) -> Tensor:
         self._learn(hidden, gradient)
         return gradient @ self._weight
 
-    def _learn(self, hidden: torch.Tensor, gradient: torch.Tensor) -> None:
+    def _learn(self, hidden: Tensor, gradient: Tensor) -> None:
         """By itself: a rehearsal tells gradients from logits by the function that makes them."""
         weight, bias = self.gradients
         if self._trains_weight:
@@ -129,31 +139,31 @@ class _Linear:
 class _Any:
     """A function whose gradients autograd makes, chunk by chunk."""
 
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], *, learns: bool) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor], *, learns: bool) -> None:
         self._function, self._learns = function, learns
 
     @property
     def trains(self) -> bool:
         return bool(self._parameters)
 
-    def begin(self, hidden: torch.Tensor, *parameters: torch.Tensor) -> torch.dtype:
+    def begin(self, hidden: Tensor, *parameters: Tensor) -> torch.dtype:
         self._parameters = parameters
-        self.gradients: list[torch.Tensor | None] = [None for _ in parameters]
+        self.gradients: list[Tensor | None] = [None for _ in parameters]
         return hidden.dtype
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         with torch.set_grad_enabled(self._learns):
             self._given = hidden.detach().requires_grad_(self._learns)
             self._made = self._function(self._given)
         return self._made.detach().clone()  # what autograd keeps is not to be changed
 
-    def backward(self, _hidden: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(self, _hidden: Tensor, gradient: Tensor) -> Tensor:
         of_hidden, *fresh = torch.autograd.grad(self._made, (self._given, *self._parameters), gradient)
         self.gradients = [_added(sum_, one) for sum_, one in zip(self.gradients, fresh, strict=True)]
         return of_hidden
 
 
-def _added(before: torch.Tensor | None, fresh: torch.Tensor) -> torch.Tensor:
+def _added(before: Tensor | None, fresh: Tensor) -> Tensor:
     return fresh if before is None else before.add_(fresh)
 
 
@@ -163,7 +173,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, head: _Linear | _Any, chunks: Chunks, vocabulary: Vocabulary, learns: bool, *tensors: Any
-    ) -> torch.Tensor:
+    ) -> Tensor:
         hidden, loss = tensors[0], tensors[0].new_zeros((), dtype=torch.float32)
         compute, of_hidden = head.begin(*tensors), None
         if learns and hidden.requires_grad:
@@ -183,7 +193,7 @@ class _Loss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, scale: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, scale: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return (None,) * 4 + tuple(
             _scaled(made, like, scale) if needed else None
             for made, like, needed in zip(ctx.saved_tensors, ctx.like, ctx.needs_input_grad[4:], strict=True)
@@ -198,15 +208,15 @@ class _OfRows(_Loss):
     @staticmethod
     def forward(
         ctx: Any, head: _Linear | _Any, chunks: Chunks, vocabulary: Vocabulary, learns: bool, *tensors: Any
-    ) -> torch.Tensor:
-        hidden, row_loss, rows = tensors[0], cast(RowLoss, chunks.row_loss), cast(torch.Tensor, chunks.rows)
+    ) -> Tensor:
+        hidden, row_loss, rows = tensors[0], cast(Any, chunks.row_loss), cast(Tensor, chunks.rows)
         compute, of_hidden = head.begin(*tensors), None
         if learns and hidden.requires_grad:
             empty = torch.empty if chunks.positions is None else torch.zeros
             of_hidden = empty(hidden.shape, dtype=compute, device=hidden.device)
         losses, sums = _losses_under(chunks, vocabulary), hidden.new_zeros(row_loss.num_sums, dtype=torch.float32)
         is_one, again = len(chunks.labels) <= chunks.size, False
-        made: list[torch.Tensor] = []
+        made: list[Tensor] = []
         for at, here, labels in chunks:
             made.clear()  # the logits of the chunk before
             given = hidden[here].to(compute)
@@ -239,13 +249,13 @@ class _OfRows(_Loss):
         return loss
 
 
-def _losses_under(chunks: Chunks, vocabulary: Vocabulary) -> Callable[..., torch.Tensor]:
+def _losses_under(chunks: Chunks, vocabulary: Vocabulary) -> Callable[..., Tensor]:
     if chunks.compiled and isinstance(vocabulary, Whole):
         return _compiled(compiled.BACKEND)
     return partial(_losses, vocabulary=vocabulary)
 
 
-def _keep(ctx: Any, of_hidden: torch.Tensor | None, head: _Linear | _Any, tensors: Sequence[Any]) -> None:
+def _keep(ctx: Any, of_hidden: Tensor | None, head: _Linear | _Any, tensors: Sequence[Any]) -> None:
     ctx.save_for_backward(of_hidden, *head.gradients)
     # Of hidden states only shape and type are kept; parameters, which may be sharded, are alive anyway.
     hidden = tensors[0]
@@ -253,14 +263,14 @@ def _keep(ctx: Any, of_hidden: torch.Tensor | None, head: _Linear | _Any, tensor
     ctx.like = [like, *(None if one is None else one.detach() for one in tensors[1:])]
 
 
-def _scaled(made: torch.Tensor | None, like: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def _scaled(made: Tensor | None, like: Tensor, scale: Tensor) -> Tensor:
     """A gradient in its tensor's type; zeros where there was no chunk. What is saved stays, for another backward."""
     if made is None:
         return torch.zeros_like(like, memory_format=torch.contiguous_format)
     return made.to(like.dtype, copy=True).mul_(scale)
 
 
-def _losses(logits: torch.Tensor, labels: torch.Tensor, *, vocabulary: Vocabulary, learns: bool) -> torch.Tensor:
+def _losses(logits: Tensor, labels: Tensor, *, vocabulary: Vocabulary, learns: bool) -> Tensor:
     """The loss of each position, in float32; logits [n, tokens] become their gradients in place (`learns`), that is
     softmax less one at the label, or 0 where the position is ignored."""
     counts = (labels != IGNORED).float()
@@ -278,11 +288,11 @@ def _losses(logits: torch.Tensor, labels: torch.Tensor, *, vocabulary: Vocabular
 
 
 @cache
-def _compiled(backend: str) -> Callable[..., torch.Tensor]:
+def _compiled(backend: str) -> Callable[..., Tensor]:
     return torch.compile(_losses_of_all, backend=backend, fullgraph=True)
 
 
-def _losses_of_all(logits: torch.Tensor, labels: torch.Tensor, *, learns: bool) -> torch.Tensor:
+def _losses_of_all(logits: Tensor, labels: Tensor, *, learns: bool) -> Tensor:
     """As `_losses`, in a form whose steps a compiler joins: of each logit nothing is stored but its gradient."""
     counts = (labels != IGNORED).unsqueeze(1)
     wide = logits.float()

@@ -36,8 +36,8 @@ def check_device(planned: Cluster) -> None:
 
 
 def check_memory(planned: Cluster, forecast: MemoryForecast, device: torch.device) -> None:
-    """Holds a rank's own GPU against the plan, before weights are loaded. Raises HardwareError: the GPU has less memory
-    than the plan counts on, or less of it is free than the plan needs."""
+    """Raises HardwareError, before weights are loaded: a rank's own GPU has less memory, or less of
+    it is free, than the plan counts on."""
     if device.type != "cuda":
         return
     torch.cuda.set_device(device)

@@ -5,63 +5,25 @@ A sum, because the loss is divided by the trained tokens of the global batch.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from shardwise.data.micro_batches import Documents
-from shardwise.data.store import IGNORED
 from shardwise.methods.lora import is_adapter
 from shardwise.models.anatomy import Anatomy
 from shardwise.parallel.experts import RealRows
-from shardwise.parallel.mesh import to_device
-from shardwise.spec.layout.execution import chosen_positions
 from shardwise.spec.support.attention import BY_DOCUMENT
-from shardwise.train.cross_entropy import Chunks, RowLoss, Whole, any_loss, linear_loss
+from shardwise.train.cross_entropy import Chunks, Targets, Whole, any_loss, linear_loss
 from shardwise.train.precision import Dtypes, cast_activations
 
 
-@dataclass(frozen=True, kw_only=True)
-class Targets:
-    """What a micro-batch trains. `positions`: int64 [n], indices into the flattened rows, None for
-    all; `tokens`: int64 [n], what each is to predict, or -100; `row_loss`: what makes a loss of
-    log-probabilities, added up by `rows`, int64 [n]."""
-
-    positions: torch.Tensor | None
-    tokens: torch.Tensor
-    rows: torch.Tensor | None = None
-    row_loss: RowLoss | None = None
-
-    @classmethod
-    def of(
-        cls,
-        labels: torch.Tensor,
-        *,
-        device: torch.device,
-        rows: torch.Tensor | None = None,
-        row_loss: RowLoss | None = None,
-    ) -> Self:
-        """From shifted labels [batch, length] on the CPU, without a GPU synchronisation."""
-        flat = labels.flatten()
-        positions = (flat != IGNORED).nonzero().squeeze(1)
-        are_all = chosen_positions(len(positions), of=len(flat)) == len(flat)
-        chosen = slice(None) if are_all else positions
-        return cls(
-            positions=None if are_all else to_device(positions, device),
-            tokens=to_device(flat[chosen], device),
-            rows=None if rows is None else to_device(rows.flatten()[chosen], device),
-            row_loss=row_loss,
-        )
-
-
 class LossModule(nn.Module):
-    """A causal language model that returns its summed token loss in float32, a scalar; without `makes_loss` hidden
-    states, and `head_loss` is None. `first_block`: index of the stage's first block; `rows`: to be
-    told what is no padding; the rest as in `HeadLoss`."""
+    """A causal language model that returns its summed token loss, a float32 scalar; without
+    `makes_loss` hidden states. `first_block`: the stage's; `rows`: are told what is no padding."""
 
     def __init__(
         self,
@@ -101,16 +63,10 @@ class LossModule(nn.Module):
         places: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sums the loss over the trained positions; a stage without the head returns hidden states.
-
-        Args:
-            position_ids: [batch, length]; they restart at 0 where a packed document begins, which also separates
-                documents in attention.
-            input_ids, hidden: [batch, length], or [batch, length, width] from the stage before.
-            targets: trained positions and their tokens.
-            documents: where packed documents lie, for a kernel that is told.
-            real: [batch, length], what is no padding, for routers that are balanced.
-            places: int64 [n], where in the flattened rows that is, for experts; None for all.
-        """
+        `position_ids`: [batch, length], restart where a packed document begins; `input_ids`:
+        [batch, length], or `hidden`: [batch, length, width] from the stage before; `documents`:
+        where packed ones lie, for a kernel that is told; `real`: [batch, length], no padding, for
+        balanced routers, and `places`: int64 [n], where in the flattened rows it is, for experts."""
         if self._rows is not None:
             self._rows.places, self._rows.count = places, position_ids.numel()
         backbone = cast(Any, self.backbone)
@@ -149,27 +105,17 @@ class HeadLoss(nn.Module):
 
     def forward(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
         """Of hidden states [batch * length, width]."""
-        chunks = Chunks(
-            labels=targets.tokens,
-            positions=targets.positions,
-            size=self._chunk,
-            compiled=self._compiled,
-            rows=targets.rows,
-            row_loss=targets.row_loss,
-        )
+        chunks = Chunks(**vars(targets), size=self._chunk, compiled=self._compiled)
         if self.takes_slices:
             return self.head(hidden, chunks)
-        trained = [parameter for parameter in self._behind() if parameter.requires_grad]
+        weights = dict.fromkeys(p for module in (self.head, *self._beside) for p in module.parameters())
+        trained = [parameter for parameter in weights if parameter.requires_grad]
         return any_loss(hidden, chunks, logits=self._logits or self.head, parameters=trained)
-
-    def _behind(self) -> list[nn.Parameter]:
-        """The weights that logits are made with, each once."""
-        return list(dict.fromkeys(p for module in (self.head, *self._beside) for p in module.parameters()))
 
 
 def _linear_forward(head: nn.Linear, hidden: torch.Tensor, chunks: Chunks | None = None) -> torch.Tensor:
-    """The forward of a linear head: with chunks it returns the loss, so that what surrounds a module's forward, such as
-    gathering its weight or taking a slice of it, surrounds the loss."""
+    """The forward of a linear head; with chunks the loss, which then runs within what surrounds a
+    module's forward, such as gathering its weight or taking a slice of it."""
     if chunks is None:
         return F.linear(hidden, head.weight, head.bias)
     vocabulary = getattr(head, "vocabulary", Whole())

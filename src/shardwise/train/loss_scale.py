@@ -1,8 +1,7 @@
 """Dynamic loss scaling of float16 (Micikevicius et al., 2018), with the figures of torch's GradScaler.
 
-Gradients in float16 below 6e-8 are lost: the loss is multiplied before backward, and gradients are divided before they
-are clipped. A step whose gradient norm is not finite is skipped. The norm is one number, the same on every rank, so
-that all ranks skip the same steps.
+Gradients in float16 below 6e-8 are lost: the loss is multiplied before backward, and gradients are
+divided before they are clipped. A step whose gradient norm, alike on all ranks, is not finite is skipped.
 """
 
 import math

@@ -1,5 +1,4 @@
-"""Builds a job's model on the meta device, adds adapters, cuts stages, parallelizes it and loads
-its weights."""
+"""A job's model: built on the meta device, adapted, cut in stages, parallelized, and loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from shardwise.models.load import Kin, Materialise, build_on_meta, find_model_fo
 from shardwise.models.nf4 import quantise_linear_layers
 from shardwise.models.nf4_experts import quantise_experts
 from shardwise.models.routing import Balance, mark_real, mixtures, refuse_to_deal, route
-from shardwise.models.stage import StageEnds, StagePlace, final_norm, keep_stage, outer_modules, planned_ends
+from shardwise.models.stage import StagePlace, final_norm, keep_stage, outer_modules, planned_ends
 from shardwise.models.weights import Weights
 from shardwise.models.wrapper import Beside, find_inside, language_weights, leave_others, pattern_of, text_config
 from shardwise.parallel.apply import Spread, Stage, parallelize
@@ -35,7 +34,7 @@ from shardwise.parallel.experts import RealRows
 from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import Ownership
 from shardwise.parallel.tensor.slicing import Parts
-from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
+from shardwise.spec.adapters.asked_names import adapter_refusals
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
@@ -53,11 +52,10 @@ from shardwise.train.saving.export import Result
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A parallelized model. `shape`: of the whole model; `drops`: dropout is allowed in training;
-    `ownership`: which parameters this rank owns; `elements`: of each weight of the whole model,
-    adapters included, by name; `content`: hash of config.json and of each file of weights, by its
-    name; `balance`: the loss of its routers, or None; `leaves_padding`: its experts are not to see
-    padding."""
+    """A parallelized model. `shape`: of the whole; `drops`: dropout is allowed in training;
+    `ownership`: which parameters this rank owns; `elements`: of each weight of the whole and its
+    adapters, by name; `content`: hash of config.json and of each file of weights, by its name;
+    `balance`: the loss of its routers, or None; `leaves_padding`: experts do not see it."""
 
     shape: ModelShape
     spread: Spread
@@ -110,11 +108,7 @@ def build_model(
     UnsupportedError: this job cannot be trained under this execution, and nothing has been loaded;
     ModelError: the model folder cannot be used; GuardError: ranks have different ones."""
     shape = shape_of(job.model, revision=revision, rope=job.rope_scaling)
-    reasons = execution_refusals(job, execution, model=shape)
-    if job.adapters is not None:
-        refused = (refusal(shape, job.adapters) for refusal in (saved_refusal, target_refusal))
-        reasons += [reason for reason in refused if reason is not None]
-    if reasons:
+    if reasons := execution_refusals(job, execution, model=shape) + adapter_refusals(shape, job.adapters):
         raise UnsupportedError("; ".join(reasons))
     source, (named, is_local) = find_model_folder(job.model, revision=revision), base_name(job.model)
     weights = Weights(source)
@@ -209,9 +203,8 @@ def spread_parts(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPart:
-    """The model, or one stage of it, on the meta device; `buffers`: of the whole model, that are
-    saved; `elsewhere` are weights of other stages, `copies` weights they own; the rest as in
-    `TrainedModel`."""
+    """The model, or one stage of it, on the meta device; `buffers`: saved ones of the whole;
+    `elsewhere`: weights of other stages, `copies` those they own; the rest as in `TrainedModel`."""
 
     model: nn.Module
     adapters: Any
@@ -233,9 +226,8 @@ def cut_parts(
     drops: bool,
     balance: Balance | None = None,
 ) -> list[ModelPart]:
-    """The parts of this rank, parameters on the meta device. `make`: the whole model anew, and the
-    PEFT model around it or None; `drops`: dropout is allowed in training; `balance`: of routers, or
-    None."""
+    """The parts of this rank, on the meta device. `make`: the whole model anew, and the PEFT model
+    around it or None; `drops`, `balance`: as in `TrainedModel`."""
     layout = execution.layout
     blocks, here = stage_blocks(shape, num_stages=layout.num_stages), world.layout.coordinates(world.rank)
     places = [StagePlace(index=n, count=layout.num_stages, blocks=blocks[n]) for n in layout.stages_of(here.pp)]
@@ -264,7 +256,9 @@ def _part(
     names = {id(module): name for name, module in model.named_modules()}
     norm = names.get(id(final_norm(anatomy, width=shape.hidden_size)), "")
     if place.count > 1:
-        keep_stage(anatomy, place, _ends(anatomy, shape))
+        # As transformers plans a family of the catalogue, or as a forward is seen to go.
+        planned = shape.built is None and shape.family in PLANNED_STAGES
+        keep_stage(anatomy, place, planned_ends(anatomy) if planned else seen_ends(anatomy.model.config))
     # Stages that recompute would have to know of which micro-batch; graphs want few shapes.
     rows = RealRows() if shape.has_experts and place.count == 1 and not execution.compile else None
     root = LossModule(
@@ -282,7 +276,8 @@ def _part(
     blocks = [anatomy.blocks[index] for index in place.blocks]
     if balance is not None:
         mark_real(blocks, balance)
-    mlp = mlp_module(shape)
+    mlp, norm_names = mlp_module(shape), {norm.name for kind in shape.kinds for norm in kind.norms}
+    norms = [module for block in blocks for name, module in block.named_modules() if name in norm_names]
     experts = {mixture.owner: mixture.experts for block in blocks for mixture in mixtures(block)}
     shared = {name for name, parameter in model.named_parameters() if place.count > 1 and id(parameter) in ends}
     return ModelPart(
@@ -298,7 +293,7 @@ def _part(
             experts=experts,
             rows=rows,
             mlps=[block.get_submodule(mlp) for block in blocks] if execution.mlp == "chunked" and mlp else (),
-            norms=_norms(blocks, shape, beside=[model.get_submodule(norm)] if place.is_last and norm else []),
+            norms=[*norms, model.get_submodule(norm)] if place.is_last and norm else norms,
             mlp_ends_block=mlp_ends_block(shape),
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
@@ -308,18 +303,9 @@ def _part(
         elements=elements,
         buffers=buffers,
         kin=kin,
-        elsewhere=frozenset(
-            before.difference(saved_buffers(model), dict(model.named_parameters(remove_duplicate=False)))
-        ),
+        elsewhere=frozenset(before - {*saved_buffers(model), *dict(model.named_parameters(remove_duplicate=False))}),
         copies=frozenset(shared) if place.is_last else frozenset(),
     )
-
-
-def _norms(blocks: Sequence[nn.Module], shape: ModelShape, *, beside: list[nn.Module]) -> list[nn.Module]:
-    """The norms inside blocks, by the names that a shape has of them, and others."""
-    names = {norm.name for kind in shape.kinds for norm in kind.norms}
-    inside = [module for block in blocks for name, module in block.named_modules() if name in names]
-    return [*inside, *beside]
 
 
 def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str, list[nn.Module]]:
@@ -333,17 +319,8 @@ def _outside(anatomy: Anatomy, root: LossModule, place: StagePlace) -> dict[str,
     return {"before": [anatomy.embedding] if place.is_first else [], "behind": behind}
 
 
-def _ends(anatomy: Anatomy, shape: ModelShape) -> StageEnds:
-    """What runs outside the blocks: as transformers plans a family of the catalogue, or as a
-    forward is seen to go."""
-    if shape.built is None and shape.family in PLANNED_STAGES:
-        return planned_ends(anatomy)
-    return seen_ends(anatomy.model.config)
-
-
 def _shared_ends(anatomy: Anatomy) -> set[int]:
-    """Ids of parameters that embedding and head share: a tied weight, also where a trained copy
-    stands beside it."""
+    """Ids of parameters that embedding and head share, also where a trained copy stands beside."""
     return {id(p) for p in anatomy.embedding.parameters()} & {id(p) for p in anatomy.head.parameters()}
 
 
@@ -373,10 +350,8 @@ def _keys(config: Any, part: ModelPart, weights: Weights) -> tuple[Keys, Beside 
 
 
 def join_where_alone(model: nn.Module, execution: Execution) -> None:
-    """Joins products of adapters. Not where slices are read inside the layers' own forwards, or a
-    cut backward takes gradients of one result at a time. Each layer's alone where what is compiled
-    is computed again: it may leave nothing with a layer, as those do that hold results for each
-    other."""
+    """Joins products of adapters; not where slices are read inside the layers' own forwards, or a
+    cut backward takes one result's gradients at a time; each alone where graphs compute again."""
     again = execution.compile and execution.gradient_checkpointing != "none"
     if execution.layout.tp == 1 and execution.layout.schedule != "zero_bubble":
         join_products(model, together=not again)
@@ -404,8 +379,7 @@ def _slicing(
 
 
 def _set_types(model: nn.Module, types: Dtypes) -> None:
-    """Casts parameters, on the meta device, to the dtype they will be stored in; quantised ones
-    stay as they are."""
+    """Casts parameters, on the meta device, to the dtype they are stored in; but quantised ones."""
     for parameter in filter(torch.is_floating_point, model.parameters()):
         parameter.data = parameter.data.to(types.trainable if parameter.requires_grad else types.frozen)
 

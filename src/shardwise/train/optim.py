@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from shardwise.parallel.optimizer.adafactor import Adafactor
@@ -19,11 +19,7 @@ _ROW = 512
 
 
 def build_optimizer(
-    parameters: Iterable[nn.Parameter],
-    *,
-    train: TrainSpec,
-    name: str,
-    wholes: Mapping[torch.Tensor, torch.Tensor] | None = None,
+    parameters: Iterable[nn.Parameter], *, train: TrainSpec, name: str, wholes: Mapping[Tensor, Tensor] | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer of that name over trainable parameters, of which a stage may have none. Weight
     decay is of matrices only, not of norms, biases and DoRA's magnitudes, which Transformers
@@ -62,18 +58,19 @@ def moves(schedule: LRScheduler, *, total_steps: int) -> bool:
     return any(rate.lr_lambdas[0](step) for step in range(total_steps))
 
 
-def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> torch.Tensor:
+def gradient_norm(counted: Iterable[nn.Parameter], *, device: torch.device) -> Tensor:
     """The norm of all ranks' gradients, a float64 scalar; `counted`: parameters owned here."""
     return norm_of([local_part(p.grad) for p in counted if p.grad is not None], device=device)
 
 
 @torch.no_grad()
-def norm_of(gradients: list[torch.Tensor], *, device: torch.device) -> torch.Tensor:
+def norm_of(gradients: list[Tensor], *, device: torch.device) -> Tensor:
     """Of local parts. Squares are summed in float32 in a tensor or row, in float64 beyond."""
     total = torch.zeros((), dtype=torch.float64, device=device)
     on_gpu = [gradient for gradient in gradients if gradient.device.type != "cpu"]
     on_cpu = [gradient for gradient in gradients if gradient.device.type == "cpu"]
-    for found in (_whole_norms(on_gpu), [norms for gradient in on_cpu for norms in _norms_of_rows(gradient)]):
+    of_wholes = torch._foreach_norm(on_gpu, 2, dtype=torch.float32) if on_gpu else ()  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
+    for found in (of_wholes, [norms for gradient in on_cpu for norms in _norms_of_rows(gradient)]):
         if found:
             total += torch.cat([one.reshape(-1) for one in found]).double().square().sum().to(device)
     if dist.is_initialized():
@@ -81,11 +78,7 @@ def norm_of(gradients: list[torch.Tensor], *, device: torch.device) -> torch.Ten
     return total.sqrt()
 
 
-def _whole_norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    return list(torch._foreach_norm(gradients, 2, dtype=torch.float32)) if gradients else []  # pyright: ignore[reportPrivateImportUsage]  # as torch clips
-
-
-def _norms_of_rows(gradient: torch.Tensor) -> list[torch.Tensor]:
+def _norms_of_rows(gradient: Tensor) -> list[Tensor]:
     flat = gradient.reshape(-1)
     whole = flat.numel() // _ROW * _ROW
     rows = (flat[:whole].view(-1, _ROW), flat[whole:].view(1, -1))

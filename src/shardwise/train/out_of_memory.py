@@ -73,7 +73,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def explained(
     error: BaseException, *, run: RunDirectory, rank: int, holding: Callable[[], Held] | None
 ) -> BaseException:
-    """An error as it is to be reported: out of memory as a sentence of this program, any other as it is. `holding`
+    """An error as it is reported: out of memory as a sentence, any other as it is. `holding`
     measures weights and optimizer states; None before the model was built."""
     if not is_out_of_memory(error):
         return error

@@ -21,8 +21,8 @@ from shardwise.train.saving.export import EXPERTS, QUANTISATION, WEIGHTS, listed
 
 
 def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
-    """The folder of the model that a run's adapter was trained on, and how QLoRA quantised it (BitsAndBytesConfig, or
-    None). Raises as `find_base`."""
+    """The folder of the model that a run's adapter was trained on, and QLoRA's BitsAndBytesConfig of
+    it, or None. Raises as `find_base`."""
     from transformers import BitsAndBytesConfig
 
     said = read_json(run.final / QUANTISATION)
@@ -36,9 +36,9 @@ def experts_in_4_bits(run: RunDirectory) -> bool:
 
 
 def find_base(run: RunDirectory, named: str | None = None) -> Path:
-    """The folder of the model that a run began with: `named`, a folder or hub id; else as its job calls it, seen from
-    the folders around the run and from the working directory, or as its adapter does. Raises ModelError: it is not
-    there, or a file of it is another than at training."""
+    """The folder of the model that a run began with: `named`, a folder or hub id; else as its job
+    or adapter calls it, seen from the folders around the run and the working directory. Raises
+    ModelError: it is not there, or a file of it is another than at training."""
     manifest, adapter = (read_json(run.final / name) or {} for name in (MANIFEST, ADAPTER_CONFIG))
     recorded, asked = manifest.get("source", {}), named or read_job(run.resolved).model
     said = adapter.get(BASE_KEYS[0]) or asked

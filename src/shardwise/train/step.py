@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -14,11 +15,9 @@ from shardwise.parallel.apply import Spread
 from shardwise.parallel.context import own_parts
 from shardwise.parallel.mesh import World, to_device
 from shardwise.parallel.single_stage import Inputs
-from shardwise.train.cross_entropy import RowLoss
-from shardwise.train.loss import Targets
+from shardwise.train.cross_entropy import RowLoss, Targets
 from shardwise.train.loss_scale import LossScale
-from shardwise.train.preference.preferences import Preferences
-from shardwise.train.preference.reference import as_reference
+from shardwise.train.preference.preferences import Preferences, as_reference
 
 #: Padding is left out where no more than this part of rows remains: to join these is a copy.
 _MOST_LEFT = 0.95
@@ -28,8 +27,7 @@ _MOST_LEFT = 0.95
 class GradientAccumulator:
     """Accumulates the gradients of a global batch, in which each trained token has the same weight.
     `keeps_casts`: weights are cast once for all micro-batches; `scale`: the loss's in float16;
-    `balance`: the loss of routers; `leaves_padding`: experts are not to see it; `preferences`:
-    where the loss is of pairs or rows."""
+    `balance`, `leaves_padding`: as of `TrainedModel`; `preferences`: for a loss of pairs or rows."""
 
     spread: Spread
     world: World
@@ -45,9 +43,8 @@ class GradientAccumulator:
 
     @property
     def enlarged(self) -> float:
-        """By which gradients are too large after a step. What DDP and FSDP divide by is undone
-        before backward, but where the loss is scaled: float16 is not to overflow sooner on many
-        ranks."""
+        """By which gradients are too large after a step. What DDP and FSDP divide by is undone before
+        backward, but where the loss is scaled, lest float16 overflow sooner on many ranks."""
         return 1.0 if self.scale.is_fixed else self.scale.value / self.spread.gradient_divisor
 
     def __call__(self, batch: GlobalBatch) -> torch.Tensor:
@@ -70,14 +67,14 @@ class GradientAccumulator:
         balance.seen.zero_()
         balance.counting = True
         with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type=device.type):
-            self.spread.losses(inputs)
+            self._losses(inputs)
         balance.counting = False
         dist.all_reduce(balance.seen)
         return balance.settle(factor=self.enlarged * self.spread.gradient_divisor)
 
     def evaluate(self, batch: GlobalBatch) -> float:
         """Summed loss of a batch over all ranks, without gradients."""
-        summed = torch.stack(self.spread.losses(self._with_losses(batch, evaluates=True))).double().sum()
+        summed = torch.stack(self._losses(self._with_losses(batch, evaluates=True))).double().sum()
         dist.all_reduce(summed)
         return summed.item()
 
@@ -90,14 +87,19 @@ class GradientAccumulator:
         """What is recorded beside the loss, of the last step or evaluation, by every rank."""
         if self.preferences is None:
             return {}
-        return self.preferences.named(self.preferences.settled().tolist(), prefix=prefix)
+        return {prefix + name: value for name, value in self.preferences.recorded().items()}
 
-    def outputs(
-        self, micros: Sequence[MicroBatch], row_losses: Sequence[RowLoss], *, adapters_off: bool = False
-    ) -> list[torch.Tensor | None]:
-        """What the root module makes, without gradients; None where a stage makes none."""
+    def outputs(self, micros: Sequence[MicroBatch], *, adapters_off: bool = False) -> list[torch.Tensor | None]:
+        """Log-probabilities [rows] of micro-batches, without gradients; None of a stage without."""
+        preferences = cast(Preferences, self.preferences)
+        inputs = self._inputs(micros, [preferences.row_log_probs(micro) for micro in micros])
         with as_reference(self.spread.modules, adapters_off=adapters_off):
-            return [*self.spread.outputs(self._inputs(micros, row_losses))]
+            return [*self.spread.outputs(inputs)]
+
+    def _losses(self, inputs: list[Inputs]) -> list[torch.Tensor]:
+        """The summed loss of each micro-batch, without gradients; 0 on ranks that make or count none."""
+        nothing = torch.zeros((), device=self.world.device)
+        return [self.world.counted(nothing if made is None else made) for made in self.spread.outputs(inputs)]
 
     def _with_losses(self, batch: GlobalBatch, *, evaluates: bool = False) -> list[Inputs]:
         if self.preferences is None:
@@ -106,10 +108,9 @@ class GradientAccumulator:
         return self._inputs(batch.micro_batches, row_losses)
 
     def first_bad_sample(self, batch: GlobalBatch) -> int | None:
-        """The id of the first sample of this rank whose own loss is not finite. Every rank runs a
-        forward for each of its samples, because forwards may gather weights."""
+        """The id of this rank's first sample whose own loss is not finite. Every rank calls it."""
         rows = [micro.alone(at) for micro in batch.micro_batches for at in range(len(micro.sample_ids))]
-        losses = self.spread.losses(self._with_losses(replace(batch, micro_batches=tuple(rows))))
+        losses = self._losses(self._with_losses(replace(batch, micro_batches=tuple(rows))))
         found = [row.sample_ids[0] for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss.item())]
         return next((sample for sample in found if sample >= 0), None)
 

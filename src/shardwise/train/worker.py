@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -39,7 +40,6 @@ from shardwise.train.measuring.metrics import peak_flops
 from shardwise.train.optim import moves
 from shardwise.train.out_of_memory import explained
 from shardwise.train.precision import TYPES
-from shardwise.train.preload import import_schedules, leave_out_bitsandbytes, preload_libraries
 from shardwise.train.saving.atomic import SaveError, remove_leftovers
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
@@ -128,13 +128,15 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     if start:  # the schedule goes on where it was
         composed.schedule.last_epoch = start - 1
         composed.schedule.step()
-    _warn(composed, journal=journal)
+    idle = "the learning rate is 0 in every step, all of which are warm-up: nothing will be trained"
+    moved = moves(composed.schedule, total_steps=total)
+    for sentence in filter(None, (None if moved else idle, noise_left_out(model.result.model.config))):
+        journal.warn(sentence)
     for batch in itertools.islice(composed.batches.from_(start), 1):
         check_batches(world, batch, composed.data)
     if world.is_first:
-        begun = {"first_step": start + 1, "world_size": world.size, "peak_flops": peak}
-        ran = {"hardware": hardware.name, "execution": execution.to_json()}
-        journal.note(lambda: note_start(run, {**begun, **ran}))
+        begun = {"first_step": start + 1, "world_size": world.size, "peak_flops": peak, "hardware": hardware.name}
+        journal.note(lambda: note_start(run, {**begun, "execution": execution.to_json()}))
     composed.meter.begin()
     gc.collect()
     gc.freeze()  # what is there stays, and no collection of later garbage looks at it again
@@ -144,14 +146,6 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
     with journal.progress.patient():
         _finish(composed, outcome, run=run, hardware=hardware.name, journal=journal, seconds=seconds)
     return outcome
-
-
-def _warn(composed: Build, *, journal: Journal) -> None:
-    """Of what this training does otherwise than its user may think."""
-    if not moves(composed.schedule, total_steps=composed.batches.total_steps):
-        journal.warn("the learning rate is 0 in every step, all of which are warm-up: nothing will be trained")
-    if (left_out := noise_left_out(composed.model.result.model.config)) is not None:
-        journal.warn(left_out)
 
 
 def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, MemoryForecast, int | None]:
@@ -222,3 +216,35 @@ def _finish(
 
 def _held(composed: Build) -> Held:
     return held((p for _, p in composed.model.parameters), composed.optimizer, device=composed.world.device)
+
+
+def preload_libraries(run: RunDirectory) -> None:
+    """Imports the model's module, and PEFT for LoRA. What cannot be imported is left to the build, which says why."""
+    with suppress(Exception):
+        job = read_job(run.resolved)
+        leave_out_bitsandbytes(job)
+        import transformers
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[(read_json(run.plan) or {})["model"]["family"]])
+        if job.adapters is not None:
+            import peft  # noqa: F401
+        import_schedules(job)
+
+
+def import_schedules(job: Job) -> None:
+    """Imports transformers' schedules, and without adapters not PEFT, which comes with them."""
+    modules = cast(dict[str, Any], sys.modules)
+    hides = job.adapters is None and "peft" not in modules
+    if hides:
+        modules["peft"] = None
+    with suppress(ImportError):  # the build imports them as they are
+        import transformers.optimization  # noqa: F401
+    if hides:
+        del modules["peft"]
+
+
+def leave_out_bitsandbytes(job: Job) -> None:
+    """Makes it as good as not installed where nothing is quantised: PEFT imports it wherever it is, in seconds."""
+    if job.method != "qlora" and not job.train.optimizer_rule.in_8_bits:
+        cast(dict[str, Any], sys.modules).setdefault("bitsandbytes", None)

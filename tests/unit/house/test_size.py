@@ -19,20 +19,20 @@ CEILINGS = {
     "data": 4970,
     "interop": 1390,
     "launch": 3030,
-    "methods": 370,
-    "models": 3450,
-    "parallel": 3090,
+    "methods": 350,
+    "models": 3210,
+    "parallel": 2990,
     "plan": 8700,
     "programs": 250,
     "report": 2330,
     "spec": 5450,
-    "train": 9510,
+    "train": 9240,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52220, 36640
+ALL, ALL_TESTS = 51585, 36640
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1756, 342
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1712, 342
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

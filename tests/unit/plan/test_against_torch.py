@@ -29,7 +29,8 @@ from shardwise.plan.work.activations import BlockSetting, everything_bytes, save
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.tensors import TYPES
 from shardwise.spec.layout.axes import Layout
-from shardwise.train.loss import LossModule, Targets
+from shardwise.train.cross_entropy import Targets
+from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES as DTYPES
 from shardwise.train.precision import cast_activations
 from tests.marks import every, first

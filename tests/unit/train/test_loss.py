@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardwise.models.anatomy import find_anatomy
 from shardwise.parallel import compiled
 from shardwise.train import cross_entropy
-from shardwise.train.cross_entropy import Chunks, Whole, linear_loss
-from shardwise.train.loss import IGNORED, LossModule, Targets
+from shardwise.train.cross_entropy import IGNORED, Chunks, Targets, Whole, linear_loss
+from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES
 from tests.unit.models.test_anatomy import SMALL
 
@@ -148,7 +148,7 @@ def test_a_chunk_of_logits_exists_and_each_product_is_made_once(trained: float, 
     hidden, weight = (torch.randn(rows, 16).requires_grad_() for rows in (128, 300))
     targets = Targets.of(data["labels"], device=CPU)
     assert (targets.positions is not None) == chooses
-    chunks = Chunks(labels=targets.tokens, positions=targets.positions, size=32)
+    chunks = Chunks(**vars(targets), size=32)
     with Watch(300) as watch:
         linear_loss(hidden, chunks, weight=weight, bias=None, vocabulary=Whole()).backward()
     count = len(list(chunks))

@@ -12,13 +12,11 @@ from torch import nn
 from shardwise.catalog.config import ACTIVATIONS
 from shardwise.catalog.stated import drops_scores, drops_stream, steady_positions
 from shardwise.errors import UnsupportedError
-from shardwise.models.anatomy import Anatomy, drops_out, tensor_plan
-from shardwise.models.built.ends import holders, why_unstaged
+from shardwise.models.anatomy import Anatomy, drops_out
 from shardwise.models.built.head import VIEWS, is_plain
-from shardwise.models.built.sliced import deals_alike, why_whole
-from shardwise.models.built.traced import Seen
+from shardwise.models.built.splits import deals_alike, holders, plan_of, why_unstaged, why_whole
 from shardwise.models.built.tree import CountedParameters, Tree
-from shardwise.models.built.watch import DOCUMENTS
+from shardwise.models.built.watch import DOCUMENTS, Seen
 from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
 
@@ -36,24 +34,21 @@ _PLAIN_WORDS = {"dropout", "scaling", "sliding_window", "is_causal", "position_i
 _PLAIN_WORDS |= {"use_cache", "output_attentions", "output_hidden_states"}
 
 
-def generic_shape(
-    anatomy: Anatomy, config: Any, data: dict[str, Any], *, seen: Seen | None, storage: str
-) -> ModelShape:
-    """The shape of a built model. `seen`: a forward of it, where it could be followed. Raises UnsupportedError: it is
-    no causal decoder, or its head is not made for its embedding."""
-    return _Generic(anatomy, config, data, seen).shape(storage)
+class BuiltDecoder:
+    """A built model. `seen`: a forward of it, where it could be followed."""
 
-
-class _Generic:
     def __init__(self, anatomy: Anatomy, config: Any, data: dict[str, Any], seen: Seen | None) -> None:
         self._anatomy, self._data, self._seen, self._config = anatomy, data, seen, config
+        self._calls = seen.blocks if seen is not None else []
         self._stated: dict[str, Any] = config.to_dict()
-        self._names = {id(module): name for name, module in anatomy.model.named_modules()}
-        self._tree = Tree(self._stated, _plan_of(config))
+        self._tree = Tree(self._stated, plan_of(config) or {})
         self._unstaged = why_unstaged(anatomy, seen)
 
     def shape(self, storage: str) -> ModelShape:
-        _refuse_seeing_ahead(self._seen)
+        """Its shape. Raises UnsupportedError: it is no causal decoder, or its head is not made for its embedding."""
+        attention = (call for block in self._calls for call in block.attention)
+        if any(call.mask is not None and not call.mask.causal for call in attention):
+            raise UnsupportedError("its attention is not causal: a token may see those after it")
         if "keep_window_size" in self._stated:
             raise UnsupportedError("its code chooses the keys of a token among those after it too, so it is not causal")
         width, head = self._ends()
@@ -63,7 +58,7 @@ class _Generic:
         heads = self._number("num_attention_heads", "n_head", "n_heads", "num_heads") or 1
         hidden, window = self._hidden(blocks), self._number(*_WINDOWS)
         positions = self._number(*_POSITIONS) or _UNBOUNDED
-        stated = self._stated
+        stated, names = self._stated, {id(module): name for name, module in self._anatomy.model.named_modules()}
         activation = stated.get("hidden_act")
         plain = activation in ACTIVATIONS and not outer.matrices and not others and self._is_plain(usual, hidden)
         gated = sum(matrix.reads == "mlp_input" for matrix in usual.matrices) != 1
@@ -100,7 +95,12 @@ class _Generic:
             embedding_size=None if width == hidden else width,
             outer_matrices=outer.matrices,
             outer_norms=outer.norms,
-            names=self._outer_names(final),
+            names=OuterNames(
+                embedding=names[id(self._anatomy.embedding)],
+                head=names[id(self._anatomy.head)],
+                final_norm=None if final is None else names[id(final)],
+                blocks=names[id(self._anatomy.blocks)],
+            ),
             eager_attention=not getattr(self._anatomy.model, "_supports_sdpa", False),
             steady_positions=steady_positions(self._data, positions=positions),
             layerdrop=float(stated.get("layerdrop") or 0.0),
@@ -142,8 +142,7 @@ class _Generic:
         return found or max(norm.size for block in blocks for norm in block.norms)
 
     def _number(self, *keys: str) -> int | None:
-        """A whole number that the configuration states, by the first name that it or its class has;
-        of a list the largest."""
+        """A whole number that is stated, by the first name that it has; of a list the largest."""
         for key in keys:
             value: Any = self._stated.get(key, self._stated.get(self._config.attribute_map.get(key, "")))
             of_layers = cast(list[Any], value) if isinstance(value, list | tuple) else [value]
@@ -159,23 +158,13 @@ class _Generic:
         windowed = sum(str(kind).startswith(("sliding", "chunked")) for kind in cast(list[Any], kinds)[:layers])
         return windowed if 0 < windowed < layers else None
 
-    def _outer_names(self, final: nn.Module | None) -> OuterNames:
-        anatomy = self._anatomy
-        return OuterNames(
-            embedding=self._names[id(anatomy.embedding)],
-            head=self._names[id(anatomy.head)],
-            final_norm=None if final is None else self._names[id(final)],
-            blocks=self._names[id(anatomy.blocks)],
-        )
-
     def _keeps_documents_apart(self) -> bool:
         """Whether packed documents meet nowhere: every block has attention, and that alone joins tokens."""
-        blocks = [] if self._seen is None else self._seen.blocks
-        return bool(blocks) and all(
+        return bool(self._calls) and all(
             block.attention
             and all(call.mask is not None and call.mask.by_positions for call in block.attention)
             and not _MIXING & block.ops.keys()
-            for block in blocks
+            for block in self._calls
         )
 
     def _splits(self) -> tuple[Split, ...]:
@@ -184,8 +173,7 @@ class _Generic:
             found.append("stages")
         if self._seen is not None and deals_alike(self._anatomy):
             found.append("slices")
-        blocks = [] if self._seen is None else self._seen.blocks
-        told = all(DOCUMENTS in call.words for block in blocks for call in block.attention)
+        told = all(DOCUMENTS in call.words for block in self._calls for call in block.attention)
         if told and self._keeps_documents_apart():
             found.append("documents")
         return tuple(found)
@@ -195,13 +183,14 @@ class _Generic:
         roles = Counter(matrix.reads for matrix in block.matrices)
         inputs = roles.pop("mlp_input", 0)
         alone = roles == {"attention_input": 3, "attention_output": 1, "mlp_product": 1} and inputs in (1, 2)
-        seen = [] if self._seen is None else self._seen.blocks
-        return (
-            alone
-            and bool(seen)
-            and [norm.size for norm in block.norms] == [hidden, hidden]
-            and all(one.ops.keys() <= _PLAIN and one.ops["rsqrt"] + one.ops["native_layer_norm"] == 2 for one in seen)
-            and all(len(one.attention) == 1 and one.attention[0].words <= _PLAIN_WORDS for one in seen)
+        if not (alone and self._calls and [norm.size for norm in block.norms] == [hidden, hidden]):
+            return False
+        return all(
+            call.ops.keys() <= _PLAIN
+            and call.ops["rsqrt"] + call.ops["native_layer_norm"] == 2
+            and len(call.attention) == 1
+            and call.attention[0].words <= _PLAIN_WORDS
+            for call in self._calls
         )
 
     def _behind(self, outer: CountedParameters) -> tuple[str, ...]:
@@ -211,19 +200,6 @@ class _Generic:
         prefix = self._anatomy.model.base_model_prefix
         names = (part.name for part in (*outer.matrices, *outer.norms))
         return tuple(name for name in names if {name, f"{prefix}.{name}"} & behind)
-
-
-def _plan_of(config: Any) -> dict[str, str]:
-    try:
-        return tensor_plan(config)
-    except UnsupportedError:
-        return {}
-
-
-def _refuse_seeing_ahead(seen: Seen | None) -> None:
-    calls = [call for block in seen.blocks for call in block.attention] if seen else []
-    if any(call.mask is not None and not call.mask.causal for call in calls):
-        raise UnsupportedError("its attention is not causal: a token may see those after it")
 
 
 def bare_experts_of(kind: str) -> str | None:

@@ -46,13 +46,10 @@ def is_plain(anatomy: Anatomy, *, width: int) -> bool:
     made = _Backbone(torch.empty(1, 4, width, device="meta"))
     ids = torch.empty(1, 4, dtype=torch.long, device="meta")
 
-    def enter(*_: Any) -> None:
-        between.inside = True
-
-    def leave(*_: Any) -> None:
-        between.inside = False
-
-    hooks = [anatomy.head.register_forward_pre_hook(enter), anatomy.head.register_forward_hook(leave)]
+    hooks = [
+        anatomy.head.register_forward_pre_hook(lambda *_: setattr(between, "inside", True)),
+        anatomy.head.register_forward_hook(lambda *_: setattr(between, "inside", False)),
+    ]
 
     def give(*_args: Any, **_words: Any) -> _Backbone:
         between.names.clear()  # of what a wrapper runs before

@@ -2,7 +2,7 @@
 device.
 
 Parameters are counted (`generic.py`), and one forward is run without numbers, to see how its blocks
-split (`programs/model_shape.py`). A model's own Python code is never run.
+split. A model's own Python code is never run.
 """
 
 import json
@@ -12,20 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from shardwise.catalog import stated
+from shardwise.catalog.config import shape_from_data
+from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.models import config_of, read_model
 from shardwise.catalog.rope import scaled_shape
 from shardwise.errors import ModelError, UnsupportedError, said
 from shardwise.models.anatomy import Anatomy, find_anatomy
-from shardwise.models.built.ends import read_ends
-from shardwise.models.built.generic import bare_experts_of, generic_shape
+from shardwise.models.built.generic import BuiltDecoder, bare_experts_of
 from shardwise.models.built.head import is_plain
-from shardwise.models.built.traced import Seen
-from shardwise.models.built.watch import WATCHED, watch, watchable
-from shardwise.models.built.wrapped import known_shape, leave_language_model
+from shardwise.models.built.splits import read_ends
+from shardwise.models.built.watch import WATCHED, Seen, watch, watchable
 from shardwise.models.stage import StageEnds
-from shardwise.models.wrapper import auto_class, text_config
+from shardwise.models.wrapper import auto_class, find_inside, leave_others, text_config
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
@@ -41,8 +42,7 @@ _DRAFTS = "_assistant"
 
 
 def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None = None) -> ModelShape:
-    """The shape of the model that a job names, for a worker, whose model is on this machine
-    already. Raises ModelError: it is no model, or none that can be trained."""
+    """The shape of a model on this machine. Raises ModelError: it is none that can be trained."""
     try:
         return read_model(name, revision=revision, rope=rope)
     except stated.UnlistedFamilyError as error:
@@ -51,53 +51,46 @@ def shape_of(name: str, *, revision: str | None = None, rope: RopeScaling | None
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape of the model that transformers builds of a config.json called `file`. Raises
-    ModelError: there is something in it that is not understood; says what."""
+    """The shape of the model that a config.json is of. Raises ModelError: it is not understood."""
     stated.refuse_foreign(data, file=file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of keys that a configuration class does not know
-            return replace(_Reading(data, file=file).shape(), published=stated.published_as(data))
+            return replace(_read(data, file=file), published=stated.published_as(data))
     except UnsupportedError as error:
         kind = data.get("model_type")
         message = f"model_type {kind!r} has no row in the catalogue, and its build is not understood: {error}"
         raise ModelError.at(file, message) from None
 
 
-class _Reading:
-    """One model, built and watched once: of a model of more than text, the language model. `seen`:
-    its forward, where that can be followed without numbers."""
-
-    def __init__(self, data: dict[str, Any], *, file: str) -> None:
-        self._storage, self._file = stated.storage_type(data, file=file), file
-        config = config_from(data)
-        self._config = text_config(config)
-        self._data: dict[str, Any] = data if self._config is config else json.loads(self._config.to_json_string())
-        if self._config is not config:
-            if self._data.get("use_bidirectional_attention") is True:
-                raise UnsupportedError("its language model lets tokens of a prompt see those after them")
-            stated.refuse_foreign(self._data, file=f"{file}, text_config")
-        with watchable():
-            self._anatomy, self._wrapper = _built(config)
-            self._known = known_shape(self._anatomy, self._data, dtype=self._storage) if self._wrapper else None
-            self._seen = _watched(self._anatomy) if self._known is None else None
-
-    def shape(self) -> ModelShape:
-        """What is known of it. Raises UnsupportedError: it is no causal decoder."""
-        seen, storage = self._seen, self._storage
-        shape = self._known or generic_shape(self._anatomy, self._config, self._data, seen=seen, storage=storage)
-        if self._wrapper is None:
-            return shape
-        names = replace(shape.names, root=self._anatomy.backbone_name)
-        plain = shape.plain_head and is_plain(self._anatomy, width=shape.embedding_width)
-        eager = shape.eager_attention or not getattr(self._anatomy.model, "_supports_sdpa", False)
-        shape = replace(shape, names=names, plain_head=plain, eager_attention=eager, wrapper=self._wrapper)
-        return replace(shape, bare_experts=bare_experts_of(self._wrapper.family))
+def _read(data: dict[str, Any], *, file: str) -> ModelShape:
+    """Of the language model, built and watched once. Raises UnsupportedError: it is no decoder."""
+    storage, whole = stated.storage_type(data, file=file), config_from(data)
+    config = text_config(whole)
+    if config is not whole:
+        data = json.loads(config.to_json_string())
+        if data.get("use_bidirectional_attention") is True:
+            raise UnsupportedError("its language model lets tokens of a prompt see those after them")
+        stated.refuse_foreign(data, file=f"{file}, text_config")
+    with watchable():
+        anatomy, wrapper = _built(whole)
+        shape = _known_shape(anatomy, data, dtype=storage) if wrapper else None
+        seen = _watched(anatomy) if shape is None else None
+    shape = shape or BuiltDecoder(anatomy, config, data, seen).shape(storage)
+    if wrapper is None:
+        return shape
+    return replace(
+        shape,
+        names=replace(shape.names, root=anatomy.backbone_name),
+        plain_head=shape.plain_head and is_plain(anatomy, width=shape.embedding_width),
+        eager_attention=shape.eager_attention or not getattr(anatomy.model, "_supports_sdpa", False),
+        wrapper=wrapper,
+        bare_experts=bare_experts_of(wrapper.family),
+    )
 
 
 def seen_ends(config: Any) -> StageEnds:
-    """What runs outside the blocks of the model that transformers builds of a configuration. Raises
-    UnsupportedError: the model is not cut in stages; says why."""
+    """What runs outside the blocks of a model. Raises UnsupportedError: why it has no stages."""
     with watchable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         anatomy, _ = _built(config)
@@ -108,8 +101,7 @@ def seen_ends(config: Any) -> StageEnds:
 
 
 def config_from(data: dict[str, Any]) -> Any:
-    """transformers' configuration of the keys of a config.json. Raises UnsupportedError: it cannot
-    be read, or is of no decoder."""
+    """transformers' configuration of a config.json. Raises UnsupportedError: none of a decoder."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if data["model_type"].endswith(_DRAFTS):
@@ -150,18 +142,17 @@ def _built(config: Any) -> tuple[Anatomy, Wrapper | None]:
             model = build()
         model.tie_weights()
     except Exception as error:  # noqa: BLE001 - whatever a constructor raises, the model cannot be had
-        raise UnsupportedError(f"transformers does not build it ({_how(error)})") from None
-    wrapper = leave_language_model(model)
-    if wrapper is None and any(part in config.sub_configs for part in _BESIDE_TEXT):
+        raise UnsupportedError(f"transformers does not build it ({type(error).__name__}: {said(error)})") from None
+    inside, every, wrapper = find_inside(model), _count(model), None
+    if inside is not None:
+        leave_others(model, inside)
+        wrapper = Wrapper(family=model.config.model_type, frozen_parameters=every - _count(model))
+    elif any(part in config.sub_configs for part in _BESIDE_TEXT):
         raise UnsupportedError("it is a model of more than text, in which transformers has no language model by itself")
     try:
         return find_anatomy(model.eval()), wrapper
     except AttributeError as error:
         raise UnsupportedError(f"{type(model).__name__} is no language model with a list of blocks ({error})") from None
-
-
-def _how(error: Exception) -> str:
-    return f"{type(error).__name__}: {said(error)}"
 
 
 def _watched(anatomy: Anatomy) -> Seen | None:
@@ -172,3 +163,22 @@ def _watched(anatomy: Anatomy) -> Seen | None:
         except Exception:  # noqa: BLE001, S112 - whatever a model's code raises where there are no numbers
             continue
     return None
+
+
+def _known_shape(anatomy: Anatomy, data: dict[str, Any], *, dtype: str) -> ModelShape | None:
+    """The shape by the rules of its family; None where these do not count what was built."""
+    if data["model_type"] not in FAMILIES:
+        return None
+    try:
+        shape = shape_from_data({**data, "tie_word_embeddings": anatomy.tied, "dtype": dtype}, file="text_config")
+    except ModelError:  # of something that its rules do not have
+        return None
+    if shape.num_parameters != _count(anatomy.model):
+        return None
+    names = {id(module): name for name, module in anatomy.model.named_modules()}
+    found = shape.names.inside(anatomy.backbone_name, head=names[id(anatomy.head)])
+    return replace(shape, names=found) if found.blocks == names[id(anatomy.blocks)] else None
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -29,11 +29,6 @@ class CountedParameters:
     matrices: tuple[Matrix, ...]
     norms: tuple[Norm, ...]
 
-    @property
-    def num_parameters(self) -> int:
-        """Elements of all of them."""
-        return sum(part.num_parameters for part in (*self.matrices, *self.norms))
-
 
 class Tree:
     """Reads modules one after the other and counts each parameter once. `stated`: the configuration; `plan`:
@@ -76,16 +71,8 @@ class Tree:
         turned = not isinstance(module, nn.Linear)
         rows, columns = weight.shape[::-1] if turned else weight.shape
         # What gives no row for a row is no layer that PEFT's product could be added to.
-        adaptable = turned or type(module) is nn.Linear or _gives_rows(module)
-        return Matrix(
-            name,
-            rows,
-            columns,
-            bias=bias is not None,
-            reads=reads_by_plan(name, self._plan),
-            transposed=turned,
-            adaptable=adaptable,
-        )
+        adaptable, reads = turned or type(module) is nn.Linear or _gives_rows(module), reads_by_plan(name, self._plan)
+        return Matrix(name, rows, columns, bias=bias is not None, reads=reads, transposed=turned, adaptable=adaptable)
 
     def _are_experts(self, module: nn.Module, own: dict[str, nn.Parameter]) -> bool:
         """Whether parameters are stacks of experts, which may lack a matrix (LongCat-Flash)."""

@@ -4,8 +4,10 @@ in them, and what ran outside.
 Attention and masks are registered with transformers under a name of our own.
 """
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from typing import Any, cast
@@ -16,12 +18,54 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from shardwise.models.anatomy import Anatomy
-from shardwise.models.built import traced
+from shardwise.models.known_ahead import replaced
 
 WATCHED = "shardwise_watched"
 #: How a kernel is told where packed documents lie.
 DOCUMENTS = "cu_seq_lens_q"
 _BATCH, _LENGTH = 2, 8
+
+
+@dataclass(kw_only=True, eq=False)
+class MaskCall:
+    """A mask that a model asked transformers for; `by_positions`: it separates packed documents by their positions."""
+
+    causal: bool
+    by_positions: bool
+
+
+@dataclass(kw_only=True, eq=False)
+class AttentionCall:
+    """One call of transformers' attention interface. `mask`: None where the model handed in one that it did not get
+    from transformers; `words`: names of what it was told beside queries, keys, values and the mask."""
+
+    mask: MaskCall | None
+    words: frozenset[str]
+
+
+@dataclass(kw_only=True, eq=False)
+class BlockCall:
+    """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was given beside it;
+    `ops`: how often each operator ran on what was made of tokens."""
+
+    name: str
+    given: torch.Tensor
+    made: torch.Tensor | None = None
+    attention: list[AttentionCall] = field(default_factory=list[AttentionCall])
+    ops: Counter[str] = field(default_factory=Counter[str])
+    others: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+
+
+@dataclass(kw_only=True, eq=False)
+class Seen:
+    """One forward of a causal language model. `of_tokens`: ids of tensors made of tokens or by a
+    matrix, and not of positions alone; `ran_outside`: name of each leaf module that ran outside the
+    blocks -> how many had run before it; `returned`: values of a block's tuple, 0 for a tensor."""
+
+    blocks: list[BlockCall] = field(default_factory=list[BlockCall])
+    of_tokens: set[int] = field(default_factory=set[int])
+    ran_outside: dict[str, int] = field(default_factory=dict[str, int])
+    returned: int = 0
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -33,8 +77,7 @@ def is_linear(module: nn.Module) -> bool:
 
 @contextmanager
 def watchable() -> Generator[None]:
-    """While this lasts, `attn_implementation=WATCHED` is one that transformers knows, and
-    `experts_implementation` too."""
+    """Within it transformers knows WATCHED as an `attn_implementation` and `experts_implementation`."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -58,7 +101,7 @@ def _unwatched(*_args: Any, **_kwargs: Any) -> Any:
     raise RuntimeError("attention is watched only inside `watch`")
 
 
-def watch(anatomy: Anatomy, *, packed: bool = True) -> traced.Seen:
+def watch(anatomy: Anatomy, *, packed: bool = True) -> Seen:
     """Runs one forward of a model on the meta device, built with `attn_implementation=WATCHED`
     inside `watchable`. `packed`: it is told where packed documents lie, as far as its code takes
     that. Raises Exception: whatever the model's code raises where there are no numbers."""
@@ -81,11 +124,11 @@ def watch(anatomy: Anatomy, *, packed: bool = True) -> traced.Seen:
 class _Watcher(TorchDispatchMode):
     def __init__(self, anatomy: Anatomy) -> None:
         super().__init__()
-        self.seen = traced.Seen()
+        self.seen = Seen()
         self._anatomy = anatomy
         self._kept: list[Any] = []  # ids are of tensors that live
-        self._block: traced.BlockCall | None = None
-        self._masks: dict[int, traced.MaskCall] = {}
+        self._block: BlockCall | None = None
+        self._masks: dict[int, MaskCall] = {}
         self._asked_positions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,9 +149,9 @@ class _Watcher(TorchDispatchMode):
         with ExitStack() as stack:
             for name, module in self._anatomy.model.named_modules():
                 if id(module) in blocks:
-                    self._hook(stack, module, self._enter_block(name), self._leave_block)
+                    self._hook(stack, module, partial(self._enter_block, name), self._leave_block)
                 elif not any(True for _ in module.children()):
-                    self._hook(stack, module, self._enter_leaf(name), self._leave_leaf)
+                    self._hook(stack, module, partial(self._enter_leaf, name), self._leave_leaf)
                 if name.rpartition(".")[2] == "experts" and not isinstance(module, nn.ModuleList):
                     module.forward = partial(_expert, module)  # of a family whose own code reads the routes
                     stack.callback(vars(module).pop, "forward")
@@ -118,12 +161,8 @@ class _Watcher(TorchDispatchMode):
     def _hook(
         self, stack: ExitStack, module: nn.Module, enter: Callable[..., None], leave: Callable[..., None]
     ) -> None:
-        handles = (
-            module.register_forward_pre_hook(enter, with_kwargs=True),
-            module.register_forward_hook(leave, with_kwargs=True),
-        )
-        for handle in handles:
-            stack.callback(handle.remove)
+        stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
 
     def _mark(self, made: Any) -> None:
         """Says of a tensor that it is made of tokens."""
@@ -131,16 +170,13 @@ class _Watcher(TorchDispatchMode):
             self._kept.append(made)
             self.seen.of_tokens.add(id(made))
 
-    def _enter_block(self, name: str) -> Callable[..., None]:
-        def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
-            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            given = args[0] if args else kwargs["hidden_states"]
-            others = [tensor for tensor in tensors if tensor is not given]
-            self._block = traced.BlockCall(name=name, given=given, others=others)
-            self.seen.blocks.append(self._block)
-            self._mark(given)
-
-        return enter
+    def _enter_block(self, name: str, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = args[0] if args else kwargs["hidden_states"]
+        others = [tensor for tensor in tensors if tensor is not given]
+        self._block = BlockCall(name=name, given=given, others=others)
+        self.seen.blocks.append(self._block)
+        self._mark(given)
 
     def _leave_block(self, _module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         several = isinstance(output, tuple | list)
@@ -151,19 +187,15 @@ class _Watcher(TorchDispatchMode):
             self._kept.append(made)
         self._block = None
 
-    def _enter_leaf(self, name: str) -> Callable[..., None]:
-        def enter(_module: nn.Module, _args: Any, _kwargs: Any) -> None:
-            if self._block is None:
-                self.seen.ran_outside[name] = len(self.seen.blocks)
-
-        return enter
+    def _enter_leaf(self, name: str, *_: Any) -> None:
+        if self._block is None:
+            self.seen.ran_outside[name] = len(self.seen.blocks)
 
     def _leave_leaf(self, module: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
         if is_linear(module) or isinstance(module, nn.Embedding):
             self._mark(output)  # of positions too: another stage has no such table
 
-    @contextmanager
-    def _standing_in(self, positions: torch.Tensor) -> Iterator[None]:
+    def _standing_in(self, positions: torch.Tensor) -> AbstractContextManager[None]:
         from transformers import PreTrainedModel, masking_utils
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -174,20 +206,12 @@ class _Watcher(TorchDispatchMode):
         ALL_ATTENTION_FUNCTIONS.register(WATCHED, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(WATCHED, self._make_mask)
         no_padding, overlay = torch.zeros(1, dtype=torch.long), masking_utils.chunked_overlay
-        # The others look for padding, among the ids, which are no numbers here.
-        replaced = {
-            (masking_utils, "chunked_overlay"): lambda size, _padding: overlay(size, no_padding),
-            (masking_utils, "find_packed_sequence_indices"): find_packed,
-            (PreTrainedModel, "warn_if_padding_and_no_attention_mask"): lambda *_: None,
-        }
-        theirs = {place: getattr(*place) for place in replaced}
-        for (owner, name), ours in replaced.items():
-            setattr(owner, name, ours)
-        try:
-            yield
-        finally:
-            for (owner, name), function in theirs.items():
-                setattr(owner, name, function)
+        return replaced(
+            # The others look for padding, among the ids, which are no numbers here.
+            (masking_utils, "chunked_overlay", lambda size, _padding: overlay(size, no_padding)),
+            (masking_utils, "find_packed_sequence_indices", find_packed),
+            (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *_: None),
+        )
 
     def _make_mask(self, *_args: Any, mask_function: Callable[..., Any], **words: Any) -> torch.Tensor:
         """A mask without content; what it would have let through is remembered."""
@@ -200,7 +224,7 @@ class _Watcher(TorchDispatchMode):
 
         causal = sees(1, 0) and not sees(0, 1) and (not sees(window, 0) if window else sees(10**9, 0))
         mask = torch.empty(_BATCH, 1, _LENGTH, _LENGTH, device="meta")
-        self._masks[id(mask)] = traced.MaskCall(causal=causal, by_positions=self._asked_positions)
+        self._masks[id(mask)] = MaskCall(causal=causal, by_positions=self._asked_positions)
         self._kept.append(mask)
         self._asked_positions = False
         return mask
@@ -216,10 +240,7 @@ class _Watcher(TorchDispatchMode):
     ) -> tuple[torch.Tensor, None]:
         made = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         if self._block is not None:
-            mask, told = (
-                self._masks.get(id(attention_mask)),
-                frozenset(w for w, one in words.items() if one is not None),
-            )
-            self._block.attention.append(traced.AttentionCall(mask=mask, words=told))
+            told = frozenset(word for word, said in words.items() if said is not None)
+            self._block.attention.append(AttentionCall(mask=self._masks.get(id(attention_mask)), words=told))
         self._mark(made)
         return made, None

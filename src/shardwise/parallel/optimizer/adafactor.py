@@ -43,21 +43,17 @@ class _Whole:
         return self.added(torch.linalg.vector_norm(part, dim=-1, dtype=torch.float32).square().sum()).sqrt()
 
 
+#: torch's: at what power of steps moments are forgotten, the least size of weights, the most of an update.
+_BETA2_DECAY, _EPS, _CLIP = -0.8, 1e-3, 1.0
+
+
 class Adafactor(torch.optim.Optimizer):
     """As torch's, for parts of larger parameters. `placed`: for each, one as the whole is."""
 
     def __init__(
-        self,
-        groups: Iterable[dict[str, Any]],
-        *,
-        lr: float,
-        placed: Mapping[torch.Tensor, torch.Tensor],
-        beta2_decay: float = -0.8,
-        eps: float = 1e-3,
-        clip: float = 1.0,
+        self, groups: Iterable[dict[str, Any]], *, lr: float, placed: Mapping[torch.Tensor, torch.Tensor]
     ) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
-        self._beta2_decay, self._eps, self._clip = beta2_decay, eps, clip
         self._wholes = {parameter: _Whole.of(whole) for parameter, whole in placed.items()}
 
     @torch.no_grad()
@@ -74,15 +70,15 @@ class Adafactor(torch.optim.Optimizer):
         state = self.state[parameter] or self._new_state(parameter)
         state["step"] += 1
         count = state["step"].item()
-        forgets = count**self._beta2_decay
-        rate = (whole.norm(parameter) / math.sqrt(size)).clamp(min=self._eps) * min(group["lr"], 1 / math.sqrt(count))
+        forgets = count**_BETA2_DECAY
+        rate = (whole.norm(parameter) / math.sqrt(size)).clamp(min=_EPS) * min(group["lr"], 1 / math.sqrt(count))
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         if gradient.ndim > 1:
             estimate = self._factored(gradient, state, whole, forgets=forgets, smallest=smallest)
         else:
             estimate = state["variance"].lerp_(gradient.square(), forgets).clone()
         update = estimate.clamp_(min=smallest**2).rsqrt_().mul_(gradient)
-        divisor = (whole.norm(update) / (math.sqrt(size) * self._clip)).clamp(min=1.0)
+        divisor = (whole.norm(update) / (math.sqrt(size) * _CLIP)).clamp(min=1.0)
         parameter.sub_(update.mul_(rate / divisor))
 
     def _new_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -13,8 +13,8 @@ from shardwise.parallel.optimizer.stepped import Detour, Named
 
 
 class HostCopies(Detour):
-    """Copies in host memory of what a device holds: a detour of the optimizer's (`parallel/optimizer/stepped.py`).
-    `originals`: what has the values: local parts; `device`: where they lie."""
+    """Copies in host memory of what `originals` hold on a device
+    (`parallel/optimizer/stepped.py`)."""
 
     def __init__(self, originals: Detour, device: torch.device) -> None:
         self.placed, self.device = originals.placed, device

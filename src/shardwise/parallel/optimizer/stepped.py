@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from shardwise.parallel.ownership import local_part, sharded_dims
@@ -28,7 +28,7 @@ class Detour:
     names of the originals; `placed`: for each, a tensor with its global shape and placement."""
 
     named: Named
-    placed: list[torch.Tensor]
+    placed: list[Tensor]
 
     def before_step(self) -> None:
         """Passes gradients to the stand-ins."""
@@ -44,7 +44,7 @@ class LocalParts(Detour):
     """Local parts of parameters, sharing their memory: the first detour. A plain parameter is its own part."""
 
     def __init__(self, trained: Named) -> None:
-        self.placed: list[torch.Tensor] = [parameter for _, parameter in trained]
+        self.placed: list[Tensor] = [parameter for _, parameter in trained]
         self._sharded = [(p, nn.Parameter(local_part(p))) for _, p in trained if isinstance(p, DTensor)]
         parts = {id(sharded): part for sharded, part in self._sharded}
         self.named: Named = [(name, parts.get(id(p), p)) for name, p in trained]
@@ -64,7 +64,7 @@ class LocalParts(Detour):
             part.data = sharded.to_local()
 
 
-def _with_place(state: torch.Tensor, key: str, placed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_place(state: Tensor, key: str, placed: Tensor) -> tuple[Tensor, Tensor]:
     """A state with a row for each of its parameter's rows, and a tensor with its global shape and placement."""
     if key.startswith(_SCALES):
         state = state.view(*local_part(placed).shape[:-1], -1)
@@ -74,9 +74,7 @@ def _with_place(state: torch.Tensor, key: str, placed: torch.Tensor) -> tuple[to
     return state, placed if state.ndim else state
 
 
-def _placed(
-    state: torch.Tensor, like: torch.Tensor, *, over: int | None = None, last: int | None = None
-) -> torch.Tensor:
+def _placed(state: Tensor, like: Tensor, *, over: int | None = None, last: int | None = None) -> Tensor:
     """A tensor placed as another, with one element in the dim `over`, or another `last` dim."""
     if not isinstance(like, DTensor):
         return state
@@ -106,15 +104,15 @@ class Stepped:
         """The optimizer's parameters."""
         return [parameter for _, parameter in self.named]
 
-    def states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
+    def states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, Tensor, Tensor]]:
         """Each tensor of the optimizer's states: the name of its weight, its key, itself, and a tensor with its global
         shape and placement. A count of steps is placed nowhere."""
         for (name, parameter), placed in zip(self.named, self.detours[-1].placed, strict=True):
             for key, state in optimizer.state.get(parameter, {}).items():
-                if isinstance(state, torch.Tensor) and not key.startswith(CONSTANTS):
+                if isinstance(state, Tensor) and not key.startswith(CONSTANTS):
                     yield name, key, *_with_place(state, key, placed)
 
-    def wholes(self) -> dict[torch.Tensor, torch.Tensor]:
+    def wholes(self) -> dict[Tensor, Tensor]:
         """For each of the optimizer's parameters a tensor with its global shape and placement."""
         return {p: placed for (_, p), placed in zip(self.named, self.detours[-1].placed, strict=True)}
 

@@ -1,12 +1,11 @@
 """ZeRO-1: whole weights and gradients on every rank, sharded optimizer states.
 
-The optimizer steps windows: views of this rank's rows of each weight, sharded over `World.shards`.
-After the step the ranks exchange rows. Under tensor parallelism, windows are rows of this rank's
-slice, placed as FSDP2 places shards of slices.
+The optimizer steps windows: views of this rank's rows of each weight, or of its slice, sharded over
+`World.shards` and placed as FSDP2 does. After the step the ranks exchange rows.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -29,9 +28,8 @@ class Windows(Detour):
 
     def __init__(self, weights: Detour, *, world: World) -> None:
         self.weights = weights.named
-        dense, dealt = side_by_side(world.shards, world.mesh["tp"]), None
-        if world.expert_mesh is not None:
-            dealt = world.expert_mesh["dp_mod_ep", "ep"]
+        dense = side_by_side(world.shards, world.mesh["tp"])
+        dealt = None if world.expert_mesh is None else world.expert_mesh["dp_mod_ep", "ep"]
         are_dealt = ["ep" in sharded_axes(placed) for placed in weights.placed]
         self.meshes = [dealt if dealt is not None and is_dealt else dense for is_dealt in are_dealt]
         named = zip(self.weights, self.meshes, strict=True)
@@ -47,8 +45,7 @@ class Windows(Detour):
                 window.grad = _rows(whole.grad, mesh)
 
     def after_step(self) -> None:
-        """Exchanges rows, and frees the gradients, which `zero_grad` of the windows would not
-        reach."""
+        """Exchanges rows, and frees gradients, which `zero_grad` of the windows would not reach."""
         for _, whole in self.weights:
             whole.grad = None
         for mesh in dict.fromkeys(self.meshes):
@@ -72,8 +69,7 @@ def _placed(rows: torch.Tensor, whole: torch.Tensor, mesh: DeviceMesh) -> DTenso
     return DTensor.from_local(rows, mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Span:
+class _Span(NamedTuple):
     """The same range of every rank's rows of one weight."""
 
     whole: torch.Tensor
@@ -90,12 +86,8 @@ class _Span:
 
 @torch.no_grad()
 def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
-    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages
-    of `FLAT_BYTES`.
-
-    In their own type: these weights are the masters on every rank, so that shorter messages would
-    change them.
-    """
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of
+    `FLAT_BYTES` of their own type: these weights are the masters on every rank."""
     for bucket in _buckets(wholes, degree=axis.size()):
         _exchange(bucket, axis)
 

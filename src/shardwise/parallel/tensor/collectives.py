@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -107,7 +106,7 @@ _moved: Callable[[torch.Tensor, Move, Move], torch.Tensor] = cast(Any, _Moved).a
 class Rows:
     """This rank's rows of the head, from `first` on, and what its loss is compared by: [positions] over all ranks."""
 
-    group: ProcessGroup
+    group: dist.ProcessGroup
     first: int
 
     def largest(self, rows: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed import ProcessGroup
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
@@ -31,9 +30,8 @@ class Slicer:
         once: Iterable[str] = (),
         reads: Iterable[nn.Module] = (),
     ) -> None:
-        """Slices a module's own parameters and makes its forward use the local slices. `once` are replicated parameters
-        that only the first rank adds, because outputs are summed over ranks. `reads` are modules, sliced before, whose
-        parameters this forward reads."""
+        """Slices a module's own parameters and makes its forward use the local slices. `once`: replicated ones that
+        the first rank alone adds, for outputs are summed; `reads`: modules, sliced before, that it reads."""
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 module._parameters[name] = self._slice(parameter, placements[name])
@@ -42,8 +40,7 @@ class Slicer:
         module.forward = partial(_forward_on_slices, held, module.forward)
 
     def open(self, module: nn.Module) -> None:
-        """Makes a module's forward use the local slices of all that was sliced inside it, whose parameters it may read
-        without a call of what holds them."""
+        """Makes a module's forward use the local slices of all inside it, which it may read itself."""
         held = [(one, self._uncounted[one]) for one in module.modules() if one in self._uncounted]
         module.forward = partial(_forward_on_slices, held, module.forward)
 
@@ -90,8 +87,8 @@ def slice_magnitudes(
 
 @torch.no_grad()
 def _norm_of_cut_rows(
-    group: ProcessGroup, weight: torch.Tensor, lora_weight: torch.Tensor, scaling: float, **_: Any
-) -> torch.Tensor:
+    group: dist.ProcessGroup, weight: Tensor, lora_weight: Tensor, scaling: float, **_: Any
+) -> Tensor:
     """Norms [rows] of an adapted matrix of which each rank holds some columns [rows, local columns]."""
     norms = torch.linalg.vector_norm(weight + scaling * lora_weight, dim=1, dtype=torch.float32)
     squares = norms.square()

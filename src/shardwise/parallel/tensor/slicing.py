@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
@@ -57,16 +57,11 @@ _COPY = re.compile(r"(^|\.)(original_module|modules_to_save\.\w+)(?=\.|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts of a model, or of one pipeline stage of it.
-
-    Attributes:
-        plan: name of a module inside a block -> transformers' style.
-        embedding, norm, head: None, or of the norm an identity, where another stage has it.
-        blocks: the decoder blocks that are here, in order.
-        experts: module that routes to experts -> its experts, which are dealt among ranks whole.
-        compares: the head's linear layers compare logits by the `Rows` in their attribute `vocabulary`; else gathered.
-        drops: the model has dropout.
-    """
+    """The parts of a model, or of one pipeline stage of it. `plan`: name of a module inside a block
+    -> transformers' style; `embedding`, `norm`, `head`: None, or of the norm an identity, where
+    another stage has it; `blocks`: those here, in order; `experts`: module that routes -> its
+    experts, which are dealt whole; `compares`: the head's linear layers compare logits by the
+    `Rows` in their `vocabulary`, else they are gathered; `drops`: the model has dropout."""
 
     plan: Mapping[str, str]
     embedding: nn.Module | None
@@ -111,9 +106,7 @@ def _slice_embedding(embedding: nn.Module, *, slicer: Slicer, moves: Moves) -> N
         vars(table)["forward"] = partial(_look_up, table.forward, first, count, moves)
 
 
-def _look_up(
-    forward: Callable[[torch.Tensor], torch.Tensor], first: int, count: int, moves: Moves, ids: torch.Tensor
-) -> torch.Tensor:
+def _look_up(forward: Callable[[Tensor], Tensor], first: int, count: int, moves: Moves, ids: Tensor) -> Tensor:
     here = ids - first
     elsewhere = (here < 0) | (here >= count)
     found = forward(here.masked_fill(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
@@ -226,14 +219,14 @@ def _before(module: nn.Module, move: Move) -> None:
 
 
 def _after(module: nn.Module, move: Move) -> None:
-    module.register_forward_hook(lambda *called: move(cast(torch.Tensor, called[-1])))
+    module.register_forward_hook(lambda *called: move(cast(Tensor, called[-1])))
 
 
 def _keep_part_after(module: nn.Module, move: Move) -> None:
     """Applies a collective to hidden states that a module made of all tokens: its output, or the first of several."""
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        whole: torch.Tensor = args[0] if args else kwargs["hidden_states"]
+        whole: Tensor = args[0] if args else kwargs["hidden_states"]
         first, *more = output if isinstance(output, tuple) else (output,)
         part = move(first.view(whole.shape))
         return (part, *more) if isinstance(output, tuple) else part
@@ -266,7 +259,7 @@ class RandomStreams:
             torch.manual_seed(self._seed + 1 + self._rank)
             return forward(*args, **kwargs)
 
-    def _drop(self, dropout: nn.Dropout, whole: torch.Tensor) -> torch.Tensor:
+    def _drop(self, dropout: nn.Dropout, whole: Tensor) -> Tensor:
         if not dropout.training or not dropout.p:
             return whole
         if self._shared is None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from shardwise.errors import UnsupportedError, quoted
 from shardwise.plan.work.tensors import Tensor
-from shardwise.spec.adapters.asked_names import is_saved, saved_refusal, target_refusal
+from shardwise.spec.adapters.asked_names import adapter_refusals, is_saved
 from shardwise.spec.adapters.targets import adapter_rank, half_named, hold_of, is_copied, names_it
 from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import Cut, Matrix, ModelShape
@@ -64,9 +64,8 @@ def _copy(tensor: Tensor) -> Tensor:
 
 def refuse_unforecast(model: ModelShape, lora: LoraSpec) -> None:
     """Raises UnsupportedError for settings whose tensors are not known here."""
-    for refusal in (saved_refusal, target_refusal):
-        if (reason := refusal(model, lora)) is not None:
-            raise UnsupportedError(reason)
+    for reason in adapter_refusals(model, lora):
+        raise UnsupportedError(reason)
     _refuse_experts(model, lora)
 
 

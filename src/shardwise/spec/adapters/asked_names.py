@@ -11,21 +11,22 @@ from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import ModelShape
 
 
+def adapter_refusals(model: ModelShape, lora: LoraSpec | None) -> list[str]:
+    """Why the names that a job gives adapters cannot be trained; empty where they can."""
+    return [] if lora is None else [*_saved_refusals(model, lora), *_target_refusals(model, lora)]
+
+
 def _unknown(key: str, names: Iterable[str], then: str) -> str:
     return f"lora.{key} names {', '.join(name or repr(name) for name in names)}; {then}"
 
 
-def target_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
-    """Why `lora.target_modules` cannot be trained; None where it can."""
-    if lora.target_modules == "all-linear":
-        return None
-    unknown = [name for name in dict.fromkeys(lora.target_modules) if not _is_known(name, model)]
-    if not unknown:
-        return None
-    of_embedding = any(names_it(model.names.embedding, name) for name in unknown)
-    hint = "; an embedding is trained as a copy, by lora.modules_to_save" if of_embedding else ""
-    adapted = f"of {model.family} this version adapts {', '.join(_ends(model))}{hint}"
-    return _unknown("target_modules", unknown, adapted)
+def _target_refusals(model: ModelShape, lora: LoraSpec) -> Iterator[str]:
+    targets = () if lora.target_modules == "all-linear" else dict.fromkeys(lora.target_modules)
+    if unknown := [name for name in targets if not _is_known(name, model)]:
+        of_embedding = any(names_it(model.names.embedding, name) for name in unknown)
+        hint = "; an embedding is trained as a copy, by lora.modules_to_save" if of_embedding else ""
+        adapted = f"of {model.family} this version adapts {', '.join(_ends(model))}{hint}"
+        yield _unknown("target_modules", unknown, adapted)
 
 
 def _is_known(name: str, model: ModelShape) -> bool:
@@ -50,8 +51,7 @@ def _ends(model: ModelShape) -> list[str]:
     return list(dict.fromkeys([*ends, *sorted(hidden_names(model))]))
 
 
-def saved_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
-    """Why `lora.modules_to_save` cannot be trained; None where it can."""
+def _saved_refusals(model: ModelShape, lora: LoraSpec) -> Iterator[str]:
     known = list(_modules(model))
     unknown = [
         name
@@ -61,12 +61,12 @@ def saved_refusal(model: ModelShape, lora: LoraSpec) -> str | None:
     if unknown:
         outside = [name.rpartition(".")[2] for name in _outside(model)]
         listed = ", ".join([*outside, *_parts(model)])
-        return _unknown("modules_to_save", unknown, f"of {model.family} this version copies {listed}")
-    for part in _parts(model):
+        yield _unknown("modules_to_save", unknown, f"of {model.family} this version copies {listed}")
+    for part in () if unknown else _parts(model):
         taken = [module for module in around(part) if any(module.endswith(end) for end in lora.modules_to_save)]
         if len(taken) > 1:
-            return f"lora.modules_to_save names {taken[0]} and {taken[-1]} inside it; name one of them"
-    return None
+            yield f"lora.modules_to_save names {taken[0]} and {taken[-1]} inside it; name one of them"
+            return
 
 
 def is_saved(name: str | None, lora: LoraSpec) -> bool:

@@ -35,11 +35,6 @@ class Held:
     gradients: int
     optimizer: int
 
-    @property
-    def total(self) -> int:
-        """Their sum."""
-        return self.weights + self.gradients + self.optimizer
-
 
 def held(
     parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, *, device: torch.device | None = None
@@ -169,7 +164,7 @@ class MemoryMeter:
         if self._on_gpu or not is_first:
             yield
             return
-        before = held(self._parameters, self._optimizer, device=self._device).total
+        before = sum(vars(held(self._parameters, self._optimizer, device=self._device)).values())
         before += sum(_storages(self._buckets, self._device).values())
         self._turns.clear()
         with Allocations(profile_memory=True) as profiler:

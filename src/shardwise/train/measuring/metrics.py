@@ -1,14 +1,16 @@
 """Figures of each optimizer step: metrics.jsonl, trackers, progress lines.
 
-tokens_per_second = tokens / step_seconds, and mfu = model FLOPs per token * tokens_per_second / (ranks * peak FLOP/s).
-Padding does not count as tokens.
+tokens_per_second = tokens / step_seconds, without padding;
+mfu = model FLOPs per token * tokens_per_second / (ranks * peak FLOP/s).
 """
 
 import math
 import time
+import timeit
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -186,10 +188,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> tuple[float | None, 
         except HardwareError:
             return None, f"{name} is not in the catalogue"
         return gpu.dense_flops.get(type_name(dtype)), f"catalogue entry {gpu.name}"
-    size, seconds, factor = 512, list[float](), torch.ones(512, 512, dtype=dtype)
-    torch.mm(factor, factor)
-    for _ in range(5):
-        began = time.perf_counter()
-        torch.mm(factor, factor)
-        seconds.append(time.perf_counter() - began)
-    return 2 * size**3 / min(seconds), "matrix product of this process, measured at the start"
+    product = partial(torch.mm, *[torch.ones(512, 512, dtype=dtype)] * 2)
+    product()
+    seconds = timeit.repeat(product, number=1, repeat=5)
+    return 2 * 512**3 / min(seconds), "matrix product of this process, measured at the start"

@@ -19,7 +19,7 @@ from shardwise.methods.lora import is_adapter, leave_inputs
 from shardwise.models.built.shape import built_shape
 from shardwise.models.wrapper import text_config
 from shardwise.parallel.mesh import World
-from shardwise.spec.adapters.asked_names import saved_refusal, target_refusal
+from shardwise.spec.adapters.asked_names import adapter_refusals
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.execution import Execution, Precision
 from shardwise.spec.model.shape import ModelShape
@@ -42,8 +42,8 @@ _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A causal language model of transformers. `adapters`: the PEFT model around it, or None; `values`: whole tensors
-    by each of their names in `base`."""
+    """A causal language model of transformers. `adapters`: the PEFT model around it, or None;
+    `values`: whole tensors by each of their names."""
 
     base: nn.Module
     adapters: Any
@@ -104,12 +104,9 @@ class Given:
         """Raises UnsupportedError: `shardwise train` would refuse it too; says why."""
         asked: dict[str, Any] = {"model": "given", "data": {"max_length": 1}}
         job = job_from_data(asked if self.lora is None else {**asked, "method": "lora", "lora": self.lora})
-        reasons = execution_refusals(job, execution, model=self.shape)
+        reasons = execution_refusals(job, execution, model=self.shape) + adapter_refusals(self.shape, job.adapters)
         if execution.precision == "fp16":
             reasons.append("precision fp16 scales the loss, which a loop of one's own does not; use `shardwise train`")
-        if job.adapters is not None:
-            refused = (refusal(self.shape, job.adapters) for refusal in (saved_refusal, target_refusal))
-            reasons += [reason for reason in refused if reason is not None]
         if reasons:
             raise UnsupportedError("; ".join(reasons))
 

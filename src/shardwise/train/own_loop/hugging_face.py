@@ -38,14 +38,13 @@ def _reentrant_alone(value: Any) -> bool:
     return not value or set(value) == {"use_reentrant"}
 
 
-def _steps_by_element(optim: Any) -> bool:
-    return not any(part in getattr(optim, "value", optim) for part in ("lomo", "8bit"))
-
-
 #: Those of which some values are: which, and what to do instead of the others.
 VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "save_strategy": (lambda value: value == "no", "write save_strategy='no' and call save_model"),
-    "optim": (_steps_by_element, "these follow modules; use adamw_torch, or `shardwise train` with adamw_8bit"),
+    "optim": (
+        lambda value: not any(part in getattr(value, "value", value) for part in ("lomo", "8bit")),
+        "these follow modules; use adamw_torch, or `shardwise train` with adamw_8bit",
+    ),
     "train_sampling_strategy": (lambda value: value != "batch_rebalance", "write random or group_by_length"),
     "accelerator_config": (lambda value: value == type(value)(), "the loader gives every rank the whole batch"),
     "label_names": (lambda value: list(value) == ["labels"], "the label is named labels"),
@@ -124,7 +123,7 @@ class Trainer(transformers.Trainer):
     """As `transformers.Trainer`, over the ranks of a layout: its data order, schedule, logs and callbacks; the step is
     Shardwise's. Every rank loads the whole batch: `per_device_train_batch_size` rows for each data-parallel rank and
     each of `gradient_accumulation_steps`. `layout`, `precision`: as of `parallelize`. Raises UnsupportedError:
-    arguments, or methods of a subclass, that would have no effect (`own_loop/honoured.py`)."""
+    arguments, or methods of a subclass, that would have no effect (`docs/howto/loop.md`)."""
 
     def __init__(
         self, model: Any, args: Any, *, layout: str | Mapping[str, Any] | Layout, precision: Any = None, **others: Any

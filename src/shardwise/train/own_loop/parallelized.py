@@ -93,10 +93,8 @@ def parallelize(
     def fill(part: ModelPart) -> None:
         fill_from_memory(part.model, value=given.values.__getitem__, device=world.device)
 
-    keys, dtype = Keys.of_loaded(first), given.saved_dtype
-    result = Result(
-        model=first, adapters=parts[0].adapters, source=None, keys=keys, saved_dtype=dtype, kept=parts[0].buffers
-    )
+    in_files = {"keys": Keys.of_loaded(first), "saved_dtype": given.saved_dtype, "kept": parts[0].buffers}
+    result = Result(model=first, adapters=parts[0].adapters, source=None, **in_files)
     trained = spread_parts(parts, execution, fill=fill, result=result, content={}, **of_model)
     hold_rotations(trained.spread.modules)
     taken = [*model.parameters()]
@@ -128,13 +126,9 @@ def lacking(name: str) -> str:
 
 
 class Parallelized:
-    """A model over ranks. Every rank calls the same methods, in the same order, with the same whole batches.
-
-    Attributes:
-        config, generation_config: the model's, which are saved with its weights; the second may be None.
-        device: of this rank; `is_first`: whether this is rank 0, which prints.
-        data_world_size: over how many shares the rows of a batch are spread.
-    """
+    """A model over ranks. Every rank calls the same methods, in the same order, with the same whole
+    batches. `config`, `generation_config`: the model's, saved with its weights (the second may be
+    None); `is_first`: this is rank 0, which prints; `data_world_size`: how many share a batch."""
 
     def __init__(
         self, model: TrainedModel, *, micro_batch_size: int | None, seed: int, given: Sequence[nn.Parameter]
@@ -261,8 +255,7 @@ class Parallelized:
         save_folder(self._model, Path(folder).resolve())
 
     def _exchange(self) -> None:
-        """Parts that were set by hand (averages) reach the other ranks; before the next step, once
-        they are set back, again."""
+        """Parts set by hand (averages) reach the other ranks; and again, set back, before a step."""
         self._stepped.after_step()
         self._may_be_set = True
 

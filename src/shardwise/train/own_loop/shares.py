@@ -19,9 +19,8 @@ _KEYS = ("input_ids", "labels", "attention_mask")
 def global_batch(
     batch: Mapping[str, Any], *, world: World, micro_batch_size: int | None, steady: int | None
 ) -> GlobalBatch:
-    """This rank's share of whole rows [rows, length]. `micro_batch_size`: rows of a forward, None
-    for a share of the rank's; `steady`: tokens up to which rotary positions do not follow the
-    longest row. Raises DataError: no such batch, or not on every rank."""
+    """This rank's share of whole rows [rows, length]. `micro_batch_size`: rows of a forward, or None;
+    `steady`: tokens up to which rotations are. Raises DataError: no such batch, or not on all."""
     rows = _checked(batch, steady=steady)
     _agree(world, rows)
     ids, labels = rows["input_ids"], F.pad(rows["labels"][:, 1:], (0, 1), value=IGNORED)

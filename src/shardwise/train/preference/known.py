@@ -1,40 +1,79 @@
-"""Log-probabilities under the reference, computed once, before the first step."""
+"""Log-probabilities under the reference, computed before the first step, and kept beside the data."""
 
 import gc
 import hashlib
+import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 
 from shardwise.data.batches import Batches
-from shardwise.data.micro_batches import MicroBatch
+from shardwise.data.micro_batches import FILLER
 from shardwise.errors import UnsupportedError
 from shardwise.models.load import find_model_folder
-from shardwise.spec.job.keys import Job
+from shardwise.parallel.mesh import World
 from shardwise.spec.job.preference import WITH_REFERENCE
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import hub_revision
 from shardwise.train.model import TrainedModel, build_model
-from shardwise.train.preference.preferences import Part, Preferences
-from shardwise.train.preference.reference import Logs, file_of, log_probabilities, read_logs, write_logs
+from shardwise.train.preference.preferences import Logs, Part, Preferences, counts_once
 from shardwise.train.step import GradientAccumulator
 from shardwise.train.watching.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenRows:
-    """Which rows a run sees. `fingerprint`: of the prepared data."""
+class KnownReference:
+    """What is known of the reference, and kept (`keep`) beside the data of that `fingerprint`."""
 
-    job: Job
+    preferences: Preferences
     execution: Execution
-    fingerprint: str
     batches: Batches
+    fingerprint: str
+    journal: Journal
+    keep: bool
 
-    def seen(self) -> npt.NDArray[np.int64]:
+    def fill(self, step: GradientAccumulator, *, model: TrainedModel) -> None:
+        """Fills in what is known, by the weights that training begins with, before a checkpoint is
+        read. Raises UnsupportedError: the model that is named has other tokens."""
+        job, stated = self.preferences.job, self.preferences.spec.reference
+        if job.objective not in WITH_REFERENCE or job.compares_with_itself or stated == "none":
+            return
+        if stated in ("auto", "precomputed"):
+            self._fill_parts(step, model.content)
+            return
+        folder = find_model_folder(stated, revision=None)
+        other_job = job.model_copy(update={"model": stated, "method": "full", "lora": None})
+        revision = hub_revision(stated, folder=folder)
+        other = build_model(other_job, self.execution, world=step.world, revision=revision)
+        if other.shape.vocab_size < model.shape.vocab_size:
+            raise UnsupportedError(
+                f"preference.reference: {stated} has {other.shape.vocab_size} tokens and the model "
+                f"{model.shape.vocab_size}; name a model with the same tokenizer"
+            )
+        its = replace(step, spread=other.spread, balance=None, leaves_padding=False)
+        self._fill_parts(its, other.content)
+        del its, other
+        gc.collect()
+
+    def _fill_parts(self, step: GradientAccumulator, content: dict[str, str]) -> None:
+        """Of the rows to train on and to evaluate on, by a model with files of that `content`."""
+        train, evaluation = self.preferences.train, self.preferences.evaluation
+        described = {"model": content, "data": self.fingerprint, "precision": self.execution.precision}
+        key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+        for part in filter(None, (train, evaluation)):
+            samples, path = np.arange(len(part.data)), part.data.folder / f"reference-{key}.bin"
+            self._fill(part, self._seen() if part is train else samples, path, step)
+            if self.preferences.spec.loss_type == ["kto"]:
+                batches = [samples] if part is evaluation else [*self.batches.ids_from(0)]
+                self._fill_mismatched(part, batches, path, step)
+
+    def _seen(self) -> npt.NDArray[np.int64]:
         """The samples to train on that some step sees, ascending."""
         per_epoch = self.batches.steps_per_epoch
         few = [ids for ids, _ in zip(self.batches.ids_from(0), range(per_epoch * 2), strict=False)]
@@ -42,101 +81,69 @@ class SeenRows:
             return np.arange(len(self.batches.batcher.data))
         return np.unique(np.concatenate(few))
 
-
-def know_reference(
-    preferences: Preferences,
-    step: GradientAccumulator,
-    rows: SeenRows,
-    *,
-    model: TrainedModel,
-    journal: Journal,
-    keep: bool,
-) -> None:
-    """Fills in what is known, by the weights that training begins with, before a checkpoint is
-    read: a run that goes on finds the same. `keep`: beside the data, for other runs. Raises
-    UnsupportedError: the model that is named has other tokens."""
-    job, stated = rows.job, preferences.spec.reference
-    if job.objective not in WITH_REFERENCE or job.compares_with_itself or stated == "none":
-        return
-    if stated in ("auto", "precomputed"):
-        _Knowing(preferences, rows, step, model.content, journal, keep).parts()
-        return
-    folder = find_model_folder(stated, revision=None)
-    other_job = job.model_copy(update={"model": stated, "method": "full", "lora": None})
-    revision = hub_revision(stated, folder=folder)
-    other = build_model(other_job, rows.execution, world=step.world, revision=revision)
-    if other.shape.vocab_size < model.shape.vocab_size:
-        raise UnsupportedError(
-            f"preference.reference: {stated} has {other.shape.vocab_size} tokens and the model "
-            f"{model.shape.vocab_size}; name a model with the same tokenizer"
-        )
-    its = GradientAccumulator(
-        spread=other.spread, world=step.world, keeps_casts=step.keeps_casts, scale=step.scale, preferences=preferences
-    )
-    _Knowing(preferences, rows, its, other.content, journal, keep).parts()
-    del its, other
-    gc.collect()
-
-
-@dataclass(frozen=True)
-class _Knowing:
-    """Computes with `step`, whose model has files of that `content`."""
-
-    preferences: Preferences
-    rows: SeenRows
-    step: GradientAccumulator
-    content: dict[str, str]
-    journal: Journal
-    keep: bool
-
-    def parts(self) -> None:
-        """Of the rows to train on and to evaluate on."""
-        train, evaluation = self.preferences.train, self.preferences.evaluation
-        for part in filter(None, (train, evaluation)):
-            samples, fingerprint = np.arange(len(part.data)), self.rows.fingerprint
-            precision = self.rows.execution.precision
-            path = file_of(part.data.folder, model=self.content, fingerprint=fingerprint, precision=precision)
-            self._know(part, self.rows.seen() if part is train else samples, path)
-            if self.preferences.spec.loss_type == ["kto"]:
-                batches = [samples] if part is evaluation else [*self.rows.batches.ids_from(0)]
-                self._know_mismatched(part, batches, path)
-
-    def _know(self, part: Part, wanted: npt.NDArray[np.int64], path: Path) -> None:
-        logs = self._kept(path, (len(part.data), part.data.sides))
+    def _fill(self, part: Part, wanted: npt.NDArray[np.int64], path: Path, step: GradientAccumulator) -> None:
+        logs = self._kept(path, (len(part.data), part.data.sides), step.world)
         missing = wanted[np.isnan(logs[wanted]).any(1)]
         if len(missing):
             self.journal.say(f"log-probabilities of {len(missing):,} samples under the reference")
-            touch = self.journal.progress.touch
-            logs[missing] = log_probabilities(
-                part.batcher, missing, self._log_probs_of, world=self.step.world, passed=touch
-            )
-            self._write(path, logs)
+            logs[missing] = self._log_probabilities(part, missing, step)
+            self._write(path, logs, step.world)
         part.known = logs
 
-    def _know_mismatched(self, part: Part, batches: Sequence[npt.NDArray[np.int64]], path: Path) -> None:
+    def _fill_mismatched(
+        self, part: Part, batches: Sequence[npt.NDArray[np.int64]], path: Path, step: GradientAccumulator
+    ) -> None:
         """Of each batch of a run, whose order is one of the file's keys."""
         order = hashlib.sha256(b"".join(ids.tobytes() + b"/" for ids in batches)).hexdigest()[:16]
         file = path.with_name(f"{path.stem}-{order}.bin")
-        sums = self._kept(file, (len(batches), 1))
+        sums = self._kept(file, (len(batches), 1), step.world)
         part.known_mismatched = {}
         for number, ids in enumerate(batches):
             if np.isnan(sums[number, 0]):
-                made = self.preferences.mismatched(part, ids, self.step.outputs, adapters_off=True)
+                made = self.preferences.mismatched(part, ids, step.outputs, adapters_off=True)
                 sums[number, 0] = made.item()
                 self.journal.progress.touch()
             part.known_mismatched[ids.tobytes()] = float(sums[number, 0])
-        self._write(file, sums)
+        self._write(file, sums, step.world)
 
-    def _log_probs_of(self, micros: Sequence[MicroBatch]) -> list[torch.Tensor | None]:
-        row_log_probs = [self.preferences.row_log_probs(micro) for micro in micros]
-        return self.step.outputs(micros, row_log_probs, adapters_off=True)
+    def _log_probabilities(self, part: Part, ids: npt.NDArray[np.int64], step: GradientAccumulator) -> Logs:
+        """Of some samples' rows, [samples, sides], alike on all ranks."""
+        data, per_forward = part.data, part.batcher.samples_per_forward
+        place = np.full(len(data), -1, np.int64)
+        place[ids] = np.arange(len(ids))
+        found = torch.zeros(len(ids), data.sides, dtype=torch.float32, device=step.world.device)
+        ordered = ids[np.argsort(-data.lengths[ids].astype(np.int64), kind="stable")]
+        for start in range(0, len(ids), per_forward):
+            some = ordered[start : start + per_forward]
+            micros = part.batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
+            for micro, logs in zip(micros, step.outputs(micros, adapters_off=True), strict=True):
+                own = [(at, place[sample]) for at, sample in enumerate(micro.sample_ids) if sample != FILLER]
+                if logs is not None and own:
+                    at, to = zip(*own, strict=True)
+                    found[list(to)] = logs.view(-1, data.sides)[list(at)]
+            self.journal.progress.touch()
+        if not counts_once(step.world):
+            found.zero_()
+        dist.all_reduce(found)
+        return found.cpu().numpy()
 
-    def _kept(self, path: Path, shape: tuple[int, int]) -> Logs:
-        """What earlier runs have written there; NaN for what is not known."""
+    def _kept(self, path: Path, shape: tuple[int, int], world: World) -> Logs:
+        """What earlier runs have written there, as rank 0 finds it; NaN for what is not known."""
+        found = torch.full(shape, torch.nan, dtype=torch.float32)
         if not self.keep:
-            return np.full(shape, np.nan, np.float32)
-        return read_logs(path, shape=shape, world=self.step.world).copy()
+            return found.numpy()
+        if world.is_first and path.is_file() and path.stat().st_size == found.numel() * 4:
+            found = torch.from_numpy(np.fromfile(path, "<f4").reshape(shape))
+        dist.broadcast(found, 0, group=world.control)
+        return found.numpy()
 
-    def _write(self, path: Path, logs: Logs) -> None:
-        if self.keep and self.step.world.is_first:
-            self.journal.note(lambda: write_logs(path, logs))
+    def _write(self, path: Path, logs: Logs, world: World) -> None:
+        """Writes them, whole or not at all."""
+
+        def write() -> None:
+            partial = path.with_suffix(f".{os.getpid()}")
+            logs.astype("<f4").tofile(partial)
+            partial.rename(path)
+
+        if self.keep and world.is_first:
+            self.journal.note(write)

@@ -25,8 +25,7 @@ _TEMPERATURE = 0.05
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
     """Of pairs, float32 [pairs]: log-probabilities of both sides, their ratios to the reference,
-    the tokens each sums over; `prompts`: of the chosen side's prompt, or 0. `text_weight`: what
-    turns a sum of token losses into this batch's part of their mean."""
+    tokens that each sums over; `prompts`: of chosen ones, or 0; `text_weight`: of sums in means."""
 
     chosen: Tensor
     rejected: Tensor

@@ -1,23 +1,25 @@
 """The reference's part of a step of preferences, the KL of a batch, figures."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from shardwise.data.micro_batches import FILLER, Batcher, GlobalBatch, MicroBatch
 from shardwise.data.store import IGNORED, PreparedData
 from shardwise.parallel.mesh import World, to_device
 from shardwise.spec.job.keys import Job
 from shardwise.spec.job.preference import PreferenceSpec
-from shardwise.train.preference.reference import Logs, counts_once
 from shardwise.train.preference.row_loss import DIVERGENCE, NUM_FIGURES, PreferenceLoss, RowLogProbs, named
 
-#: Makes what the root module gives of micro-batches, each with its loss, without gradients; adapters off if asked.
+Logs = npt.NDArray[np.float32]
+#: Makes log-probabilities of micro-batches, without gradients; adapters off if asked.
 Outputs = Callable[..., list[torch.Tensor | None]]
 
 
@@ -39,27 +41,18 @@ class Part:
         return self.batcher.data
 
 
-@dataclass(kw_only=True, eq=False)
 class Preferences:
     """Losses of micro-batches, and what they add up. `spec`: the job's `preference`."""
 
-    job: Job
-    spec: PreferenceSpec
-    world: World
-    train: Part
-    evaluation: Part | None
-    figures: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, job: Job, *, world: World, train: Batcher, evaluation: Batcher | None) -> None:
+        self.job, self.spec, self.world = job, job.preference or PreferenceSpec(), world
+        self.train, self.evaluation = Part(batcher=train), None if evaluation is None else Part(batcher=evaluation)
         self.figures = self._none()
+        self._divergent: torch.Tensor | None = None
+        self._group = world.mesh["cp"].get_group() if world.layout.cp > 1 else None
 
     def _none(self) -> torch.Tensor:
         return torch.zeros(NUM_FIGURES, dtype=torch.float64, device=self.world.device)
-
-    @property
-    def prompts(self) -> bool:
-        """Whether the prompts of chosen rows are trained as text, too."""
-        return self.job.objective == "orpo"
 
     def begin_evaluation(self, outputs: Outputs) -> None:
         """The evaluation is one batch, whatever its forwards are."""
@@ -87,19 +80,13 @@ class Preferences:
             for micro, reference in zip(batch.micro_batches, references, strict=True)
         ]
 
-    def settled(self) -> torch.Tensor:
-        """The figures of all ranks, since the last `row_losses` or the evaluation's begin."""
+    def recorded(self) -> dict[str, float]:
+        """All ranks' figures, by TRL's names, since the last `row_losses` or `begin_evaluation`."""
         figures = self.world.counted(self.figures).clone()
         dist.all_reduce(figures)
         if self._divergent is not None:
             figures[DIVERGENCE] = self._divergent
-        return figures
-
-    def named(self, figures: Sequence[float], *, prefix: str = "") -> dict[str, float]:
-        """By TRL's names."""
-        return {prefix + name: value for name, value in named(list(figures), pairs=self.job.sides == 2).items()}
-
-    _divergent: torch.Tensor | None = field(default=None, init=False)
+        return named(figures.tolist(), pairs=self.job.sides == 2)
 
     def targets(self, micro: MicroBatch, row_loss: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Labels and the sum that each position is added to, int64 [rows, length]."""
@@ -116,10 +103,6 @@ class Preferences:
     def row_log_probs(self, micro: MicroBatch) -> RowLogProbs:
         """For log-probabilities of rows alone."""
         return RowLogProbs(num_sums=micro.num_rows, group=self._group)
-
-    @property
-    def _group(self) -> dist.ProcessGroup | None:
-        return self.world.mesh["cp"].get_group() if self.world.layout.cp > 1 else None
 
     def _row_loss(self, part: Part, micro: MicroBatch, reference: torch.Tensor, **of_batch: Any) -> PreferenceLoss:
         device = self.world.device
@@ -148,15 +131,16 @@ class Preferences:
         if part.known is not None:
             return [to_device(_taken(part.known, micro), device) for micro in micros]
         if self.job.compares_with_itself:
-            found = outputs(micros, [self.row_log_probs(micro) for micro in micros], adapters_off=True)
+            found = outputs(micros, adapters_off=True)
             if any(one is not None for one in found):
                 return [one for one in found if one is not None]
         return [torch.zeros(micro.num_rows, device=device) for micro in micros]
 
     def _text_weight(self, part: Part, ids: npt.NDArray[np.int64]) -> float:
-        if self.job.sides == 1 or not (self.prompts or "sft" in self.spec.loss_type):
+        prompts = self.job.objective == "orpo"  # of chosen rows are trained as text, too
+        if self.job.sides == 1 or not (prompts or "sft" in self.spec.loss_type):
             return 0.0
-        return len(ids) / max(1, part.data.chosen_tokens(ids, prompts=self.prompts))
+        return len(ids) / max(1, part.data.chosen_tokens(ids, prompts=prompts))
 
     def _divergence(self, part: Part, ids: npt.NDArray[np.int64], outputs: Outputs) -> torch.Tensor:
         """The mean log-ratio of answers behind the prompts of others, at least 0."""
@@ -182,8 +166,7 @@ class Preferences:
         for start in range(0, len(ids), per_forward):
             some = every[start : start + per_forward]
             micros = batcher.split(some, num_micro_batches=1, step=0, epoch=0.0).micro_batches
-            log_probs = [self.row_log_probs(micro) for micro in micros]
-            for micro, logs in zip(micros, outputs(micros, log_probs, adapters_off=adapters_off), strict=True):
+            for micro, logs in zip(micros, outputs(micros, adapters_off=adapters_off), strict=True):
                 if logs is not None and counts_once(self.world):
                     there = torch.tensor([sample != FILLER for sample in micro.sample_ids], device=logs.device)
                     total += torch.where(there, logs, 0).double().sum()
@@ -196,3 +179,31 @@ def _taken(known: Logs, micro: MicroBatch) -> torch.Tensor:
     ids = np.array(micro.sample_ids)
     found = np.where((ids == FILLER)[:, None], np.float32(0), known[np.maximum(ids, 0)])
     return torch.from_numpy(found.reshape(-1))
+
+
+def counts_once(world: World) -> bool:
+    """Whether this rank is counted, of those that hold the same rows' log-probabilities."""
+    at = world.layout.coordinates(world.rank)
+    return at.tp == 0 and at.cp == 0
+
+
+@contextmanager
+def as_reference(modules: Iterable[nn.Module], *, adapters_off: bool = False) -> Generator[None]:
+    """Inside, modules drop nothing out, and with `adapters_off` are the model that adapters were
+    added to. PEFT's own switch would freeze adapters, and leave them so."""
+    roots = list(modules)
+    were = [root.training for root in roots]
+    layers: list[Any] = [one for root in roots for one in root.modules() if hasattr(one, "_disable_adapters")]
+    try:
+        for root, was in zip(roots, were, strict=True):
+            if was:
+                root.train(False)
+        for layer in layers if adapters_off else ():
+            vars(layer)["_disable_adapters"] = True
+        yield
+    finally:
+        for layer in layers if adapters_off else ():
+            vars(layer)["_disable_adapters"] = False
+        for root, was in zip(roots, were, strict=True):
+            if was:
+                root.train(True)

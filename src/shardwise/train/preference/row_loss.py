@@ -38,18 +38,11 @@ def named(figures: list[float], *, pairs: bool) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreferenceLoss:
-    """Of one micro-batch on this rank.
-
-    Attributes:
-        tokens: float32 [rows], trained tokens of each row, of all its parts; 1 at the least.
-        counts: float32 [samples], 0 for what fills up a batch.
-        reference: float32 [rows], log-probabilities under the reference; 0 without one.
-        good: bool [rows], of labelled rows; None for pairs.
-        divergence: float32 scalar, the KL of the global batch.
-        text_weight: as in `Pairs`.
-        figures: float64 [NUM_FIGURES], to which this micro-batch adds.
-        group: ranks that hold the other parts of its rows, or None; `parts`: how many they are.
-    """
+    """Of one micro-batch on this rank. Of rows, float32 [rows], `tokens`: trained ones of all
+    parts, 1 at the least, and `reference`: log-probabilities under it, 0 without one; `counts`:
+    float32 [samples], 0 for what fills up a batch; `figures`: float64 [NUM_FIGURES], to which it
+    adds; `good`: bool [rows] of labelled rows, None for pairs; `divergence`: the KL of the global
+    batch; `text_weight`: as in `Pairs`; `group`: ranks with the other of the rows' `parts`."""
 
     spec: PreferenceSpec
     objective: str

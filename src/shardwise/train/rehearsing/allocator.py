@@ -33,7 +33,8 @@ class _Pool:
         if at < len(self._free):
             whole, segment, begin = self._drop(*self._free[at])
         else:
-            whole, segment, begin = self._segment(size), self._segments, 0
+            medium = _LARGE_SEGMENT if size < _MEDIUM else -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
+            whole, segment, begin = _SMALL_SEGMENT if self._small else medium, self._segments, 0
             self._segments += 1
             self.reserved += whole
         left = whole - size
@@ -59,11 +60,6 @@ class _Pool:
     def _drop(self, size: int, segment: int, begin: int) -> _Piece:
         del self._sizes[segment, begin], self._begins[segment, begin + size]
         return self._free.pop(bisect_left(self._free, (size, segment, begin)))
-
-    def _segment(self, size: int) -> int:
-        if self._small:
-            return _SMALL_SEGMENT
-        return _LARGE_SEGMENT if size < _MEDIUM else -(-size // _LARGE_ROUNDING) * _LARGE_ROUNDING
 
 
 def reserved_bytes(changes: Iterable[Change]) -> int:

@@ -1,8 +1,6 @@
-"""The run directory of a rehearsal: rows of full length, and a model's configuration with files of weights that have a
-header and nothing behind it."""
+"""The run directory of a rehearsal: rows of full length, and a model whose files are headers alone."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,7 @@ from shardwise.data.store import DTYPES, OPTIONAL, VERSION
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, write_json
-
-#: torch's types, by safetensors'.
-FILE_TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
-_NAMES = {dtype: name for name, dtype in FILE_TYPES.items()}
+from shardwise.train.saving.safetensors_writer import Entry, write_hole
 
 #: Files are mapped into memory, and some systems map none that is larger than their memory.
 _FILE_BYTES = 2**30
@@ -57,26 +52,13 @@ def write_model(folder: Path, config: dict[str, Any], *, dtype: torch.dtype) -> 
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     model = build_on_meta(read_config(folder), attn_implementation="eager")
-    files: dict[str, str] = {}
-    header: dict[str, Any] = {}
-    at = number = 0
+    files: list[dict[str, Entry]] = [{}]
     for name, parameter in model.named_parameters():
-        end = at + math.prod(parameter.shape) * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype], "shape": list(parameter.shape), "data_offsets": [at, end]}
-        files[name], at = f"model-{number}.safetensors", end
-        if at >= _FILE_BYTES:
-            _write_hole(folder / files[name], header)
-            header, at, number = {}, 0, number + 1
-    if header:
-        _write_hole(folder / f"model-{number}.safetensors", header)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+        if sum(entry.nbytes for entry in files[-1].values()) >= _FILE_BYTES:
+            files.append({})
+        files[-1][name] = Entry(dtype=dtype, shape=tuple(parameter.shape))
+    for number, entries in enumerate(files):
+        write_hole(folder / f"model-{number}.safetensors", entries)
+    weight_map = {name: f"model-{number}.safetensors" for number, entries in enumerate(files) for name in entries}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return folder
-
-
-def _write_hole(path: Path, header: dict[str, Any]) -> None:
-    """A safetensors file without its tensors' bytes, which takes no space where files may have holes."""
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + max(entry["data_offsets"][1] for entry in header.values()))

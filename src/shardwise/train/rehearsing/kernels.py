@@ -20,7 +20,9 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from shardwise.models.known_ahead import replaced
 
 #: Tokens of a chunk of the gated delta rule.
 _CHUNK = 64
@@ -30,18 +32,16 @@ class _Held(NamedTuple):
     """Shapes and types: what a kernel `gives`, `keeps` beside what it `read`, and `works` in."""
 
     gives: tuple[Any, torch.dtype]
-    read: torch.Tensor
+    read: Tensor
     keeps: Sequence[tuple[Any, torch.dtype]] = ()
     works: Sequence[tuple[Any, torch.dtype]] = ()
 
 
-def _convolution(hidden: torch.Tensor, *_: Any, **__: Any) -> _Held:
+def _convolution(hidden: Tensor, *_: Any, **__: Any) -> _Held:
     return _Held((hidden.shape, hidden.dtype), hidden)
 
 
-def _delta_rule(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_others: Any, beta: torch.Tensor, **_: Any
-) -> _Held:
+def _delta_rule(query: Tensor, key: Tensor, value: Tensor, *_others: Any, beta: Tensor, **_: Any) -> _Held:
     c, (rows, length, heads, width) = value.dtype, value.shape
     states = (rows, -(-length // _CHUNK), heads, key.shape[-1], width), c
     keeps: list[tuple[Any, torch.dtype]] = [(one.shape, c) for one in (query, key, value)]
@@ -51,12 +51,12 @@ def _delta_rule(
     return _Held((value.shape, c), beta, keeps, [states, states, of_key, of_key, *[of_value] * 3])
 
 
-#: Of each function of transformers' modelling code the package whose kernel takes its place, and what that holds.
-_KERNELS: dict[str, tuple[str, Callable[..., _Held]]] = {
-    "causal_conv1d_fn": ("causal_conv1d", _convolution),
-    "torch_chunk_gated_delta_rule": ("fla", _delta_rule),
+#: Of each function of transformers' modelling code the package whose kernel takes its place, what that holds, and
+#: whether it gives a state beside the result.
+_KERNELS: dict[str, tuple[str, Callable[..., _Held], bool]] = {
+    "causal_conv1d_fn": ("causal_conv1d", _convolution, False),
+    "torch_chunk_gated_delta_rule": ("fla", _delta_rule, True),
 }
-_WITH_STATE = ("torch_chunk_gated_delta_rule",)
 
 
 @contextmanager
@@ -65,23 +65,20 @@ def kernels_of(blocks: Sequence[nn.Module], packages: Sequence[str]) -> Iterator
     blocks call. Gives the packages of those that run, filled as they do."""
     ran: list[str] = []
     codes = {type(module).__module__ for block in blocks for module in block.modules()}
-    before: list[tuple[Any, str, Any]] = []
-    for code in (sys.modules[name] for name in codes):
-        for name, (package, held) in _KERNELS.items():
-            if package in packages and hasattr(code, name):
-                before.append((code, name, getattr(code, name)))
-                setattr(code, name, partial(_run, ran, package, held, name in _WITH_STATE))
-    try:
+    stand_ins = [
+        (code, name, partial(_run, ran, package, held, with_state))
+        for code in map(sys.modules.__getitem__, codes)
+        for name, (package, held, with_state) in _KERNELS.items()
+        if package in packages and hasattr(code, name)
+    ]
+    with replaced(*stand_ins):
         yield ran
-    finally:
-        for code, name, function in before:
-            setattr(code, name, function)
 
 
 def _run(ran: list[str], package: str, held: Callable[..., _Held], with_state: bool, *args: Any, **kwargs: Any) -> Any:
     if package not in ran:
         ran.append(package)
-    given = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+    given = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
     made = cast(Any, _Kernel).apply(held(*args, **kwargs), *given)
     return (made, None) if with_state else made
 
@@ -90,14 +87,14 @@ class _Kernel(torch.autograd.Function):
     """Keeps what a kernel keeps, and makes what it makes."""
 
     @staticmethod
-    def forward(ctx: Any, held: _Held, *given: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, held: _Held, *given: Tensor) -> Tensor:
         ctx.works, ctx.given = held.works, [(one.shape, one.dtype) for one in given]
         ctx.save_for_backward(held.read, *(held.read.new_empty(shape, dtype=dtype) for shape, dtype in held.keeps))
         shape, dtype = held.gives
         return held.read.new_empty(shape, dtype=dtype)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         works = [gradients[0].new_empty(shape, dtype=dtype) for shape, dtype in ctx.works]
         made = [gradients[0].new_empty(shape, dtype=dtype) for shape, dtype in ctx.given]
         del works

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -82,18 +82,10 @@ class Change:
 
 
 class Ledger(TorchDispatchMode):
-    """To be entered inside a FakeTensorMode. What has real tensors alone is computed, on none of the counted memory;
-    what would be read of a fake tensor is 1.
-
-    Args:
-        casts: elementwise operators make copies of what is not in their common type, as on a processor.
-        copies: gloo's of what it gathers and scatters.
-
-    Attributes:
-        instant: what the training does, in words; set from outside.
-        is_on: whether it has been entered.
-        changes: of all storages, in order.
-    """
+    """To be entered inside a FakeTensorMode. What has real tensors alone is computed, on none of
+    the counted memory; what would be read of a fake tensor is 1. `casts`: elementwise operators
+    copy what is not in their common type, as on a processor; `copies`: gloo's of what it gathers
+    and scatters; `instant`: what the training does, set from outside; `changes`: in order."""
 
     def __init__(self, *, casts: bool, copies: bool) -> None:
         super().__init__()
@@ -172,6 +164,14 @@ class Ledger(TorchDispatchMode):
 
         self._live[key] = (weakref.ref(storage, drop), allocation)
         self._change(allocation, storage.nbytes())
+
+    def take_in_buffers(self, model: nn.Module, fakes: FakeTensorMode) -> None:
+        """Makes a model's buffers fake, and counts them; views of them are no memory."""
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = made = fakes.from_tensor(buffer)
+                    self.take_in(made, "weights")
 
     def _note(self, tensor: FakeTensor, func: Any, args: Any) -> None:
         part, maker = _maker() if tensor.untyped_storage()._cdata not in self._live else (_ASKS, "")

@@ -1,5 +1,4 @@
-"""Profiles of a model's blocks: the trainer's own forward and backward of one block of each kind,
-on fake tensors.
+"""Profiles of a model's blocks: forward and backward of one of each kind, on fake tensors.
 
 Bytes and FLOPs are measured for a row of three lengths and for two rows of the first, and are taken
 to be a quadratic of the length times the rows.
@@ -12,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -36,7 +35,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.profile import Amount, BlockProfile, ModelProfile, Moment
 from shardwise.spec.model.shape import ModelShape
-from shardwise.train.loss import LossModule, Targets
+from shardwise.train.cross_entropy import Targets
+from shardwise.train.loss import LossModule
 from shardwise.train.model import attention_of, cut_parts, join_where_alone
 from shardwise.train.precision import TYPES
 from shardwise.train.rehearsing.kernels import kernels_of
@@ -57,18 +57,14 @@ def _of_attention(q: Any, k: Any, v: Any, _dropout: float = 0.0, is_causal: bool
     return 2.0 * q.numel() * (1 + v.shape[-1] / q.shape[-1]) * k.shape[-2] / (2 if is_causal else 1)
 
 
-def _of_attention_backward(_: Any, q: Any, k: Any, v: Any, _out: Any, _lse: Any, *how: Any, **__: Any) -> float:
-    """Of five products for the forward's two."""
-    return 2.5 * _of_attention(q, k, v, *how)
-
-
 def _of_documents(q: Any, _k: Any, v: Any, _at: Any, _at_k: Any, _most: Any, most: int, *_: Any, **__: Any) -> float:
     """Of causal attention among the tokens of documents, of which the longest has so many keys."""
     return q.numel() * (1 + v.shape[-1] / q.shape[-1]) * most
 
 
-def _of_documents_backward(_: Any, q: Any, k: Any, v: Any, _out: Any, _lse: Any, *how: Any, **__: Any) -> float:
-    return 2.5 * _of_documents(q, k, v, *how)
+def _backward_of(forward: Callable[..., float]) -> Callable[..., float]:
+    """Of five products for the forward's two; given the gradient, forward's inputs and its results."""
+    return lambda _, q, k, v, _out, _lse, *how, **__: 2.5 * forward(q, k, v, *how)
 
 
 #: FLOPs by operator: what torch 2.13 counts, and what it does not.
@@ -76,27 +72,28 @@ _FLOPS: dict[Any, Callable[..., float]] = {
     **flop_registry,
     _aten._grouped_mm: _of_groups,
     _aten._scaled_dot_product_flash_attention_for_cpu: _of_attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _of_attention_backward,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward_of(_of_attention),
     torch.ops.torch_attn._varlen_attn: _of_documents,
-    torch.ops.torch_attn._varlen_attn_backward: _of_documents_backward,
+    torch.ops.torch_attn._varlen_attn_backward: _backward_of(_of_documents),
 }
 
 #: Operators that are no views by their schema, and move no bytes.
 _MOVE_NOTHING = {_aten._unsafe_view.default, torch.ops.prim.device.default}
 
 
+#: What a block does, in forward and in backward: FLOPs, and bytes.
+_WORK = ("flops", "flops_backward", "moved", "moved_backward")
+
+
 @dataclass
 class _Span:
-    """A block's forward and backward in a run, as places among the ledger's changes."""
+    """A block's forward and backward, as places among the ledger's changes, and what it does."""
 
     begin: int = 0
-    given: int = 0
-    made: int = 0
     end: int = 0
     back: int = 0
     done: int = 0
-    flops: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    moved: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    work: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_WORK, 0.0))
     operators: int = 0
 
 
@@ -106,7 +103,7 @@ class _Counting(Ledger):
     def __init__(self, *, casts: bool) -> None:
         super().__init__(casts=casts, copies=False)
         self.left: _Span | None = None
-        self.at_work: tuple[_Span, int] | None = None
+        self.at_work: tuple[_Span, Literal["", "_backward"]] | None = None
         self.cast_from: dict[int, Allocation] = {}
         self.weights: set[torch.Size] = set()
 
@@ -118,22 +115,19 @@ class _Counting(Ledger):
         made = super().__torch_dispatch__(func, types, args, kwargs)
         if source is not None and isinstance(made, torch.Tensor) and _key(made) in self._live:
             self.cast_from[id(self._live[_key(made)][1])] = source[1]
-        if self.at_work is not None:
-            self._count(func, args, kwargs or {}, made)
+        if self.at_work is not None and not (func.is_view or func in _MOVE_NOTHING):
+            self._count(*self.at_work, func, args, kwargs or {}, made)
         return made
 
-    def _count(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
-        span, back = self.at_work or (_Span(), 0)
-        if func.is_view or func in _MOVE_NOTHING:
-            return
-        span.operators += not back
+    def _count(self, span: _Span, way: str, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        span.operators += not way
         formula = _FLOPS.get(func.overloadpacket)
         # Copies of weights and of their gradients in another type are counted by the plan.
         cast = func is _aten._to_copy.default and made.shape in self.weights
         if formula is not None:
-            span.flops[back] += formula(*args, **kwargs, out_val=made)
+            span.work[f"flops{way}"] += formula(*args, **kwargs, out_val=made)
         elif not cast:
-            span.moved[back] += sum(
+            span.work[f"moved{way}"] += sum(
                 leaf.numel() * leaf.element_size()
                 for leaf in tree_leaves((args, kwargs, made))
                 if isinstance(leaf, torch.Tensor)
@@ -185,8 +179,8 @@ def profile_blocks(
             spread = parallelize([stage], execution=execution, world=world, compute_dtype=compute, materialise=fill)
             hold_rotations(spread.modules)
             stream = shape.hidden_size * compute.itemsize
-            run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, embedding=anatomy.embedding, stream=stream)
-            run.alone = stand_in is not None
+            options: dict[str, Any] = {"embedding": anatomy.embedding, "stream": stream, "alone": stand_in is not None}
+            run = _Run(cast(LossModule, stage.root), kept, ledger, fakes, **options)
             ran = modes.enter_context(kernels_of(kept, packages))
             taken = [run.take(rows, length) for rows, length in (*((1, length) for length in lengths), (2, lengths[0]))]
         for one in taken if stand_in is None else ():
@@ -251,10 +245,7 @@ def _fill(model: nn.Module, fakes: FakeTensorMode, ledger: Ledger) -> None:
                     value = torch.empty_like(old.detach(), device=_CPU)
                     made[id(old)] = nn.Parameter(value, requires_grad=old.requires_grad)
                 module._parameters[name] = made[id(old)]
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = fake = fakes.from_tensor(buffer)
-                ledger.take_in(fake, "weights")  # views of it are no memory
+    ledger.take_in_buffers(model, fakes)
     ledger.tag(made.values(), "weights")
 
 
@@ -270,15 +261,16 @@ class _Run:
         *,
         embedding: nn.Module,
         stream: int,
+        alone: bool,
     ) -> None:
-        self._root, self._ledger, self._fakes, self._stream = root, ledger, fakes, stream
+        self._root, self._ledger, self._fakes, self._stream, self._alone = root, ledger, fakes, stream, alone
         self._spans = [_Span() for _ in blocks]
         self._head = 0
-        self.alone = True
         for index, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(self._enter, index), with_kwargs=True, prepend=True)
             block.register_forward_hook(partial(self._leave, index), prepend=True)
-        embedding.register_forward_hook(_ask_gradient)
+        # The first block is to do what others do, whose inputs have gradients.
+        embedding.register_forward_hook(lambda _module, _inputs, output: output.requires_grad_())
         cast(nn.Module, root.head_loss).register_forward_pre_hook(self._reach_head)
 
     @property
@@ -305,7 +297,7 @@ class _Run:
 
     def _enter(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
         span, given = self._spans[index], args[0] if args else kwargs["hidden_states"]
-        span.begin, self._ledger.at_work = self._now, (span, 0)
+        span.begin, self._ledger.at_work = self._now, (span, "")
 
         def done(_: torch.Tensor) -> None:
             span.done = self._now
@@ -319,7 +311,7 @@ class _Run:
         self._ledger.left, self._ledger.at_work = span, None
 
         def begin(_: torch.Tensor) -> None:
-            span.back, self._ledger.at_work = self._now, (span, 1)
+            span.back, self._ledger.at_work = self._now, (span, "_backward")
 
         made.register_hook(begin)
 
@@ -343,15 +335,9 @@ class _Run:
         blocks = [_numbers(span, start, alive, grown) for span in self._spans]
         # Until it returns, the backbone's own code holds the embedding, beside the stream that the block is given,
         # unless that is the embedding itself, as of a first block.
-        held = stream if self.alone else 0
+        held = stream if self._alone else 0
         final = alive[self._head - start] - alive[last] + held
         return {"shared": alive[first] - stream - held, "final": final, "blocks": blocks}
-
-
-def _ask_gradient(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-    """The first block is to do what others do, whose inputs have gradients."""
-    if not output.requires_grad:
-        output.requires_grad_()
 
 
 def _numbers(span: _Span, start: int, alive: Any, grown: Sequence[tuple[int, Change]]) -> dict[str, Any]:
@@ -369,11 +355,8 @@ def _numbers(span: _Span, start: int, alive: Any, grown: Sequence[tuple[int, Cha
         "saved": here[end],
         "forward": here[begin : end + 1].max(),
         "backward": moments,
-        "flops": span.flops[0],
-        "flops_backward": span.flops[1],
-        "moved": span.moved[0],
-        "moved_backward": span.moved[1],
         "operators": span.operators,
+        **span.work,
     }
 
 
@@ -391,9 +374,6 @@ def _fitted(
     def block(index: int) -> BlockProfile:
         largest = taken[-1]["blocks"][index]
 
-        def own(name: str) -> Amount:
-            return amount(lambda one: one["blocks"][index][name])
-
         found = [one["blocks"][index]["backward"] for one in taken]
         moments = [
             Moment(
@@ -402,8 +382,9 @@ def _fitted(
             for key in largest["backward"]
             if all(key in other for other in found)
         ]
-        names = ("saved", "forward", "flops", "flops_backward", "moved", "moved_backward")
-        amounts: dict[str, Any] = {name: own(name) for name in names}
+        amounts: dict[str, Any] = {
+            name: amount(lambda one, name=name: one["blocks"][index][name]) for name in ("saved", "forward", *_WORK)
+        }
         return BlockProfile(**amounts, backward=tuple(_highest(moments)), operators=largest["operators"])
 
     return ModelProfile(

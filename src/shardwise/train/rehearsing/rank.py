@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import _TYPES
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
@@ -20,6 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwise.data.micro_batches import GlobalBatch
 from shardwise.models.anatomy import find_blocks
+from shardwise.models.known_ahead import replaced
 from shardwise.models.load import materialise
 from shardwise.models.weights import Weights
 from shardwise.parallel import ddp
@@ -34,7 +36,7 @@ from shardwise.train.loop import launch
 from shardwise.train.loss import LossModule
 from shardwise.train.measuring.memory import Held, held
 from shardwise.train.rehearsing.allocator import reserved_bytes
-from shardwise.train.rehearsing.folder import FILE_TYPES, write_rows
+from shardwise.train.rehearsing.folder import write_rows
 from shardwise.train.rehearsing.ledger import Allocation, Change, Ledger
 from shardwise.train.watching.journal import Journal
 
@@ -42,7 +44,6 @@ from shardwise.train.watching.journal import Journal
 _STEPS = 2
 #: Groups of alike tensors that are named.
 _NAMED = 12
-_CPU = torch.device("cpu")
 
 
 def rehearse_rank(
@@ -100,17 +101,16 @@ def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
 
 
 @contextmanager
-def alone(layout: Layout, *, rank: int, device: torch.device = _CPU) -> Iterator[World]:
+def alone(layout: Layout, *, rank: int) -> Iterator[World]:
     """A process group of the layout's size in which this process is alone."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     try:
-        ddp.DistributedDataParallel = _Alone
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of timeouts, which a fake group has not
-            world = lay_world(layout, rank=rank, device=device, control="fake")
-        yield world
+            world = lay_world(layout, rank=rank, device=torch.device("cpu"), control="fake")
+        with replaced((ddp, "DistributedDataParallel", _Alone)):
+            yield world
     finally:
-        ddp.DistributedDataParallel = DistributedDataParallel
         dist.destroy_process_group()
         gc.collect()
 
@@ -121,12 +121,12 @@ class _Alone(DistributedDataParallel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # torch reads a hook's annotations, and a lambda has none.
-        self.register_comm_hook(None, lambda _state, bucket: _done(bucket.buffer()))
+        self.register_comm_hook(None, lambda _state, bucket: _done(bucket))
 
 
-def _done(result: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+def _done(bucket: Any) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(result)
+    future.set_result(bucket.buffer())
     return future
 
 
@@ -142,14 +142,10 @@ def _rehearsed(
                 modes.enter_context(fakes)
                 modes.enter_context(ledger)
             vars(weights)["read"] = lambda name, *, offsets, lengths: torch.empty(  # noqa: ARG005
-                tuple(lengths), dtype=FILE_TYPES[weights.type(name)]
+                tuple(lengths), dtype=_TYPES[weights.type(name)]
             )
             materialise(model, weights=weights, **given)
-            for module in model.modules():
-                for name, buffer in module._buffers.items():
-                    if buffer is not None:
-                        module._buffers[name] = made = fakes.from_tensor(buffer)
-                        ledger.take_in(made, "weights")
+            ledger.take_in_buffers(model, fakes)
 
         built = build(run, job, execution, world=world, journal=Journal(run=run, rank=world.rank), fill=fill)
         return _stepped(built, ledger, fakes)

@@ -84,7 +84,7 @@ class Checkpoints:
         try:
             folder = open_stage(self.world, self.run.checkpoint(step))
         except SaveError as error:
-            self._give_up(step, error)
+            self.journal.warn(f"checkpoint-{step} was not saved: {error}")
             return False
         pieces = live_pieces(self.parameters, self.stepped, self.optimizer, counted=self.ownership.counts)
         pieces = [piece for piece in pieces if piece.local.numel()]
@@ -117,16 +117,13 @@ class Checkpoints:
                     self._write_manifest(writing)
                     commit_stage(self.world, writing.folder, self.run.checkpoint(writing.step))
             except SaveError as error:
-                self._give_up(writing.step, error)
+                self.journal.warn(f"checkpoint-{writing.step} was not saved: {error}")
                 return False
             finally:
                 self._copies.release(self.world.device)
         if self.world.is_first:
             self._prune(newest=writing.step)
         return True
-
-    def _give_up(self, step: int, error: SaveError) -> None:
-        self.journal.warn(f"checkpoint-{step} was not saved: {error}")
 
     def _write_manifest(self, writing: _Writing) -> None:
         size = sum(gather(self.world, writing.size))
@@ -175,9 +172,8 @@ class Checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self) -> int:
-        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0 where there is none. Raises
-        ModelError: the newest whole one belongs to another job or other data; SaveError: there are checkpoints and none
-        loads. Training from step 0 would overwrite them."""
+        """Loads the newest checkpoint that verifies, skipping damaged ones; its step, or 0. Raises
+        ModelError: it belongs to another job or data; SaveError: there are some and none loads."""
         faults: list[str] = []
         self.journal.turn_to("reading checkpoints")
         for name in self.run.unfinished():

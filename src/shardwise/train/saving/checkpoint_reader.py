@@ -1,7 +1,6 @@
 """Reads a checkpoint: its verified manifest, pieces of live tensors that its slices fill, and random generators.
 
-A piece is a name, a global shape, and the window that this rank holds. Names are Hugging Face's, so that a checkpoint
-of one layout can be read by another.
+A piece is a name (Hugging Face's, for any layout), a global shape, and the window of this rank.
 """
 
 import hashlib

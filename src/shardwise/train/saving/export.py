@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 from safetensors.torch import _TYPES
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -48,20 +48,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What is to be saved.
-
-    Attributes:
-        model, adapters: whose parameters are live, and the PEFT model around it, or None for full fine-tuning.
-        source: folder of the model that training began with; None where it was in memory.
-        keys, saved_dtype: names of weights in files, and their dtype there.
-        kept: name of each buffer that is saved with the model, on whatever rank, and its dtype in files.
-        beside: what a wrapper has beside the language model, and is copied; None where there is nothing.
-        parameters, buffers: (Hugging Face name, parameter or such a buffer) of this rank.
-        chat_template: saved where rows were rendered with another than the tokenizer's own.
-        ends: id of each special token that most trained answers end in, and its text.
-        quantised_experts: QLoRA has stacked ones in 4 bits, perhaps in another stage.
-        local_base: what files call the model that training began with, where that is a folder of this machine.
-    """
+    """What is to be saved. `model`, `adapters`: whose parameters are live, and the PEFT model
+    around it, or None; `source`: folder of the model that training began with, None where it was in
+    memory; `keys`, `saved_dtype`: names of weights in files, and their dtype there; `kept`: name of
+    each saved buffer, on whatever rank, and its dtype in files; `beside`: what a wrapper has beside
+    the language model, and is copied; `parameters`, `buffers`: (Hugging Face name, tensor) of this
+    rank; `chat_template`: of rows rendered with another than the tokenizer's; `ends`: id and text
+    of each special token that most trained answers end in; `quantised_experts`: QLoRA has stacked
+    ones in 4 bits, perhaps in another stage; `local_base`: what files call a local folder."""
 
     model: nn.Module
     adapters: Any
@@ -71,14 +65,14 @@ class Result:
     kept: Mapping[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
     beside: Beside | None = None
     parameters: list[tuple[str, nn.Parameter]] = field(default_factory=list[tuple[str, nn.Parameter]])
-    buffers: list[tuple[str, torch.Tensor]] = field(default_factory=list[tuple[str, torch.Tensor]])
+    buffers: list[tuple[str, Tensor]] = field(default_factory=list[tuple[str, Tensor]])
     chat_template: str | None = None
     ends: tuple[tuple[int, str], ...] = ()
     local_base: str | None = None
     quantised_experts: bool = False
 
     @property
-    def saved(self) -> list[tuple[str, torch.Tensor]]:
+    def saved(self) -> list[tuple[str, Tensor]]:
         """This rank's tensors that are saved: all, or those that are trained beside a frozen model."""
         if self.adapters is None:
             return [*self.parameters, *self.buffers]
@@ -113,12 +107,12 @@ class Files:
         self._records: dict[str, dict[str, Any]] = {}
         self.size = sum(entry.nbytes for entries in self._shards.values() for entry in entries.values())
 
-    def add(self, name: str, whole: torch.Tensor) -> None:
+    def add(self, name: str, whole: Tensor) -> None:
         """Writes the next tensor, which is on the CPU, in the dtype of files."""
         for key, _, part in self._result.spans(name, tuple(whole.shape)):
             self._put(key, whole[part])
 
-    def _put(self, key: str, tensor: torch.Tensor) -> None:
+    def _put(self, key: str, tensor: Tensor) -> None:
         file, entries = next((file, entries) for file, entries in self._shards.items() if key in entries)
         if self._open is None or self._open.path.name != file:
             self._close()
@@ -158,7 +152,7 @@ class Copied:
         found = {k: Entry(dtype=_TYPES[self._weights.type(k)], shape=self._weights.shape(k)) for k in keys}
         self.entries = dict(sorted(found.items(), key=lambda one: -one[1].dtype.itemsize))
 
-    def read(self, key: str) -> torch.Tensor:
+    def read(self, key: str) -> Tensor:
         """The whole of a tensor, a view of its file; of one in fewer bits what it is widened to."""
         dtype, shape = self.entries[key]
         return self._weights.read(key, offsets=(0,) * len(shape), lengths=shape).to(dtype)
@@ -166,24 +160,20 @@ class Copied:
 
 def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, dict[str, Entry]]:
     """File name -> its tensors, of types by size: what is copied has its own files."""
+    own = (
+        (key, Entry(dtype=result.dtype(one.name), shape=tuple(part.stop - part.start for part in stored)))
+        for one in wanted
+        for key, stored, _ in result.spans(one.name, one.shape)
+    )
     groups: list[dict[str, Entry]] = [{}]
-    size = 0
-
-    def put(key: str, entry: Entry) -> None:
-        nonlocal size
-        size += entry.nbytes
-        if result.adapters is None and groups[-1] and size > SHARD_BYTES:
-            groups.append({})
-            size = entry.nbytes
-        groups[-1][key] = entry
-
-    spans = ((one.name, span) for one in wanted for span in result.spans(one.name, one.shape))
-    for name, (key, stored, _) in spans:
-        put(key, Entry(dtype=result.dtype(name), shape=tuple(part.stop - part.start for part in stored)))
-    if copied.entries:
-        size = SHARD_BYTES
-    for key, entry in copied.entries.items():
-        put(key, entry)
+    for entries in (own, copied.entries.items()):
+        size = SHARD_BYTES if groups[-1] else 0
+        for key, entry in entries:
+            size += entry.nbytes
+            if result.adapters is None and size > SHARD_BYTES:
+                size = entry.nbytes
+                groups += [{}] if groups[-1] else []
+            groups[-1][key] = entry
     if len(groups) == 1:
         return {WEIGHTS if result.adapters is None else ADAPTER: groups[0]}
     return {f"model-{n + 1:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups)}
@@ -268,9 +258,7 @@ def wanted_tensors(result: Result, *, ownership: Ownership) -> list[Wanted]:
     return sorted(found, key=lambda one: -result.dtype(one.name).itemsize)
 
 
-def whole_tensors(
-    wanted: list[Wanted], result: Result, *, ownership: Ownership
-) -> Iterator[tuple[str, torch.Tensor | None]]:
+def whole_tensors(wanted: list[Wanted], result: Result, *, ownership: Ownership) -> Iterator[tuple[str, Tensor | None]]:
     """Gathers tensors one by one, on all ranks: (name, the whole tensor on the CPU), or None on
     ranks other than 0. One that is on rank 0's CPU is yielded as it is, for the writer to cast."""
     world, mine = ownership.world, dict(result.saved)
@@ -289,7 +277,7 @@ def whole_tensors(
 
 
 @torch.no_grad()
-def gathered(parameter: torch.Tensor) -> torch.Tensor:
+def gathered(parameter: Tensor) -> Tensor:
     """The whole of a plain or sharded parameter; a collective of a stage's ranks."""
     if not isinstance(parameter, DTensor):
         return parameter.detach()

@@ -1,7 +1,6 @@
 """Writes `final/`, the trained model or adapter in Hugging Face's format.
 
-Tensors are gathered one at a time. The files are compared with the live weights before the folder is renamed to
-`final/`.
+Tensors are gathered one at a time. Files are compared with the live weights before a rename.
 """
 
 from collections.abc import Callable
@@ -53,9 +52,8 @@ def save_folder(
     verifying: Callable[[], None] = lambda: None,
     describe: Callable[[Path], None] = lambda _: None,
 ) -> Compared:
-    """Writes, checks and commits a folder that `from_pretrained` reads; every rank takes part, and raises SaveError if
-    it fails. `verifying`: called between writing and checking; `describe`: writes the card. Returns what this rank's
-    check found."""
+    """Writes, checks and commits a folder that `from_pretrained` reads, with all ranks. `verifying`:
+    called between; `describe`: writes the card. Returns what this rank's check found, or raises SaveError."""
     world, result = model.ownership.world, model.result
     with staged(world, target) as folder:
         records = _write(model, folder)
@@ -88,9 +86,9 @@ def write_manifest(folder: Path, target: Path, *, records: dict[str, Any], said:
 
 
 def _write(model: TrainedModel, folder: Path) -> dict[str, Any]:
-    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file. A failing disk does not end
-    the gathering, in which other ranks take part; all learn of it afterwards. Raises as the gathering does where it
-    failed on this rank and others still wait in it."""
+    """Gathers tensor after tensor and writes them on rank 0; size and sha256 of each file. A
+    failing disk does not end the gathering, in which other ranks take part; all learn of it
+    afterwards. Raises as the gathering does where others still wait in it."""
     world, result = model.ownership.world, model.result
     wanted = wanted_tensors(result, ownership=model.ownership)
     files, failures = Files(folder, result, wanted), list[Exception]()

@@ -124,6 +124,14 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
         file.abandon()
 
 
+def write_hole(path: Path, entries: Mapping[str, Entry]) -> None:
+    """A file without its tensors' bytes, which takes no space where files may have holes."""
+    header = _header(entries)
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(len(header) + sum(entry.nbytes for entry in entries.values()))
+
+
 def _header(entries: Mapping[str, Entry]) -> bytearray:
     said: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0

@@ -1,6 +1,5 @@
-"""SIGTERM and SIGINT ask a run to stop, on which all ranks agree after a step. A second signal ends the process; what
-comes within seconds of the first is the same request, for Slurm sends it to every process, and the launcher passes it
-on. And the end of a process without the interpreter's shutdown."""
+"""SIGTERM and SIGINT ask a run to stop, on which all ranks agree after a step; a second ends it, if
+not within seconds: Slurm sends one to every process, and the launcher passes it on."""
 
 import atexit
 import os

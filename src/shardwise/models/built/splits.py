@@ -1,0 +1,116 @@
+"""How the blocks of a model that was built to read its shape split: whether stages can pass on one residual stream, and
+what each then does without; whether tensor parallelism can slice them, by transformers' plan."""
+
+from collections import Counter
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardwise.errors import UnsupportedError
+from shardwise.models.anatomy import Anatomy, tensor_plan
+from shardwise.models.built.watch import Seen, watch, watchable
+from shardwise.models.stage import StageEnds, final_norm
+
+#: Families whose embedding is scaled as it looks up, and which train sliced as one process does.
+_SCALED = ("vaultgemma",)
+
+
+def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
+    """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than one tensor like the
+    embeddings and what each rank can make of positions; says what."""
+    blocks, modules = seen.blocks, dict(anatomy.model.named_modules())
+    refuse_unchained(anatomy, seen)
+    if any(block.given.ndim != 3 for block in blocks):
+        raise UnsupportedError("its blocks pass on more than one residual stream")
+    if any(id(tensor) in seen.of_tokens for block in blocks for tensor in block.others):
+        raise UnsupportedError("its blocks are given what was made of tokens beside the residual stream")
+    if any(count > 1 for count in holders(anatomy.blocks).values()):
+        raise UnsupportedError("its blocks share weights")
+    held = {id(parameter) for block in anatomy.blocks for parameter in block.parameters()}
+    of_ends = {id(p) for end in (anatomy.embedding, anatomy.head) for p in end.parameters()}
+    before: list[str] = []
+    behind: list[str] = []
+    for name, module in modules.items():
+        outside = [p for p in module._parameters.values() if p is not None and id(p) not in held | of_ends]
+        if not outside:
+            continue
+        ran = seen.ran_outside.get(name)
+        if ran is None or ran not in (0, len(blocks)):
+            raise UnsupportedError(f"{name or 'a weight'} stands outside its blocks, and at neither of their ends")
+        (behind if ran else before).append(name)
+    return StageEnds(before=tuple(before), behind=tuple(behind), returned=seen.returned)
+
+
+def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
+    """Raises UnsupportedError: its blocks do not run once each, in order, each on what the one before gave."""
+    names = {id(module): name for name, module in anatomy.model.named_modules()}
+    if [block.name for block in seen.blocks] != [names[id(block)] for block in anatomy.blocks]:
+        raise UnsupportedError("its blocks do not run once each in order")
+    if any(one.made is not other.given for one, other in pairwise(seen.blocks)):
+        raise UnsupportedError("something runs between its blocks")
+
+
+def why_unstaged(anatomy: Anatomy, seen: Seen | None) -> str:
+    """Why a model is not cut in stages; "" where it can be."""
+    if seen is None:
+        return "its forward could not be followed without numbers"
+    try:
+        read_ends(anatomy, seen)
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def holders(blocks: nn.ModuleList) -> Counter[int]:
+    """How many blocks hold each parameter."""
+    return Counter(key for block in blocks for key in {id(parameter) for parameter in block.parameters()})
+
+
+def plan_of(config: Any) -> dict[str, str] | None:
+    """As `tensor_plan`; None where there is none."""
+    try:
+        return tensor_plan(config)
+    except UnsupportedError:
+        return None
+
+
+def why_whole(anatomy: Anatomy) -> str:
+    """Why tensor parallelism does not slice a model that was not seen to be `deals_alike`."""
+    if plan_of(anatomy.backbone.config) is None:
+        return "transformers has no tensor parallel plan of its blocks"
+    return "transformers' plan does not slice its matrices by what each was seen to read, or not all of them"
+
+
+def deals_alike(anatomy: Anatomy) -> bool:
+    """Whether tensor parallelism can deal the experts of a model, and run the rest of its blocks: each
+    part that has matrices is given the stream [batch, length, width] and gives one like it."""
+    if plan_of(anatomy.backbone.config) is None:
+        return False
+    alike: list[bool] = []
+
+    def compare(_module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        given = args[0] if args else kwargs.get("hidden_states")
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(given, torch.Tensor) and isinstance(first, torch.Tensor):
+            alike.append(given.ndim == 3 and given.shape.numel() == first.shape.numel())
+
+    parts = [part for block in anatomy.blocks for part in (block, *block.children())]
+    matrices = [part for part in parts if any(parameter.ndim > 1 for parameter in part.parameters())]
+    hooks = [part.register_forward_hook(compare, with_kwargs=True) for part in matrices]
+    with watchable(), suppress(Exception):  # whatever a model's code raises where there are no numbers
+        watch(anatomy, packed=False)
+    for hook in hooks:
+        hook.remove()
+    return len(alike) == len(matrices) > 0 and all(alike) and _is_plain(anatomy)
+
+
+def _is_plain(anatomy: Anatomy) -> bool:
+    """Whether embedding and head are single matrices, and a norm stands behind the blocks."""
+    scaled = anatomy.backbone.config.model_type in _SCALED  # pyright: ignore
+    plain = (type(anatomy.embedding) is nn.Embedding or scaled) and isinstance(anatomy.head, nn.Linear)
+    inside = any(hasattr(block, "experts") for block in anatomy.blocks)
+    width: int = anatomy.backbone.config.hidden_size  # pyright: ignore
+    return plain and not inside and final_norm(anatomy, width=width) is not None
