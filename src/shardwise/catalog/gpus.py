@@ -87,14 +87,14 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     plain = name.replace("-", " ")
     brand = "NVIDIA GeForce" if re.match(r"RTX [345]0", plain) else "NVIDIA"
     driver = row.get("driver", f"{brand} {plain}")
-    peaks = {
-        kind: row[f"{kind}_tflops"] * 1e12 for kind in ("float32", "bfloat16", "float16") if f"{kind}_tflops" in row
-    }
-    price = price_of(name)
+    kinds = ("float32", "bfloat16", "float16")
+    peaks = {kind: row[f"{kind}_tflops"] * 1e12 for kind in kinds if f"{kind}_tflops" in row}
+    price, memory = price_of(name), row["memory_mib"] * MIB
+    kept = 0 if name.startswith("MI") else reserved_bytes(memory)
     gpu = Gpu(
         name=name,
-        memory_bytes=row["memory_mib"] * MIB,
-        reserved_bytes=_reserved(name, row),
+        memory_bytes=memory,
+        reserved_bytes=memory - int(row["usable_gib"] * GIB) if "usable_gib" in row else kept,
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
         host_bytes_per_second=_link("links", row.get("host", row["link"])).bytes_per_second,
@@ -112,12 +112,6 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         names=frozenset(_normal(n) for n in (name, driver, *row.get("aliases", ()))),
         source=f"{row['source']}, {row['url']}" if "url" in row else row["source"],
     )
-
-
-def _reserved(name: str, row: dict[str, Any]) -> int:
-    memory = row["memory_mib"] * MIB
-    rule = 0 if name.startswith("MI") else reserved_bytes(memory)
-    return memory - int(row["usable_gib"] * GIB) if "usable_gib" in row else rule
 
 
 def _capability(row: dict[str, Any]) -> tuple[int, int] | None:

@@ -189,13 +189,8 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
             return ModelError.at(file, f"num_hidden_layers is {layers}; expected a whole number from 1 to {MAX_LAYERS}")
         return UnlistedFamilyError(data, file=file)
     code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
-    build = (
-        ""
-        if installed is not None
-        else (
-            "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
-        )
-    )
+    build = "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
+    build = "" if installed else build
     return ModelError.at(file, f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}")
 
 

@@ -270,12 +270,11 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
         known = fits.get((one.strategy, one.layout))
         kind = "not possible" if known is None else "fits too" if known else "too large"
         # The beginning of a reason, up to its details.
-        simpler = one.reason.endswith(" is simpler")
-        decided = re.match(r"needs .*, at most (\S+ \S+) of \S+ \S+ at ", one.reason)
-        if decided:
-            groups[kind].setdefault(one.strategy, f"up to {decided.group(1)}")
-            continue
-        short = "as fast, not as simple" if simpler else re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
+        short = re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
+        if decided := re.match(r"needs .*, at most (\S+ \S+) of \S+ \S+ at ", one.reason):
+            short = f"up to {decided.group(1)}"
+        elif one.reason.endswith(" is simpler"):
+            short = "as fast, not as simple"
         groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, group, width=width) for kind, group in groups.items() if group]
 

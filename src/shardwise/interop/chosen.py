@@ -17,7 +17,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.forecast import Plan, TimeForecast
+from shardwise.spec.plan.forecast import Plan
 from shardwise.units import GIB
 
 #: What each rank asks of its machine: cores for its own thread, that of backward, NCCL's and the one
@@ -64,7 +64,10 @@ class Chosen:
         if best is None:
             raise UnsupportedError(f"{path}: nothing fits, and so there is nothing to export; plan a smaller job")
         size, cluster = best.execution.layout.world_size, Cluster.from_json(plan.hardware)
-        part = cluster.part(size)
+        part, job, time = cluster.part(size), job_from_data(plan.job), best.time
+        steps = job.train.max_steps
+        if steps is None and time.total_seconds is not None:
+            steps = round(time.total_seconds / time.step_seconds)
         if part.num_gpus != size:
             raise UnsupportedError(
                 f"{path}: the layout spreads over {size} GPUs of nodes with {cluster.node.num_gpus}, which are not "
@@ -72,12 +75,12 @@ class Chosen:
             )
         return cls(
             path=path,
-            job=job_from_data(plan.job),
+            job=job,
             execution=best.execution,
             cluster=part,
             leaves_some=size < cluster.num_gpus,
-            seconds=best.time.total_seconds,
-            steps=_steps(plan, best.time),
+            seconds=time.total_seconds,
+            steps=steps,
         )
 
     @property
@@ -151,14 +154,6 @@ class Chosen:
             return [self.torchrun(script)]
         lines = (self.torchrun(script, rank=str(rank), address='"$NODE_0"') for rank in range(self.nodes))
         return [f"{line}  # node {rank}" for rank, line in enumerate(lines)]
-
-
-def _steps(plan: Plan, time: TimeForecast) -> int | None:
-    """Optimizer steps of the run, as its duration was forecast."""
-    stated = job_from_data(plan.job).train.max_steps
-    if stated is not None or time.total_seconds is None:
-        return stated
-    return round(time.total_seconds / time.step_seconds)
 
 
 def script(name: str, *, mark: str = "$") -> Template:

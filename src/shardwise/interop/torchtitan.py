@@ -5,9 +5,6 @@ from math import ceil
 
 from shardwise.catalog.models import hub_id
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import limits_of
-
-LIMITS = limits_of("torchtitan")
 
 #: Of a hub id: the module of torchtitan 0.3.0 that has the model, and its flavour there.
 MODELS = {
@@ -28,7 +25,6 @@ RECOMPUTES = {"none": "None", "selective": "SelectiveAC.Config()", "full": "Full
 
 def to_torchtitan(chosen: Chosen) -> Exported:
     """shardwise_titan.py, and the line that trains it from beside it."""
-    LIMITS.refuse(chosen, _refusals)
     module, flavour = MODELS[hub_id(chosen.job.model)]
     base, assets = BASES[module], f"./assets/hf/{chosen.model.rpartition('/')[2]}"
     lines = [
@@ -96,7 +92,8 @@ def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:
     yield "checkpoint.export_dtype", repr(save if save in ("float32", "float16") else "bfloat16")
 
 
-def _refusals(chosen: Chosen) -> Iterator[str]:
+def refusals(chosen: Chosen) -> Iterator[str]:
+    """What else the trainer would do otherwise."""
     layout = chosen.layout
     if chosen.on_cpu:
         yield f"torchtitan trains on GPUs, and hardware is {chosen.cluster.name}; plan for GPUs"

@@ -163,18 +163,16 @@ def has_another_length(run: RunDirectory, job: Job) -> bool:
     before, now = read_job(run.resolved).train, job.train
     if (before.max_steps, before.num_train_epochs) == (now.max_steps, now.num_train_epochs):
         return False
-    if not run.checkpoints() and (unfinished := run.unfinished()):
-        raise RunDirectoryError(
-            f"{run.root} holds a finished run whose checkpoints have no manifest, which is written last: "
-            f"{', '.join(unfinished)}. They are unfinished, so that it cannot go on to another length. Train "
-            f"{run.final} further in another output_dir"
-        )
-    if not run.checkpoints():
-        raise RunDirectoryError(
-            f"{run.root} holds a finished run without a checkpoint, so that it cannot go on to another length; full "
-            f"fine-tuning keeps one where train.save_steps is set. Train {run.final} further in another output_dir"
-        )
-    return True
+    if run.checkpoints():
+        return True
+    lacking, why = "without a checkpoint", "; full fine-tuning keeps one where train.save_steps is set"
+    if unfinished := ", ".join(run.unfinished()):
+        lacking = f"whose checkpoints have no manifest, which is written last: {unfinished}. They are unfinished"
+        why = ""
+    raise RunDirectoryError(
+        f"{run.root} holds a finished run {lacking}, so that it cannot go on to another length{why}. Train {run.final} "
+        "further in another output_dir"
+    )
 
 
 def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
@@ -238,15 +236,11 @@ def has_result(run: RunDirectory, job: Job) -> bool:
     and has no checkpoint."""
     if not is_finished(run):
         return False
-    fault = result_fault(run.final)
-    if fault is not None:
+    if (fault := result_fault(run.final)) is not None:
         # Nothing is removed without being asked: the other files may be all that is left of a training.
-        checkpoints = run.checkpoints()
-        start = (
-            f"goes on from {checkpoints[0][1].name}"
-            if checkpoints
-            else "trains from the beginning, for want of checkpoints,"
-        )
+        start = "trains from the beginning, for want of checkpoints,"
+        if checkpoints := run.checkpoints():
+            start = f"goes on from {checkpoints[0][1].name}"
         raise DamagedResultError(
             f"{run.final}: {fault}; this run had finished, and its result is damaged. Put the file back from a copy; "
             f"or remove {run.final}, and the same command {start} and writes it again"

@@ -88,6 +88,7 @@ def find_trials(
     named = [one for name in names or [] for one in ((*EVERY_WAY, *stated) if name == ALL else (name,))]
     wanted = [parsed(name) for name in named or (*DEFAULT, *stated)]
     found: dict[Layout | str, Trial | Unable] = {}
+    room = max(CPU_PROCESSES, cluster.num_gpus) if cluster.gpu.kind == "cpu" else cluster.num_gpus
 
     def untried(layout: Layout, *, stated: bool = False) -> str | None:
         """Why not; first what other degrees would not change. `stated`: by the job."""
@@ -100,9 +101,13 @@ def find_trials(
     for name, size in wanted:
         one = _trial(name, size, cluster=cluster, untried=untried, own=own)
         if isinstance(one, Trial):
+            needs, label = one.layout.world_size, one.label
             # Checked before the number of processes, which would not help.
-            reason = untried(one.layout, stated=one.name == JOB)
-            one = _with_room(one, cluster) if reason is None else Unable(layout=one.label, reason=reason)
+            if (reason := untried(one.layout, stated=one.name == JOB)) is not None:
+                one = Unable(layout=label, reason=reason)
+            elif needs > room:
+                reason = f"it needs {needs} processes, and {cluster.name} has room for {room}"
+                one = Unable(layout=label, reason=reason, needs=needs)
         found.setdefault(one.layout, one)
     trials = tuple(one for one in found.values() if isinstance(one, Trial))
     return trials, tuple(one for one in found.values() if isinstance(one, Unable))
@@ -149,16 +154,6 @@ def _named(name: str, size: int | None, *, cluster: Cluster, untried: Callable[[
     except ValueError as error:
         return Unable(layout=label, reason=str(error))
     return Trial(name=name, layout=layout)
-
-
-def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
-    needs, room = trial.layout.world_size, cluster.num_gpus
-    if cluster.gpu.kind == "cpu":
-        room = max(CPU_PROCESSES, room)
-    if needs <= room:
-        return trial
-    reason = f"it needs {needs} processes, and {cluster.name} has room for {room}"
-    return Unable(layout=trial.label, reason=reason, needs=needs)
 
 
 def _processes(name: str, *, cluster: Cluster, untried: Callable[[Layout], str | None]) -> int:

@@ -14,6 +14,8 @@ from starlette.routing import Route
 
 from shardwise import api
 from shardwise.errors import InputError
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.run import RunDirectory
 from shardwise.web.guard import Guard
 from shardwise.web.models import Models
 from shardwise.web.pages import Pages, Shown, render, static_file
@@ -89,7 +91,7 @@ class RunPages:
         name = request.query_params.get("name", "")
         path = self._runs.find(name)
         if request.query_params.get("show") == "plan":
-            part = Markup(api.plan_as_part(api.plan_of_run(path), titled=True))  # noqa: S704 - rendered with every value escaped
+            part = Markup(api.plan_as_part(read_plan(RunDirectory(path).plan), titled=True))  # noqa: S704 - rendered with every value escaped
             return _response(render("run.html", name=name, shows="plan", part=part))
 
         def page() -> dict[str, Any]:

@@ -20,7 +20,7 @@ DROPPED = "config.json:"
 @cache
 def catalogue() -> dict[str, str]:
     """Names and hub ids of known models, in small letters -> as they are written."""
-    return {name.lower(): name for known in api.known_models() for name in (known.name, known.hub_id)}
+    return {name.lower(): name for known in api.known_models().values() for name in (known.name, known.hub_id)}
 
 
 def _near(text: str) -> str:

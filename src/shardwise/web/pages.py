@@ -97,10 +97,10 @@ def render(
     return Shown(text=text, status=status, headers=headers or {})
 
 
-def as_json(data: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Shown:
-    """JSON, as small as it can be."""
+def as_json(data: Any, **answer: Any) -> Shown:
+    """JSON, as small as it can be; `answer`: as `Shown` has it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Shown(text=text, kind="application/json", status=status, headers=headers or {})
+    return Shown(text=text, kind="application/json", **answer)
 
 
 class Pages:
@@ -118,7 +118,6 @@ class Pages:
         except InputError as error:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
-        machines = api.usual_machines()
         shown, made = query.get("copy", "job.yaml"), answer.plan
         found: dict[str, Any] = {"verdict": "", "part": "", "copied": None, "unsaid": {}, "remedies": []}
         if made is not None:
@@ -139,8 +138,8 @@ class Pages:
             status=400 if made is None and answer.generation is None else 200,
             question=question,
             fields={field.name: field for field in FIELDS},
-            models=[known.name for known in api.known_models()],
-            gpus=[(gpu, *machines[gpu.name]) for gpu in api.known_gpus()],
+            models=[*api.known_models()],
+            gpus=[(known.gpu, known.node_gpus, known.link.name) for known in api.known_gpus().values()],
             folded=FOLDED,
             recipes=_recipes(),
             methods=get_args(Method),

@@ -13,26 +13,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3100,
-    "catalog": 3195,
-    "cli": 1880,
-    "data": 4970,
-    "interop": 1390,
-    "launch": 3030,
+    "api": 3025,
+    "catalog": 3170,
+    "cli": 1830,
+    "data": 4910,
+    "interop": 1355,
+    "launch": 2965,
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
     "plan": 9240,
-    "programs": 250,
-    "report": 2330,
+    "programs": 205,
+    "report": 2320,
     "spec": 5520,
     "train": 9510,
-    "web": 1340,
+    "web": 1335,
 }
-ALL, ALL_TESTS = 52825, 36620
+ALL, ALL_TESTS = 52470, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 345
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1785, 345
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

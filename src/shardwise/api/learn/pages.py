@@ -19,7 +19,6 @@ from shardwise.report.pages.versus_page import versus_part
 from shardwise.report.sources import SIGNS
 from shardwise.report.versus import contender, versus
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import Timeline
 from shardwise.spec.run import RunDirectory
@@ -53,11 +52,6 @@ def step_chart(drawn: Timeline, *, share: float) -> str:
     """A step as HTML, with a line at a share of it."""
     chart = timeline_chart(drawn)
     return render_part("chart_part.html", heading=chart.title, drawn=replace(chart, mark=100 * share))
-
-
-def plan_of_run(run_dir: Path) -> Plan:
-    """The plan that a run became. Raises InputError: it cannot be read."""
-    return read_plan(RunDirectory(run_dir).plan)
 
 
 def is_run(folder: Path) -> bool:

@@ -62,13 +62,9 @@ def mask_by_widths(
     num_bytes = len(text) if is_ascii else len(text.encode())
     if (ends[-1] if len(ends) else 0) != num_bytes or not (is_ascii or unicodedata.is_normalized("NFC", text)):
         return None
-    edges = np.array(spans, np.int64).reshape(-1, 2)
-    if not is_ascii:
-        edges = np.array([[len(text[:edge].encode()) for edge in span] for span in spans], np.int64).reshape(-1, 2)
-    first, last = (
-        np.searchsorted(ends, edges[:, 0], side="right"),
-        np.searchsorted(ends - own, edges[:, 1], side="left"),
-    )
+    edges = [[edge if is_ascii else len(text[:edge].encode()) for edge in span] for span in spans]
+    begins, stops = np.array(edges, np.int64).reshape(-1, 2).T
+    first, last = np.searchsorted(ends, begins, side="right"), np.searchsorted(ends - own, stops, side="left")
     mask = np.zeros(len(ids), bool)
     for start, stop in zip(first, last, strict=True):
         mask[start:stop] = True
@@ -117,11 +113,6 @@ class Tokenizer:
         self.eos_id: int = self._tokenizer.eos_token_id
         self._tokenizer("")  # takes padding and truncation away that the file may ask for
         self._widths = byte_widths(self._tokenizer)
-
-    @property
-    def padding_id(self) -> int:
-        """The last token of a text; of padding tokens' rows of zeros Gemma 3n has no gradient."""
-        return self.eos_id
 
     @property
     def template(self) -> str | dict[str, str] | None:

@@ -109,9 +109,9 @@ def sample_rows(folder: Path) -> str | None:
 def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
     """The JSON object of `shardwise.programs.difference` for two folders with weights; a tensor may differ by
     `tolerance` of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
-    bounds = ("--tolerance", repr(tolerance), "--floor", repr(floor))
+    asked = {"a": str(a), "b": str(b), "tolerance": tolerance, "floor": floor}
     try:
-        return _output_of("shardwise.programs.difference", str(a), str(b), *bounds)
+        return _output_of("shardwise.programs.difference", json.dumps(asked))
     except _HelperFailedError as error:
         raise WorkerFailedError(f"{a} and {b}: {error}") from None
 

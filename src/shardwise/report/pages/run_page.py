@@ -66,9 +66,9 @@ def _context(report: Report) -> dict[str, Any]:
 def _seconds_left(report: Report) -> float | None:
     """Of a run that goes on, at the step time that was measured."""
     outcome, step = report.outcome, report.comparison("step time")
-    if outcome.state not in ("running", "unfinished") or not outcome.total_steps or step is None:
+    if outcome.state not in ("running", "unfinished") or not outcome.total_steps or not step or step.measured is None:
         return None
-    return None if step.measured is None else step.measured * (outcome.total_steps - outcome.step)
+    return step.measured * (outcome.total_steps - outcome.step)
 
 
 def curves_of(report: Report) -> list[dict[str, Any]]:
