@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 # What other packages import from here; `NAMES` has the same.
 # pyright: reportUnusedImport=false
 if TYPE_CHECKING:
-    from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
+    from shardwise.api.after.exporting import export, export_plan, write_export
     from shardwise.api.after.merging import chat, merge, publishing, usage
     from shardwise.api.after.reporting import report
     from shardwise.api.checks.comparing import compare
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from shardwise.catalog.hub import is_hub_id
     from shardwise.catalog.models import known_models
     from shardwise.catalog.recipes import GENERAL, job_of, recipes
+    from shardwise.interop.chosen import as_yaml
+    from shardwise.interop.targets import TARGETS
     from shardwise.launch.doctor import Doctor, doctor
     from shardwise.launch.follow import Notice, Phase, StepMetrics
     from shardwise.launch.nodes.meeting import Nodes
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 
 #: The names of each module.
 NAMES = {
-    "api.after.exporting": "export export_plan export_targets job_yaml write_export",
+    "api.after.exporting": "export export_plan write_export",
     "api.after.merging": "chat merge publishing usage",
     "api.after.reporting": "report",
     "api.checks.comparing": "compare",
@@ -84,6 +86,8 @@ NAMES = {
     "catalog.hub": "is_hub_id",
     "catalog.models": "known_models",
     "catalog.recipes": "GENERAL job_of recipes",
+    "interop.chosen": "as_yaml",
+    "interop.targets": "TARGETS",
     "launch.doctor": "Doctor doctor",
     "launch.follow": "Notice Phase StepMetrics",
     "launch.nodes.meeting": "Nodes",

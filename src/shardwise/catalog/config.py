@@ -119,7 +119,6 @@ class _Config:
         return self.data.get(self.name(key), self.family.defaults[key])
 
     def checked(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
-        """A value that is as expected. Raises ModelError: it is not."""
         found = self.value(key)
         if not holds(found):
             raise self.error(f"{self.name(key)} is {quoted(found)}; expected {expected}")
@@ -139,7 +138,6 @@ class _Config:
         return float(self.checked(key, lambda v: type(v) in (int, float) and 0 <= v <= 1, "a number from 0 to 1"))
 
     def layers(self, key: str) -> tuple[int, ...] | None:
-        """A list of layer indices, or null."""
         if self.value(key) is None:
             return None
         return tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))

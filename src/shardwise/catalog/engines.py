@@ -87,7 +87,6 @@ def adapter_lines(
 
 
 def _line(engine: str, command: str, reasons: list[str], merge: str) -> str:
-    """A command, or why it is to be merged first."""
     return f"  {command}    # {engine}" if not reasons else f"  merge first: {merge}    # {engine} {', '.join(reasons)}"
 
 

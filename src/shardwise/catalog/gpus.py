@@ -176,7 +176,6 @@ def _nearest(wanted: str) -> str:
 
 
 def _with_memory(gigabytes: int) -> str:
-    """The names of GPUs that are sold with so much."""
     names = [name for name, known in known_gpus().items() if round(known.gpu.memory_bytes / GIB) == gigabytes]
     return f"; {gigabytes} GB have {', '.join(names)}" if names else ""
 
@@ -242,7 +241,6 @@ def _refuse_unsold(known: KnownGpu, num_gpus: int, text: str) -> None:
 
 
 def _stated_link(cluster: Cluster, *, rate: str, unit: str, text: str) -> Link:
-    """A machine's port with the rate that is stated."""
     if cluster.network is None:
         raise HardwareError(
             f"hardware is {quoted(text)}, which is one machine, and {rate} {unit} is a link between machines; leave it "

@@ -30,17 +30,8 @@ _COMPILERS = ("gcc", "cc", "clang", "g++")
 
 #: Libraries whose versions decide what runs; present or not is read from their metadata, without importing them.
 LIBRARIES = (
-    "torch",
-    "transformers",
-    "peft",
-    "tokenizers",
-    "safetensors",
-    "accelerate",
-    "numpy",
-    "pyarrow",
-    "datasets",
-    "tensorboard",
-    "bitsandbytes",
+    *("torch", "transformers", "peft", "tokenizers", "safetensors", "accelerate"),
+    *("numpy", "pyarrow", "datasets", "tensorboard", "bitsandbytes"),
 )
 
 

@@ -22,9 +22,7 @@ _UNLIMITED = 1 << 60
 
 def usable_cores() -> int:
     """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_cluster(*, num_processes: int | None = None) -> Cluster:

@@ -210,7 +210,6 @@ def _installed() -> Path | None:
 
 
 def _has(transformers: Path, kind: str) -> bool:
-    """Whether transformers lists a family of that name."""
     if _NAME.fullmatch(kind) is None:
         return False
     entry = re.compile(rf'"{re.escape(kind)}"\s*[:,]')

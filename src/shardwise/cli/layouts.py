@@ -50,7 +50,6 @@ def compare(
 
 
 def _print_versus(found: api.Versus, console: Console) -> None:
-    """Of each layout a line of what was measured, and below it the forecast."""
     table = figures_table("layout", *COLUMNS, "final loss")
     for one in found.contenders:
         table.add_row(one.name, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)

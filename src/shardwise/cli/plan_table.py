@@ -78,7 +78,6 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 
 
 def _print_changes(plan: Plan, console: Console) -> None:
-    """What would help, and the table of what was asked about."""
     if plan.changes:
         console.print("\nwhat would help:")
     for change in plan.changes:
@@ -121,12 +120,8 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
 _ELSEWHERE = ("needs ", "micro-batch ", "costs are at ", "output_dir holds ", "at the same tp and pp,", "the whole run")
 #: And one that is said whatever else is.
 _ALWAYS = (
-    "times of CPU processes are nominal",
-    "WARNING",
-    "PLANNED, NOT TRAINED",
-    "rehearsed",
-    "not rehearsed",
-    "layout takes ",
+    *("times of CPU processes are nominal", "WARNING", "PLANNED, NOT TRAINED"),
+    *("rehearsed", "not rehearsed", "layout takes "),
 )
 
 

@@ -36,7 +36,6 @@ def show_rehearsing(update: api.Rehearsing) -> None:
 
 
 def _print_rehearsal(found: api.Rehearsal, console: Console) -> None:
-    """The answer, a table for each distinct rank, and the tensors at the highest peak."""
     worst = found.worst
     fits = "fits" if found.fits else "does not fit"
     takes = f"{format_gib(found.reserved_bytes)} of {format_gib(found.capacity_bytes)}"

@@ -43,8 +43,13 @@ def print_report(report: api.Report, console: Console) -> None:
         table.add_row(row.what, row.written("forecast"), row.written("measured"), row.error_written, row.note)
     console.print()
     console.print(table)
-    for line in (*([""] if report.notes else []), *report.notes, *_loss_lines(report)):
+    for line in (*([""] if report.notes else []), *report.notes):
         console.print(line)
+    loss, evaluation = report.curves["loss"], report.curves["eval_loss"]
+    if loss.first is not None and loss.last is not None:
+        console.print(f"\nloss {loss.first:.4f} at the first step, {loss.last:.4f} at the last of {loss.num_recorded}")
+    if evaluation.last is not None:
+        console.print(f"evaluation loss {evaluation.last:.4f}")
     for check in report.checks:
         if check.passed is False:
             console.print(f"does not agree: {check.name}: {check.detail}")
@@ -53,13 +58,3 @@ def print_report(report: api.Report, console: Console) -> None:
         print_data(report.rows, console)
     for gap in report.gaps:
         console.print(f"missing: {gap.file}: {gap.reason}")
-
-
-def _loss_lines(report: api.Report) -> list[str]:
-    loss, evaluation = report.curves["loss"], report.curves["eval_loss"]
-    lines: list[str] = []
-    if loss.first is not None and loss.last is not None:
-        lines += ["", f"loss {loss.first:.4f} at the first step, {loss.last:.4f} at the last of {loss.num_recorded}"]
-    if evaluation.last is not None:
-        lines.append(f"evaluation loss {evaluation.last:.4f}")
-    return lines

@@ -3,6 +3,7 @@
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -159,15 +160,11 @@ class Chosen:
 def script(name: str, *, mark: str = "$") -> Template:
     """A file of `interop/scripts`, in which names behind `mark` are filled in."""
 
-    class Marked(Template):
-        """By `mark`."""
-
-        delimiter = mark
-
-    return Marked(files("shardwise.interop").joinpath("scripts", name).read_text(encoding="utf-8"))
+    marked = type("Marked", (Template,), {"delimiter": mark})
+    return marked(files("shardwise.interop").joinpath("scripts", name).read_text(encoding="utf-8"))
 
 
-def as_yaml(data: dict[str, Any], *, comment: list[str]) -> str:
+def as_yaml(data: dict[str, Any], *, comment: Sequence[str] = ()) -> str:
     """YAML with comment lines on top."""
     import io
 

@@ -74,7 +74,6 @@ def _check_length(run: RunDirectory, train: TrainSpec) -> None:
 
 
 def _has_trained(run: RunDirectory) -> bool:
-    """Whether a step was taken or saved there."""
     recorded = run.metrics.is_file() and run.metrics.stat().st_size > 0
     return recorded or run.final.exists() or bool(run.checkpoints())
 
@@ -95,11 +94,9 @@ def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, A
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return (name, cast(Any, before), now)
     old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
-    for key in {**new, **old}:
-        below = f"{name}.{key}" if name else key
-        if (found := first_difference(old.get(key), new.get(key), below)) is not None:
-            return found
-    return None
+    below = ((key, f"{name}.{key}" if name else key) for key in {**new, **old})
+    found = (first_difference(old.get(key), new.get(key), whole) for key, whole in below)
+    return next(filter(None, found), None)
 
 
 def _resolved(job: Job, plan: Plan) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardwise.catalog.gpus import MAX_CPU_PROCESSES
@@ -160,14 +161,11 @@ def _processes(name: str, *, cluster: Cluster, untried: Callable[[Layout], str |
     """As many as the cluster has, or as the layout needs, minus those it or the model cannot use."""
     least = fewest(name)
     most = 1 if name == SINGLE else max(least, cluster.num_gpus)
-    return next((size for size in range(most, least - 1, -1) if _spreads(name, size, untried)), most)
-
-
-def _spreads(name: str, size: int, untried: Callable[[Layout], str | None]) -> bool:
-    try:
-        return untried(layout_of(name, size)) is None
-    except ValueError:
-        return False
+    for size in range(most, least - 1, -1):
+        with suppress(ValueError):  # they do not divide into it
+            if untried(layout_of(name, size)) is None:
+                return size
+    return most
 
 
 def clear(run: RunDirectory) -> None:

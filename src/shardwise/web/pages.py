@@ -149,7 +149,7 @@ class Pages:
             hardware=HARDWARE,
             answer=answer,
             tasks=("train", GENERATE),
-            copies=("command",) if question.generates else ("job.yaml", "command", *api.export_targets()),
+            copies=("command",) if question.generates else ("job.yaml", "command", *api.TARGETS),
             shown=shown,
             **found,
         )
@@ -237,8 +237,8 @@ def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict
     if shown == "command":
         return {"command": question.command(model)}
     if shown == "job.yaml":
-        return {"job.yaml": api.job_yaml(question.keys(model, solved=plan.solved))}
-    if shown not in api.export_targets():
+        return {"job.yaml": api.as_yaml(question.keys(model, solved=plan.solved))}
+    if shown not in api.TARGETS:
         return {"": f"There is nothing to copy as {shown[:40]!r}."}
     try:
         made = api.export_plan(plan, to=shown, path="plan.json")
@@ -250,14 +250,13 @@ def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict
 
 @cache
 def _recipes() -> list[tuple[str, str, dict[str, str] | None]]:
-    """Each with what it asks."""
     return [(*one, WebQuestion.of_recipe(one[1])) for one in api.recipes().items()]
 
 
 def unsaid(plan: Plan) -> dict[str, str]:
     """Exports that a plan cannot be said in, and why."""
     found: dict[str, str] = {}
-    for name in api.export_targets():
+    for name in api.TARGETS:
         try:
             api.export_plan(plan, to=name, path="plan.json")
         except InputError as error:

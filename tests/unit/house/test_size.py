@@ -13,23 +13,23 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3025,
-    "catalog": 3170,
-    "cli": 1830,
-    "data": 4910,
-    "interop": 1355,
-    "launch": 2965,
+    "api": 3015,
+    "catalog": 3150,
+    "cli": 1815,
+    "data": 4890,
+    "interop": 1350,
+    "launch": 2945,
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
     "plan": 9240,
     "programs": 205,
-    "report": 2320,
+    "report": 2305,
     "spec": 5520,
     "train": 9510,
-    "web": 1335,
+    "web": 1330,
 }
-ALL, ALL_TESTS = 52470, 36620
+ALL, ALL_TESTS = 52360, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1785, 345

@@ -221,7 +221,6 @@ class Renderer:
         return replace(chat, messages=replaced(chat.messages, shorter), notes=(*chat.notes, ONE_END))
 
     def _trained(self, chat: Conversation) -> tuple[int, ...]:
-        """The numbers of the messages that are trained."""
         if self.train_on == "all":
             return tuple(range(len(chat.messages)))
         turns = _turns(chat.messages)[-1 if self.train_on == "completion" else 0 :]

@@ -125,7 +125,6 @@ class Worker:
         return tally
 
     def _encoded(self, rows: list[RenderedRow]) -> Iterator[tuple[RenderedRow, list[Tokens]]]:
-        """Rows with the tokens of each of their sides."""
         encoded = iter(self.tokenizer.encode([side for row in rows for side in row.sides]))
         for row in rows:
             yield row, [next(encoded) for _ in row.sides]

@@ -45,7 +45,6 @@ def _output_of(module: str, *arguments: str, text: str = "", limit: float | None
 
 
 def _lines_of(module: str, *, text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a child's lines, as it writes them."""
     with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+", errors="replace") as printed:
         asked.write(text)
         asked.seek(0)
@@ -137,7 +136,7 @@ def _interrupts_are_the_childs() -> Generator[None]:
     """SIGINT, which a terminal sends to both, is left to the child: by a handler, for a child would inherit that a
     signal is ignored."""
     try:
-        before = signal.signal(signal.SIGINT, _leave)
+        before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     except ValueError:  # only the main thread hears signals
         yield
         return
@@ -145,10 +144,6 @@ def _interrupts_are_the_childs() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _leave(_number: int, _frame: object) -> None:
-    """Does nothing."""
 
 
 def run_program(

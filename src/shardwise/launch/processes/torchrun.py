@@ -213,7 +213,6 @@ def joined_environment(kind: DeviceKind) -> dict[str, str]:
 
 
 def _sign(place: Place) -> str:
-    """What the name of a rank's sign begins with."""
     return f"here-{place.launch}-"
 
 
