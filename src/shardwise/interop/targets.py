@@ -24,7 +24,7 @@ class Target:
     own: Refusals = lambda _: ()
 
     def write(self, chosen: Chosen) -> Exported:
-        """Its files. Raises UnsupportedError: with every reason why they would train something else."""
+        """Its files. Raises UnsupportedError: every reason why they would train something else."""
         for refusals in (self.limits.refusals, self.own) if self.limits else ():
             if problems := [Problem(where=chosen.path, message=message) for message in refusals(chosen)]:
                 raise UnsupportedError(problems)

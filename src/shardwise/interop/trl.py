@@ -1,4 +1,4 @@
-"""TRL: a script of a plan, with an SFTConfig or a DPOConfig, and the Accelerate configuration that shards it"""
+"""TRL: a script of a plan, for SFT or DPO, and the Accelerate configuration that shards it"""
 
 from collections.abc import Iterator
 from pathlib import Path

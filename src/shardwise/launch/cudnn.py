@@ -1,4 +1,4 @@
-"""The cuDNN that PyTorch will find here, and what an old one costs on GPUs where its attention goes first."""
+"""The cuDNN that PyTorch will find here, and what an old one costs where it computes attention."""
 
 import os
 import re

@@ -103,7 +103,7 @@ def _as_here(cluster: Cluster, *, place: Place | None = None) -> Cluster:
 
 
 def _stands_in(here: Gpu, named: Gpu) -> str | None:
-    """What is said where a GPU that the catalogue does not know is taken, by its memory, for the one of the job."""
+    """What is said where an unknown GPU is taken, by its memory, for the one that a job names."""
     unknown = here.kind == "cuda" and here.name != named.name and known_or_nominal(here.name)[1] is not None
     if not unknown or here.memory_bytes < _ENOUGH_MEMORY * named.memory_bytes:
         return None

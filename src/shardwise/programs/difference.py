@@ -1,5 +1,5 @@
-"""`python -m shardwise.programs.difference JSON`: compares the weights of two folders `a` and `b` with safetensors,
-such as `final/` of two runs, tensor by tensor; prints one JSON line."""
+"""`python -m shardwise.programs.difference JSON`: compares the safetensors of two folders `a` and
+`b`, such as `final/` of two runs, tensor by tensor; prints one JSON line."""
 
 import json
 import sys

@@ -51,7 +51,7 @@ class Chunk:
 
 
 def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> tuple[list[Chunk], list[tuple[int, str]]]:
-    """Chunks of about `chunk_bytes`, and what is wrong with the file beyond them, as (line, message)."""
+    """Chunks of about `chunk_bytes`, and what is wrong with the file, as (line, message)."""
     chunks: list[Chunk] = []
     try:
         for chunk in _chunks(file, partial(Chunk, file=index, path=file.path), chunk_bytes):

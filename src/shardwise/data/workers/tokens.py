@@ -129,7 +129,7 @@ class Tokenizer:
 
     def renderer(self, rules: Rules) -> Renderer:
         """Renders for this tokenizer."""
-        # Behind special tokens a text needs no EOS, but for those that begin, fill or stand for something.
+        # Behind special tokens a text needs no EOS, but behind those that begin or fill it.
         names = ("bos_token", "unk_token", "pad_token", "cls_token", "mask_token")
         other = {text for name, text in self._tokenizer.special_tokens_map.items() if name in names}
         added = self._tokenizer.added_tokens_decoder.values()
