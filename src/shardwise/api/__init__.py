@@ -13,20 +13,6 @@ if TYPE_CHECKING:
     from shardwise.api.checks.comparing import compare
     from shardwise.api.checks.trials import Trying
     from shardwise.api.checks.verifying import verify
-    from shardwise.api.learn.pages import (
-        GOES_ON,
-        is_run,
-        is_running,
-        page_file,
-        plan_as_file,
-        plan_as_part,
-        read_config,
-        read_report,
-        report_as_part,
-        runs_as_part,
-        step_chart,
-    )
-    from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
     from shardwise.api.plans.counting import CountedData, data
     from shardwise.api.plans.planning import (
         generation,
@@ -70,9 +56,6 @@ NAMES = {
     "api.checks.comparing": "compare",
     "api.checks.trials": "Trying",
     "api.checks.verifying": "verify",
-    "api.learn.pages": "GOES_ON is_run is_running page_file "
-    "plan_as_file plan_as_part read_config read_report report_as_part runs_as_part step_chart",
-    "api.learn.toy": "SIZES STRATEGIES frames frames_of timeline_of",
     "api.plans.counting": "CountedData data",
     "api.plans.planning": "generation plan problems timeline usual_hardware write_plan write_plan_page",
     "api.plans.probing": "Rates probe",

@@ -33,9 +33,8 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FoundGpu:
-    """One GPU as the driver reports it. `free_bytes`: None where the driver does not say. `shares_system_memory`: it
-    has no memory of its own; the figures are those of the system. `is_cut`: MIG is on, so that processes are given
-    slices of it."""
+    """One GPU as the driver reports it. `free_bytes`: None where it does not say;
+    `shares_system_memory`: it has none of its own; `is_cut`: MIG is on: processes get slices."""
 
     index: int
     uuid: str

@@ -1,5 +1,4 @@
-"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`,
-`cpu:4`."""
+"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `cpu:4`."""
 
 import difflib
 import re
@@ -183,15 +182,12 @@ def _with_memory(gigabytes: int) -> str:
 def parse_hardware(text: str) -> Cluster:
     """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine;
     `@ 100 Gb/s` behind several machines states the port of each. Raises HardwareError: the text has
-    another form, names an unknown GPU, or asks for an impossible number of them, or for a machine
-    that is not sold."""
-    cpu = _CPU.fullmatch(text.strip())
-    if cpu is not None:
+    another form, or names an unknown GPU, an impossible number or a machine that is not sold."""
+    said = f"hardware is {quoted(text)}"
+    if (cpu := _CPU.fullmatch(text.strip())) is not None:
         processes = _count(cpu.group(1) or "1", text)
         if processes > MAX_CPU_PROCESSES:
-            raise HardwareError(
-                f"hardware is {quoted(text)}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for"
-            )
+            raise HardwareError(f"{said}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for")
         return with_rates(cpu_cluster(num_processes=processes))
     if text.strip().lower() == "any" or "," in text:
         raise HardwareError(
@@ -201,22 +197,18 @@ def parse_hardware(text: str) -> Cluster:
     stated = _STATED_LINK.fullmatch(text)
     match = _HARDWARE.fullmatch((stated.group(1) if stated else text).strip())
     if match is None and (memory := _MEMORY.fullmatch(text.strip())):
-        raise HardwareError(
-            f"hardware is {quoted(text)}, which is memory and not the name of a GPU"
-            f"{_with_memory(int(memory.group(1)))}; name one, such as '1x RTX-4090', or let all be compared: any"
-        )
+        which = f"which is memory and not the name of a GPU{_with_memory(int(memory.group(1)))}"
+        raise HardwareError(f"{said}, {which}; name one, such as '1x RTX-4090', or let all be compared: any")
     if match is None:
         raise HardwareError(
-            f"hardware is {quoted(text)}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada', "
-            "'2 x 8x H100-SXM' or '2 x 8x H100-SXM @ 400 Gb/s', or cpu:N"
+            f"{said}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada', '2 x 8x H100-SXM' or "
+            "'2 x 8x H100-SXM @ 400 Gb/s', or cpu:N"
         )
     counts = [_count(n, text) for n in match.group("first", "second") if n]
     num_nodes, num_gpus = (counts[0], counts[1]) if len(counts) == 2 else (1, counts[0] if counts else 1)
     known = find_gpu(match.group("name"))
     if num_nodes * num_gpus > MAX_GPUS:
-        raise HardwareError(
-            f"hardware is {quoted(text)}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for"
-        )
+        raise HardwareError(f"{said}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for")
     if len(counts) < 2:
         _refuse_unsold(known, num_gpus, text)
     cluster = cluster_of(known, num_gpus=num_gpus, num_nodes=num_nodes)

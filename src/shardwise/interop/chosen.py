@@ -46,8 +46,7 @@ class Exported:
 class Chosen:
     """The chosen candidate of a plan, with its job. `path`: as the user named it; `cluster`: one
     node or part of it, or whole nodes; `leaves_some`: the job's hardware has more GPUs; `seconds`,
-    `steps`: of the run, where they are known; `host_bytes`: what a rank puts into the host's
-    memory."""
+    `steps`: of the run, where known; `host_bytes`: what a rank puts into the host's memory."""
 
     path: str
     job: Job

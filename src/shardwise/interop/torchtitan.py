@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from shardwise.catalog.models import hub_id
-from shardwise.interop.chosen import Chosen, Exported
+from shardwise.interop.chosen import Chosen, Exported, script
 
 #: Of a hub id: the module of torchtitan 0.3.0 that has the model, and its flavour there.
 MODELS = {
@@ -27,18 +27,15 @@ def to_torchtitan(chosen: Chosen) -> Exported:
     """shardwise_titan.py, and the line that trains it from beside it."""
     module, flavour = MODELS[hub_id(chosen.job.model)]
     base, assets = BASES[module], f"./assets/hf/{chosen.model.rpartition('/')[2]}"
-    lines = [
-        f'"""{chosen.written}, as {chosen.path} was planned."""\n',
-        "from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw",
-        "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: F401",
-        f"from torchtitan.models.{module} import model_registry",
-        f"from torchtitan.models.{module}.config_registry import {base}",
-        f"\n\ndef finetune():\n    config = {base}()",
-        f"    config.model_spec = model_registry({flavour!r})",
-        f"    config.hf_assets_path = {assets!r}",
-        *(f"    config.{key} = {value}" for key, value in _settings(chosen)),
-        "    return config\n",
-    ]
+    text = script("titan.py.txt").substitute(
+        written=chosen.written,
+        path=chosen.path,
+        module=module,
+        base=base,
+        flavour=repr(flavour),
+        assets=repr(assets),
+        settings="\n".join(f"    config.{key} = {value}" for key, value in _settings(chosen)),
+    )
     run = chosen.torchrun_lines("-m torchtitan.train --module shardwise_titan --config finetune")
     said = [
         "the module shardwise_titan is found where the command is run from, or on PYTHONPATH",
@@ -49,7 +46,7 @@ def to_torchtitan(chosen: Chosen) -> Exported:
         "torchtitan fills micro-batches with packed rows, and its first step has a rate above zero: losses are alike, "
         "and not the same",
     ]
-    return Exported(files={"shardwise_titan.py": "\n".join(lines)}, said=said, run=run)
+    return Exported(files={"shardwise_titan.py": text}, said=said, run=run)
 
 
 def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:

@@ -17,9 +17,8 @@ _PACKAGES = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 
 
 def old_cudnn(gpu_names: Sequence[str]) -> tuple[str, str] | None:
-    """What is found and what to do, where PyTorch takes FlashAttention-2 for want of a newer cuDNN;
-    None where it does not. Folders of LD_LIBRARY_PATH come before the cuDNN that torch brings
-    (DT_RUNPATH of ld.so)."""
+    """What is found and what to do, where PyTorch takes FlashAttention-2 for want of a newer cuDNN.
+    Folders of LD_LIBRARY_PATH come before the cuDNN that torch brings (DT_RUNPATH of ld.so)."""
     if not any(_takes_cudnn(name) for name in gpu_names):
         return None
     folders = map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))

@@ -142,9 +142,8 @@ def _started_cluster(named: str | None, place: Place) -> Cluster:
 
 
 def check_trainable(request: Request, *, cluster: Cluster) -> None:
-    """Refuses what this version plans for but does not train, before anything is downloaded or started. Raises
-    UnsupportedError: with every reason; InputError: the job is for planning only, or the layout is not for this number
-    of processes."""
+    """Refuses what is planned for but not trained, before anything is downloaded. UnsupportedError:
+    with every reason; InputError: there are no rows, or another number of processes."""
     job = request.job
     if not job.data.path:
         raise InputError.at(request.where("data"), "data.path is missing; planning can do without, training needs rows")

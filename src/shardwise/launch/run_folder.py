@@ -133,8 +133,7 @@ def _as_it_was(before: Job) -> Job:
 
 
 def found_before(run: RunDirectory, chosen: Plan) -> Plan:
-    """The plan of the run there, where that has found its micro-batch by trials and goes on as it began; else the one
-    that was chosen now."""
+    """The plan of the run there, where trials found its micro-batch; else the one chosen now."""
     if not (_has_trained(run) and run.plan.is_file()) or chosen.job["train"]["micro_batch_size"] != "auto":
         return chosen
     before = read_plan(run.plan)
@@ -228,9 +227,8 @@ def run_of(job: Job) -> RunDirectory:
 
 
 def has_result(run: RunDirectory, job: Job) -> bool:
-    """Whether the run there has come to the end of this job, and what it left is whole. Raises DamagedResultError: it
-    has come to its end, but a file of final/ is missing or changed; RunDirectoryError: it is to go on to another length
-    and has no checkpoint."""
+    """Whether the run there has come to the end of this job. Raises DamagedResultError: a file of
+    final/ is missing or changed; RunDirectoryError: it is to go on, and has no checkpoint."""
     if not is_finished(run):
         return False
     if (fault := result_fault(run.final)) is not None:

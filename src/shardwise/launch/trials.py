@@ -36,8 +36,7 @@ class Trial:
         return f"{self.name}-{self.layout.world_size}"
 
     def overrides(self, cluster: Cluster, *, output_dir: str, place: str | None = None) -> list[Override]:
-        """Sets a job's hardware, layout and run directory to this trial's. `place`: where the job states its own
-        `output_dir`, for messages."""
+        """Sets a job's hardware, layout and run directory; `place`: of its own `output_dir`."""
         size = self.layout.world_size
         hardware = f"cpu:{size}" if cluster.gpu.kind == "cpu" else f"{size}x {cluster.gpu.name}"
         values = {"hardware": hardware, "layout": self.layout.to_json(), "output_dir": output_dir}

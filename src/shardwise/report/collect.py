@@ -160,8 +160,7 @@ def _files(run: RunDirectory) -> tuple[FileEntry, ...]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or of all regular files in a folder; links are not followed, and what is deleted meanwhile has
-    none."""
+    """Bytes of a file, or of all regular files in a folder that are still there; without links."""
     total = 0
     for file in path.rglob("*") if path.is_dir() else (path,):
         with suppress(OSError):

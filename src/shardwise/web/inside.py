@@ -25,8 +25,7 @@ def take_templates(folder: str, *, compiling: bool = False) -> None:
 
 
 def answer(page: str, query: str, body: bytes | None = None) -> tuple[int, str, str]:
-    """Status, kind and text of what a file's address answers; `query`: behind its question mark,
-    `body`: a dropped file's."""
+    """Status, kind and text of an address; `query`: behind its `?`, `body`: a dropped file."""
     pages = _pages()
     known = {EXPORTED["plan_json"]: pages.plan_json, EXPORTED["learn"]: pages.learn}
     try:

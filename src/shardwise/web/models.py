@@ -1,5 +1,4 @@
-"""The models that the page plans: the catalogue's, a dropped config.json, a folder below the served one, and a hub id
-where the hub may be asked."""
+"""The models that the page plans: known ones, dropped ones, folders and hub ids."""
 
 import difflib
 import hashlib
@@ -10,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from shardwise import api
+from shardwise.api.learn import pages as parts
 from shardwise.errors import ModelError
 
 #: Of a config.json, as the catalogue reads it; and dropped ones that are kept.
@@ -40,7 +40,7 @@ class Models:
 
     def keep(self, raw: bytes) -> str:
         """Keeps a config.json by its content; returns its name in the address. Raises ModelError: it is none."""
-        api.read_config(raw)
+        parts.read_config(raw)
         digest = hashlib.sha256(raw).hexdigest()[:16]
         place = self._kept / digest / "config.json"
         place.parent.mkdir(exist_ok=True)

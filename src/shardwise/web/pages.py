@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from shardwise import api
-from shardwise.api.learn.toy import Frame
+from shardwise.api.learn import pages as parts
+from shardwise.api.learn import toy
 from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
@@ -123,7 +124,7 @@ class Pages:
         if made is not None:
             found = {
                 "verdict": _sentence(verdict(made)),
-                "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
+                "part": Markup(parts.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
                 "copied": copied(shown, question, made, model=answer.model),
                 "unsaid": unsaid(made),
                 "remedies": remedies(question),
@@ -162,7 +163,7 @@ class Pages:
         if answer.plan is None:
             return as_json({"errors": answer.by_field, "general": answer.general}, status=400)
         headers = {"content-disposition": 'attachment; filename="plan.json"'}
-        return as_json(api.plan_as_file(answer.plan, model=answer.model), headers=headers)
+        return as_json(parts.plan_as_file(answer.plan, model=answer.model), headers=headers)
 
     def keep(self, raw: bytes) -> Shown:
         """Keeps a dropped config.json, and says under which name."""
@@ -185,21 +186,21 @@ class Pages:
             made = self._answers.answer(question).plan
             drawn = None if made is None or made.best is None else api.timeline(made)
             if drawn is not None and made is not None:
-                frames = api.frames_of(drawn)
+                frames = toy.frames_of(drawn)
                 found |= {"own": made, "plan": urlencode(question.query()), "own_fields": [*question.query().items()]}
                 return {**found, **_moment(frames, drawn, query, under=under, gpus=made.hardware.get("name", ""))}
             found["said"] = "That plan has no step to show: nothing fits, or it has an error. This is the toy."
-        strategies = {one.name: one for one in api.STRATEGIES}
+        strategies = {one.name: one for one in toy.STRATEGIES}
         under = under if under in strategies else ORDER[0]
-        size = int(gpus) if gpus in map(str, api.SIZES) else 3
-        frames, drawn = api.frames(under, size), api.timeline_of(under, size)
+        size = int(gpus) if gpus in map(str, toy.SIZES) else 3
+        frames, drawn = toy.frames(under, size), toy.timeline_of(under, size)
         return {**found, **_moment(frames, drawn, query, under=under, gpus=size)}
 
 
 def _moment(
-    frames: tuple[Frame, ...], drawn: Timeline, query: Mapping[str, str], *, under: str, gpus: object
+    frames: tuple[toy.Frame, ...], drawn: Timeline, query: Mapping[str, str], *, under: str, gpus: object
 ) -> dict[str, Any]:
-    at, strategies = query.get("at", "1"), {one.name: one for one in api.STRATEGIES}
+    at, strategies = query.get("at", "1"), {one.name: one for one in toy.STRATEGIES}
     is_number = at.isascii() and at.isdigit() and len(at) <= 4
     place = max(1, min(int(at), len(frames))) if is_number else 1
     frame = frames[place - 1]
@@ -209,7 +210,7 @@ def _moment(
         "layout": drawn.strategy,
         "under": under,
         "gpus": gpus,
-        "sizes": api.SIZES,
+        "sizes": toy.SIZES,
         "place": place,
         "count": len(frames),
         "frame": frame,
@@ -219,7 +220,7 @@ def _moment(
         "held": HELD,
         "words": {kind: word for kind, word in KIND_WORDS.items() if any(span.kind == kind for span in drawn.spans)},
         "in_words": partial(_in_words, size=gpus if isinstance(gpus, int) else 0),
-        "chart": Markup(api.step_chart(drawn, share=frame.share)),  # noqa: S704 - rendered with every value escaped
+        "chart": Markup(parts.step_chart(drawn, share=frame.share)),  # noqa: S704 - rendered with every value escaped
     }
 
 
@@ -283,6 +284,6 @@ def _sentence(text: str) -> str:
 def static_file(name: str) -> str | None:
     """A style sheet, a script or the icon; None: there is none of this name."""
     if name in SHARED:
-        return api.page_file(name)
+        return parts.page_file(name)
     is_own = name in (*OWN, *OF_FOLDER)
     return (files("shardwise.web") / "static" / name).read_text(encoding="utf-8") if is_own else None

@@ -111,8 +111,7 @@ class WebQuestion:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Self:
-        """From the address; an address without a question is the usual one. Raises InputError: a
-        text is too long."""
+        """From the address, or the usual one. Raises InputError: a text is too long."""
         asked = bool({*NAMES, "hub"} & query.keys())
         texts: dict[str, str] = {}
         for field in FIELDS:

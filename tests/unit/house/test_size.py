@@ -13,26 +13,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3015,
-    "catalog": 3150,
+    "api": 2995,
+    "catalog": 3125,
     "cli": 1815,
     "data": 4890,
-    "interop": 1350,
-    "launch": 2945,
+    "interop": 1345,
+    "launch": 2935,
     "methods": 370,
     "models": 3450,
     "parallel": 3090,
     "plan": 9240,
     "programs": 205,
-    "report": 2305,
+    "report": 2300,
     "spec": 5520,
     "train": 9510,
-    "web": 1330,
+    "web": 1325,
 }
-ALL, ALL_TESTS = 52360, 36620
+ALL, ALL_TESTS = 52295, 36620
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1779, 345
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1753, 345
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

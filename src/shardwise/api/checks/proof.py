@@ -35,9 +35,8 @@ Records = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One training of the job. `train`: its settings; `name`: empty for the job as it is; `folder`:
-    of its runs; `changed`: keys of `train` that are not the job's; `num_trained`: trained elements,
-    used where AdamW is damped."""
+    """A training of the job. `name`: empty for the job as it is; `folder`: of its runs; `changed`:
+    keys of `train` that are not the job's; `num_trained`: elements, where AdamW is damped."""
 
     train: TrainSpec
     name: str = ""

@@ -118,8 +118,7 @@ def _saying(made: Plan, said: tuple[str, ...]) -> Plan:
 
 
 def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None, key: str) -> Plan:
-    """What is chosen first, then what fits, then what does not; what gave way, whose reason has that key, has its
-    sentence with both."""
+    """The chosen first, then what fits; what gave way, by a reason of that key, is told with it."""
     first = [] if chosen is None else [chosen]
     others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
     why = ((one, one.reasons[0]) for one in others if not one.fits)

@@ -133,8 +133,7 @@ def rehearsed(question: dict[str, Any], *, begins: Callable[[int], object]) -> l
 
 @contextmanager
 def _interrupts_are_the_childs() -> Generator[None]:
-    """SIGINT, which a terminal sends to both, is left to the child: by a handler, for a child would inherit that a
-    signal is ignored."""
+    """SIGINT, which a terminal sends to both, is left to the child, which would inherit SIG_IGN."""
     try:
         before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     except ValueError:  # only the main thread hears signals

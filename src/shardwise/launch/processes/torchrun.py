@@ -133,8 +133,7 @@ def _begun(file: Path) -> bool:
 
 
 def write_preparing(run: RunDirectory, place: Place) -> None:
-    """Rank 0, before it prepares: a sign for the others, in the place of a start file that an earlier launch of that
-    name has left."""
+    """Rank 0, before it prepares: a sign for the others, in the place of an earlier start file."""
     with suppress(OSError):
         write_json(_start_file(run, place), {"preparing": True})
 
@@ -171,8 +170,7 @@ def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], Non
 
 
 def await_others(run: RunDirectory, place: Place, *, requests: StopRequests, say: Callable[[str], None]) -> None:
-    """Rank 0, before it prepares: waits for a sign of each rank, or for a signal. Raises RunDirectoryError: some leave
-    none."""
+    """Rank 0: waits for all ranks' signs, or a signal. Raises RunDirectoryError: some gave none."""
     began, said = time.monotonic(), False
     while requests.first is None:
         missing = [rank for rank in range(1, place.size) if not (run.logs / f"{_sign(place)}{rank}").exists()]

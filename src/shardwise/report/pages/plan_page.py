@@ -21,7 +21,7 @@ def plan_html(plan: Plan, timeline: Timeline | None) -> str:
 
 
 def plan_context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
-    """What `plan_body.html` reads, but `titled`: with the verdict, which some pages say themselves."""
+    """What `plan_body.html` reads, beside `titled`: with the verdict, which some pages have."""
     candidates = list(plan.candidates)
     memory = memory_of(plan, candidates)
     return {
