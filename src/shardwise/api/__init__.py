@@ -7,27 +7,12 @@ from typing import TYPE_CHECKING
 # What other packages import from here; `NAMES` has the same.
 # pyright: reportUnusedImport=false
 if TYPE_CHECKING:
-    from shardwise.api.after.exporting import export, export_plan, export_targets, job_yaml, write_export
+    from shardwise.api.after.exporting import export, export_plan, write_export
     from shardwise.api.after.merging import chat, merge, publishing, usage
-    from shardwise.api.after.reporting import known_gpus, known_models, report, usual_machines
+    from shardwise.api.after.reporting import report
     from shardwise.api.checks.comparing import compare
     from shardwise.api.checks.trials import Trying
     from shardwise.api.checks.verifying import verify
-    from shardwise.api.learn.pages import (
-        GOES_ON,
-        is_run,
-        is_running,
-        page_file,
-        plan_as_file,
-        plan_as_part,
-        plan_of_run,
-        read_config,
-        read_report,
-        report_as_part,
-        runs_as_part,
-        step_chart,
-    )
-    from shardwise.api.learn.toy import SIZES, STRATEGIES, frames, frames_of, timeline_of
     from shardwise.api.plans.counting import CountedData, data
     from shardwise.api.plans.planning import (
         generation,
@@ -45,8 +30,12 @@ if TYPE_CHECKING:
     from shardwise.api.runs.opening import Planned, Programs, Update
     from shardwise.api.runs.training import TrainResult, train
     from shardwise.catalog.engines import model_lines
+    from shardwise.catalog.gpus import known_gpus
     from shardwise.catalog.hub import is_hub_id
+    from shardwise.catalog.models import known_models
     from shardwise.catalog.recipes import GENERAL, job_of, recipes
+    from shardwise.interop.chosen import as_yaml
+    from shardwise.interop.targets import TARGETS
     from shardwise.launch.doctor import Doctor, doctor
     from shardwise.launch.follow import Notice, Phase, StepMetrics
     from shardwise.launch.nodes.meeting import Nodes
@@ -61,15 +50,12 @@ if TYPE_CHECKING:
 
 #: The names of each module.
 NAMES = {
-    "api.after.exporting": "export export_plan export_targets job_yaml write_export",
+    "api.after.exporting": "export export_plan write_export",
     "api.after.merging": "chat merge publishing usage",
-    "api.after.reporting": "known_gpus known_models report usual_machines",
+    "api.after.reporting": "report",
     "api.checks.comparing": "compare",
     "api.checks.trials": "Trying",
     "api.checks.verifying": "verify",
-    "api.learn.pages": "GOES_ON is_run is_running page_file "
-    "plan_as_file plan_as_part plan_of_run read_config read_report report_as_part runs_as_part step_chart",
-    "api.learn.toy": "SIZES STRATEGIES frames frames_of timeline_of",
     "api.plans.counting": "CountedData data",
     "api.plans.planning": "generation plan problems timeline usual_hardware write_plan write_plan_page",
     "api.plans.probing": "Rates probe",
@@ -79,8 +65,12 @@ NAMES = {
     "api.runs.opening": "Planned Programs Update",
     "api.runs.training": "TrainResult train",
     "catalog.engines": "model_lines",
+    "catalog.gpus": "known_gpus",
     "catalog.hub": "is_hub_id",
+    "catalog.models": "known_models",
     "catalog.recipes": "GENERAL job_of recipes",
+    "interop.chosen": "as_yaml",
+    "interop.targets": "TARGETS",
     "launch.doctor": "Doctor doctor",
     "launch.follow": "Notice Phase StepMetrics",
     "launch.nodes.meeting": "Nodes",

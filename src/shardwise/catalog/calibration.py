@@ -46,8 +46,7 @@ _but_size = attrgetter(*(one.name for one in fields(RunKind) if one.name != "par
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """A run's peak inside the allocator, for the rows that it saw, and median step, measured ÷ forecast; None where one
-    of both is not known."""
+    """A run's peak inside the allocator and median step, measured ÷ forecast; None: not known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 

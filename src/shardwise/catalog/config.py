@@ -119,7 +119,6 @@ class _Config:
         return self.data.get(self.name(key), self.family.defaults[key])
 
     def checked(self, key: str, holds: Callable[[Any], bool], expected: str) -> Any:
-        """A value that is as expected. Raises ModelError: it is not."""
         found = self.value(key)
         if not holds(found):
             raise self.error(f"{self.name(key)} is {quoted(found)}; expected {expected}")
@@ -139,7 +138,6 @@ class _Config:
         return float(self.checked(key, lambda v: type(v) in (int, float) and 0 <= v <= 1, "a number from 0 to 1"))
 
     def layers(self, key: str) -> tuple[int, ...] | None:
-        """A list of layer indices, or null."""
         if self.value(key) is None:
             return None
         return tuple(self.checked(key, _is_list_of_wholes, "a list of whole numbers"))
@@ -189,7 +187,8 @@ def _dimensions(config: _Config) -> Dimensions:
 def _shape(config: _Config) -> ModelShape:
     family, d = config.family, _dimensions(config)
     keys = {**family.defaults, **config.data}
-    blocks, window = blocks_of(family, d), _window(config, d)
+    blocks, has_window = blocks_of(family, d), not family.optional_window or d.flags["use_sliding_window"]
+    window = config.optional_whole("sliding_window") if has_window else None
     windowed = _windowed(config, d) if window else None
     width = d.optional.get(family.embedding_key or "")
     values = d.numbers.get("v_head_dim", d.head_dim)
@@ -241,18 +240,12 @@ def _shape(config: _Config) -> ModelShape:
 
 def _windowed(config: _Config, d: Dimensions) -> int | None:
     """How many blocks' attention has the window; None for all."""
-    every, key = config.family.whole_every, config.family.pattern_key
-    if config.family.windowed is not None and not config.data.get("layer_types"):
+    every, key, listed = config.family.whole_every, config.family.pattern_key, config.data.get("layer_types")
+    if config.family.windowed is not None and not listed:
         windowed = config.family.windowed(d)
         return None if windowed == d.layers else windowed
-    if key is not None and key in config.data and not config.data.get("layer_types"):
+    if key is not None and key in config.data and not listed:
         every = config.data[key]
         if type(every) is not int or every < 1:
             raise config.error(f"{key} is {quoted(every)}; expected a whole number from 1")
-    return windowed_layers(config.data.get("layer_types"), every=every, layers=d.layers)
-
-
-def _window(config: _Config, d: Dimensions) -> int | None:
-    if config.family.optional_window and not d.flags["use_sliding_window"]:
-        return None
-    return config.optional_whole("sliding_window")
+    return windowed_layers(listed, every=every, layers=d.layers)

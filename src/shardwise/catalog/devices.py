@@ -33,9 +33,8 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FoundGpu:
-    """One GPU as the driver reports it. `free_bytes`: None where the driver does not say. `shares_system_memory`: it
-    has no memory of its own; the figures are those of the system. `is_cut`: MIG is on, so that processes are given
-    slices of it."""
+    """One GPU as the driver reports it. `free_bytes`: None where it does not say;
+    `shares_system_memory`: it has none of its own; `is_cut`: MIG is on: processes get slices."""
 
     index: int
     uuid: str
@@ -127,13 +126,10 @@ def parse_gpu_list(text: str) -> list[FoundGpu]:
             continue
         index, uuid, name, total, driver, free, mode = cells
         gpu = FoundGpu(index=int(index), uuid=uuid, name=name, memory_bytes=0, driver=driver, is_cut=mode == "Enabled")
-        if total.isdigit():
-            left = int(free) * MIB if free.isdigit() else None
-            found.append(replace(gpu, memory_bytes=int(total) * MIB, free_bytes=left))
-        else:
-            found.append(
-                replace(gpu, memory_bytes=system_memory(), free_bytes=available_memory(), shares_system_memory=True)
-            )
+        memory, left = (int(size) * MIB if size.isdigit() else None for size in (total, free))
+        if memory is None:
+            gpu, memory, left = replace(gpu, shares_system_memory=True), system_memory(), available_memory()
+        found.append(replace(gpu, memory_bytes=memory, free_bytes=left))
     return found
 
 

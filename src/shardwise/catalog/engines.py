@@ -65,10 +65,9 @@ OUTTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 def adapter_lines(
     config: Config, *, final: str, base: str, merge: str, dtype: str | None, stops: list[str]
 ) -> list[str]:
-    """How an adapter is used elsewhere: finished commands, or that it is to be merged first. `config`:
-    adapter_config.json; `final`, `base`: folder of the adapter, and folder or hub id of its base; `merge`: the command
-    that merges it; `dtype`: of the base; `stops`: tokens that answers were trained to end in, and at which the base
-    does not stop."""
+    """How an adapter is used elsewhere: commands, or that it is to be merged first. `config`:
+    adapter_config.json; `final`, `base`: folder of the adapter, and folder or hub id of its base;
+    `dtype`: of the base; `stops`: trained ends of answers, at which the base does not stop."""
     kinds = [kind for kind in KINDS if kind.has(config)]
     rank = next((value for value in RANKS if value >= rank_of(config)), RANKS[-1])
     words = ["vllm serve", shlex.quote(base), "--enable-lora --lora-modules", shlex.quote(f"mine={final}")]
@@ -87,13 +86,11 @@ def adapter_lines(
 
 
 def _line(engine: str, command: str, reasons: list[str], merge: str) -> str:
-    """A command, or why it is to be merged first."""
     return f"  {command}    # {engine}" if not reasons else f"  merge first: {merge}    # {engine} {', '.join(reasons)}"
 
 
 def model_lines(folder: str, *, dtype: str | None, stops: list[str]) -> list[str]:
-    """How a whole model is used elsewhere, in the type that it has. `stops`: as in `adapter_lines`; a model's folder
-    governs generation."""
+    """How a whole model is used elsewhere, in its type; `stops`: as in `adapter_lines`."""
     kept = " --dtype float32" if dtype == "float32" else ""
     outtype = f" --outtype {OUTTYPES[dtype]}" if dtype in OUTTYPES else ""
     gguf = f"python llama.cpp/convert_hf_to_gguf.py {shlex.quote(folder)} --outfile model.gguf{outtype}"

@@ -1,5 +1,4 @@
-"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `2 x 8x H100-SXM`,
-`cpu:4`."""
+"""The catalogue of GPUs, and hardware as a user writes it: `4x RTX-6000-Ada`, `cpu:4`."""
 
 import difflib
 import re
@@ -87,14 +86,14 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
     plain = name.replace("-", " ")
     brand = "NVIDIA GeForce" if re.match(r"RTX [345]0", plain) else "NVIDIA"
     driver = row.get("driver", f"{brand} {plain}")
-    peaks = {
-        kind: row[f"{kind}_tflops"] * 1e12 for kind in ("float32", "bfloat16", "float16") if f"{kind}_tflops" in row
-    }
-    price = price_of(name)
+    kinds = ("float32", "bfloat16", "float16")
+    peaks = {kind: row[f"{kind}_tflops"] * 1e12 for kind in kinds if f"{kind}_tflops" in row}
+    price, memory = price_of(name), row["memory_mib"] * MIB
+    kept = 0 if name.startswith("MI") else reserved_bytes(memory)
     gpu = Gpu(
         name=name,
-        memory_bytes=row["memory_mib"] * MIB,
-        reserved_bytes=_reserved(name, row),
+        memory_bytes=memory,
+        reserved_bytes=memory - int(row["usable_gib"] * GIB) if "usable_gib" in row else kept,
         dense_flops=peaks,
         memory_bytes_per_second=row["gigabytes_per_second"] * 1e9,
         host_bytes_per_second=_link("links", row.get("host", row["link"])).bytes_per_second,
@@ -112,12 +111,6 @@ def _entry(name: str, row: dict[str, Any]) -> KnownGpu:
         names=frozenset(_normal(n) for n in (name, driver, *row.get("aliases", ()))),
         source=f"{row['source']}, {row['url']}" if "url" in row else row["source"],
     )
-
-
-def _reserved(name: str, row: dict[str, Any]) -> int:
-    memory = row["memory_mib"] * MIB
-    rule = 0 if name.startswith("MI") else reserved_bytes(memory)
-    return memory - int(row["usable_gib"] * GIB) if "usable_gib" in row else rule
 
 
 def _capability(row: dict[str, Any]) -> tuple[int, int] | None:
@@ -182,7 +175,6 @@ def _nearest(wanted: str) -> str:
 
 
 def _with_memory(gigabytes: int) -> str:
-    """The names of GPUs that are sold with so much."""
     names = [name for name, known in known_gpus().items() if round(known.gpu.memory_bytes / GIB) == gigabytes]
     return f"; {gigabytes} GB have {', '.join(names)}" if names else ""
 
@@ -190,15 +182,12 @@ def _with_memory(gigabytes: int) -> str:
 def parse_hardware(text: str) -> Cluster:
     """`[NODES x] GPUS x NAME`, `NAME` alone (one GPU), or `cpu:N` for N processes on this machine;
     `@ 100 Gb/s` behind several machines states the port of each. Raises HardwareError: the text has
-    another form, names an unknown GPU, or asks for an impossible number of them, or for a machine
-    that is not sold."""
-    cpu = _CPU.fullmatch(text.strip())
-    if cpu is not None:
+    another form, or names an unknown GPU, an impossible number or a machine that is not sold."""
+    said = f"hardware is {quoted(text)}"
+    if (cpu := _CPU.fullmatch(text.strip())) is not None:
         processes = _count(cpu.group(1) or "1", text)
         if processes > MAX_CPU_PROCESSES:
-            raise HardwareError(
-                f"hardware is {quoted(text)}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for"
-            )
+            raise HardwareError(f"{said}; at most {MAX_CPU_PROCESSES} CPU processes can be planned for")
         return with_rates(cpu_cluster(num_processes=processes))
     if text.strip().lower() == "any" or "," in text:
         raise HardwareError(
@@ -208,22 +197,18 @@ def parse_hardware(text: str) -> Cluster:
     stated = _STATED_LINK.fullmatch(text)
     match = _HARDWARE.fullmatch((stated.group(1) if stated else text).strip())
     if match is None and (memory := _MEMORY.fullmatch(text.strip())):
-        raise HardwareError(
-            f"hardware is {quoted(text)}, which is memory and not the name of a GPU"
-            f"{_with_memory(int(memory.group(1)))}; name one, such as '1x RTX-4090', or let all be compared: any"
-        )
+        which = f"which is memory and not the name of a GPU{_with_memory(int(memory.group(1)))}"
+        raise HardwareError(f"{said}, {which}; name one, such as '1x RTX-4090', or let all be compared: any")
     if match is None:
         raise HardwareError(
-            f"hardware is {quoted(text)}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada', "
-            "'2 x 8x H100-SXM' or '2 x 8x H100-SXM @ 400 Gb/s', or cpu:N"
+            f"{said}; expected [NODES x] GPUS x NAME such as '4x RTX-6000-Ada', '2 x 8x H100-SXM' or "
+            "'2 x 8x H100-SXM @ 400 Gb/s', or cpu:N"
         )
     counts = [_count(n, text) for n in match.group("first", "second") if n]
     num_nodes, num_gpus = (counts[0], counts[1]) if len(counts) == 2 else (1, counts[0] if counts else 1)
     known = find_gpu(match.group("name"))
     if num_nodes * num_gpus > MAX_GPUS:
-        raise HardwareError(
-            f"hardware is {quoted(text)}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for"
-        )
+        raise HardwareError(f"{said}: {num_nodes * num_gpus} GPUs; at most {MAX_GPUS} can be planned for")
     if len(counts) < 2:
         _refuse_unsold(known, num_gpus, text)
     cluster = cluster_of(known, num_gpus=num_gpus, num_nodes=num_nodes)
@@ -248,7 +233,6 @@ def _refuse_unsold(known: KnownGpu, num_gpus: int, text: str) -> None:
 
 
 def _stated_link(cluster: Cluster, *, rate: str, unit: str, text: str) -> Link:
-    """A machine's port with the rate that is stated."""
     if cluster.network is None:
         raise HardwareError(
             f"hardware is {quoted(text)}, which is one machine, and {rate} {unit} is a link between machines; leave it "

@@ -89,15 +89,8 @@ def download_config(hub_id: str) -> tuple[str, bytes]:
 
 #: Patterns of file names, from the tokenizer classes of transformers and their chat templates.
 TOKENIZER_PATTERNS = (
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "additional_chat_templates/*",
-    "vocab*",
-    "merges*",
-    "*.model",
-    "*.tiktoken",
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges*", "*.model", "*.tiktoken"),
+    *("chat_template*", "additional_chat_templates/*"),
 )
 
 

@@ -38,8 +38,7 @@ class Errors:
 
 
 def layout_kind(layout: Layout) -> str:
-    """Split: a rank has part of each product, row or of the layers; sharded: it gathers what it
-    lacks; else whole."""
+    """Split: a rank has part of each product; sharded: it gathers what it lacks; else whole."""
     if layout.tp * layout.pp * layout.cp > 1:
         return "split"
     return "sharded" if layout.dp_shard > 1 else "whole"

@@ -30,17 +30,8 @@ _COMPILERS = ("gcc", "cc", "clang", "g++")
 
 #: Libraries whose versions decide what runs; present or not is read from their metadata, without importing them.
 LIBRARIES = (
-    "torch",
-    "transformers",
-    "peft",
-    "tokenizers",
-    "safetensors",
-    "accelerate",
-    "numpy",
-    "pyarrow",
-    "datasets",
-    "tensorboard",
-    "bitsandbytes",
+    *("torch", "transformers", "peft", "tokenizers", "safetensors", "accelerate"),
+    *("numpy", "pyarrow", "datasets", "tensorboard", "bitsandbytes"),
 )
 
 
@@ -105,8 +96,7 @@ def _part(gpu: Gpu, found: FoundGpu) -> Gpu:
 
 
 def _with_free_memory(gpu: Gpu, used: list[FoundGpu]) -> tuple[Gpu, str | None]:
-    """A GPU with the memory that each of those has, what others hold of the fullest counted as reserved; and what is to
-    be said of that."""
+    """A GPU with what each of those has and others do not hold; and what is to be said of that."""
     smallest = min(one.memory_bytes for one in used)
     usable = smallest - (gpu.reserved_bytes if smallest == gpu.memory_bytes else reserved_bytes(smallest))
     fullest = min(used, key=lambda one: usable if one.free_bytes is None else one.free_bytes)

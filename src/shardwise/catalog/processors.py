@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardwise.spec.cluster import Cluster, Gpu, Link, Node
@@ -21,9 +22,7 @@ _UNLIMITED = 1 << 60
 
 def usable_cores() -> int:
     """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_cluster(*, num_processes: int | None = None) -> Cluster:
@@ -43,11 +42,8 @@ def cpu_cluster(*, num_processes: int | None = None) -> Cluster:
 
 def cpu_model() -> str:
     """The processor's name, or its architecture where the kernel does not say."""
-    for line in _lines("/proc/cpuinfo"):
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return os.uname().machine if hasattr(os, "uname") else "unknown"
+    named = (value.strip() for key, _, value in _pairs("/proc/cpuinfo") if key.strip() == "model name")
+    return next(named, os.uname().machine if hasattr(os, "uname") else "unknown")
 
 
 def free_disk(path: Path) -> int:
@@ -57,12 +53,8 @@ def free_disk(path: Path) -> int:
 
 def available_memory() -> int:
     """Bytes this process may still take: free and reclaimable RAM, within the limit of its control group."""
-    free = _UNLIMITED
-    for line in _lines("/proc/meminfo"):
-        key, _, value = line.partition(":")
-        if key == "MemAvailable":
-            free = int(value.split()[0]) * 1024
-    return min(free, _group_memory_left(), _UNLIMITED)
+    free = (int(value.split()[0]) * 1024 for key, _, value in _pairs("/proc/meminfo") if key == "MemAvailable")
+    return min(next(free, _UNLIMITED), _group_memory_left(), _UNLIMITED)
 
 
 def _group_memory_left() -> int:
@@ -77,6 +69,10 @@ def _group_memory_left() -> int:
             taken = int(used[0]) if used and used[0].strip().isdigit() else 0
             return max(0, int(limit[0]) - taken)
     return _UNLIMITED
+
+
+def _pairs(path: str) -> Iterator[tuple[str, str, str]]:
+    return (line.partition(":") for line in _lines(path))
 
 
 def _lines(path: str) -> list[str]:

@@ -1,5 +1,4 @@
-"""What a configuration states whatever its family: what is never read, storage type, dropout,
-rotary positions."""
+"""What a configuration states whatever its family: what is refused, types, dropout, positions."""
 
 import importlib.util
 import re
@@ -24,8 +23,7 @@ _STORAGE_TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def refuse_foreign(data: dict[str, Any], *, file: str) -> None:
-    """Refuses a configuration that asks for code, or is of no plain causal decoder. Raises
-    ModelError: by which key."""
+    """Raises ModelError: a configuration asks for code, or is of no plain causal decoder."""
     message = None
     code = next((key for key in _CODE_KEYS if data.get(key)), None)
     if code is not None:
@@ -64,8 +62,7 @@ def _uneven_kinds(data: dict[str, Any]) -> str | None:
 
 
 def published_as(data: Mapping[str, Any]) -> Published | None:
-    """In which fewer bits a configuration says that weights are published, of those that are read
-    and widened."""
+    """In which fewer bits, of those that are read, a configuration says weights are published."""
     found: Any = stated_quantisation(data).get("quant_method")
     return found if found in ("mxfp4", "fp8") else None
 
@@ -78,8 +75,7 @@ def stated_quantisation(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def storage_type(data: dict[str, Any], *, file: str) -> str:
-    """The type that a configuration says weights are stored in. Raises ModelError: it is none that
-    is read."""
+    """The type that weights are stored in. Raises ModelError: it is none that is read."""
     unstated = "float32" if published_as(data) is None else "bfloat16"
     found = data.get("dtype") or data.get("torch_dtype") or unstated
     if found not in _STORAGE_TYPES:
@@ -96,8 +92,7 @@ _OF_STREAM = ("resid_pdrop", "resid_dropout", "residual_dropout", "hidden_dropou
 
 
 def drops_out(stated: Mapping[str, Any]) -> bool:
-    """Whether a model has dropout, by keys of its configuration such as `attention_dropout` or
-    `resid_pdrop`."""
+    """Whether a model has dropout, by keys such as `attention_dropout` or `resid_pdrop`."""
     return any(rate > 0 for _, rate in _rates(stated))
 
 
@@ -168,8 +163,7 @@ _LISTS = ("auto_mappings.py", "configuration_auto.py")
 
 
 class UnlistedFamilyError(ModelError):
-    """The installed transformers has a family without a row in the catalogue: its shape can be read
-    from a build."""
+    """A family that transformers has and the catalogue has not: its shape is read from a build."""
 
     def __init__(self, data: dict[str, Any], *, file: str) -> None:
         message = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and was not built"
@@ -189,13 +183,8 @@ def unlisted(data: dict[str, Any], *, file: str, known: list[str]) -> ModelError
             return ModelError.at(file, f"num_hidden_layers is {layers}; expected a whole number from 1 to {MAX_LAYERS}")
         return UnlistedFamilyError(data, file=file)
     code = "; the Python code that auto_map names is never run" if data.get("auto_map") else ""
-    build = (
-        ""
-        if installed is not None
-        else (
-            "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
-        )
-    )
+    build = "; with `pip install shardwise[train]`, other families that transformers has are counted by building them"
+    build = "" if installed else build
     return ModelError.at(file, f"model_type {quoted(kind)} is not known{code}{build}; known are {', '.join(known)}")
 
 
@@ -215,7 +204,6 @@ def _installed() -> Path | None:
 
 
 def _has(transformers: Path, kind: str) -> bool:
-    """Whether transformers lists a family of that name."""
     if _NAME.fullmatch(kind) is None:
         return False
     entry = re.compile(rf'"{re.escape(kind)}"\s*[:,]')

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwise import api
 from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_json
 from shardwise.units import printable
 
@@ -28,8 +29,6 @@ def data(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
 
     Exits 0: they can be trained on, 2: they cannot, or bad input.
     """
-    from shardwise import api
-
     counted = api.data(job, overrides=sets or [])
     if as_json:
         print_json({"version": 1, "accepted": counted.refusal is None, **asdict(counted.facts)})

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from shardwise import api
 from shardwise.cli.console import Job, Sets
 from shardwise.errors import InputError
 
@@ -26,8 +27,6 @@ def export(
     One file is printed; where there are several, or with --output, they are written. Exits 0: done, 2: the target would
     train something else than the plan, or bad input.
     """
-    from shardwise import api
-
     made = api.export(job, to=to, overrides=sets or [])
     if output is None and len(made.files) > 1:
         raise InputError(f"--to {to} makes {' and '.join(made.files)}; name a folder for them with --output")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from shardwise import api
 from shardwise.errors import InputError
-from shardwise.spec.job.file import parse_job
 
 _QUESTIONS = {
     "model": ("Which model? (hub id, folder or catalogue name)", "Qwen/Qwen3-8B"),
@@ -32,7 +32,7 @@ def init(
 
     Exits 2: bad input, or there is no terminal to ask on.
     """
-    from shardwise import api
+    from shardwise.spec.job.file import parse_job
 
     if recipe == "list":
         for name, text in api.recipes().items():
@@ -64,8 +64,6 @@ def init(
 
 def _ask(key: str, given: str | None, *, yes: bool) -> str:
     """What is stated, or answered; the usual value where nothing is asked."""
-    from shardwise import api
-
     question, usual = _QUESTIONS[key]
     if given:
         return given

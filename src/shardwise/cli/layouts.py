@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
+from shardwise import api
 from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
-    from shardwise.api import Agreement, Parity, Trying, Update, Versus
     from shardwise.cli.progress import ProgressDisplay
 
 LAYOUTS_HELP = (
@@ -44,8 +42,6 @@ def compare(
     Exits 0: compared, 1: a run failed, the others stand, 2: bad input, or a layout that was named cannot run here, the
     others stand, 130 or 143: stopped by a signal; run again, it goes on.
     """
-    from shardwise import api
-
     with LayoutProgress(as_json=as_json) as progress:
         found = api.compare(job, layouts=_names(layouts), overrides=sets or [], steps=steps, on_update=progress.show)
     print_answer(found, _print_versus, as_json=as_json)
@@ -53,8 +49,7 @@ def compare(
         raise typer.Exit(1 if found.failed else 2)
 
 
-def _print_versus(found: Versus, console: Console) -> None:
-    """Of each layout a line of what was measured, and below it the forecast."""
+def _print_versus(found: api.Versus, console: Console) -> None:
     table = figures_table("layout", *COLUMNS, "final loss")
     for one in found.contenders:
         table.add_row(one.name, *(one.written(what, "measured") for what in COLUMNS.values()), one.final_loss_written)
@@ -74,7 +69,7 @@ def _print_versus(found: Versus, console: Console) -> None:
     console.print(f"page: {Path(first.run).parent / 'compare.html'}", soft_wrap=True)
 
 
-def _print_end(found: Versus | Parity, console: Console) -> None:
+def _print_end(found: api.Versus | api.Parity, console: Console) -> None:
     for layout, reason in found.unable:
         console.print(f"cannot run here: {layout}: {reason}")
     console.print()
@@ -99,8 +94,6 @@ def verify(
     Exits 0: the same training, 1: a layout differs, and the first difference is named, 2: bad input, such as a layout
     in LIST that cannot run here, 130 or 143: stopped by a signal; run again, it starts anew.
     """
-    from shardwise import api
-
     if layouts is not None and every:
         raise typer.BadParameter("--all and --layouts exclude each other; keep one")
     asked = ["all"] if every else None if layouts is None else _names(layouts)
@@ -118,7 +111,7 @@ def verify(
         raise typer.Exit(2)
 
 
-def _print_parity(parity: Parity, console: Console) -> None:
+def _print_parity(parity: api.Parity, console: Console) -> None:
     for change in parity.changes:
         console.print(change)
     table = figures_table("layout", "processes", "steps", "loss", "grad norm", "weights")
@@ -142,11 +135,11 @@ def _print_parity(parity: Parity, console: Console) -> None:
     console.print(f"run directories: {parity.reference} and beside it", soft_wrap=True)
 
 
-def _excused(row: Agreement) -> dict[str, Any] | None:
+def _excused(row: api.Agreement) -> dict[str, Any] | None:
     return None if row.weights is None else row.weights.get("excused")
 
 
-def _cells(row: Agreement) -> Sequence[str]:
+def _cells(row: api.Agreement) -> Sequence[str]:
     weights = None
     if row.weights is not None:
         weights = float(row.weights["relative"] or (_excused(row) or {}).get("relative", 0))
@@ -178,17 +171,16 @@ class LayoutProgress:
             self._progress.__exit__()
             self._progress = None
 
-    def show(self, update: Update | Trying) -> None:
+    def show(self, update: api.Update | api.Trying) -> None:
         """Shows one update."""
-        from shardwise.api import Notice, Planned, Trying
         from shardwise.cli.progress import ProgressDisplay
 
-        if isinstance(update, Trying):
+        if isinstance(update, api.Trying):
             self.__exit__()
             again = f", once more with {update.again}" if update.again else ""
             self._console.print(f"{update.layout} ({update.number} of {update.total}){again}")
             self._progress = ProgressDisplay(self._console)
             return
-        is_shown = isinstance(update, Notice) or (self._console.is_terminal and not isinstance(update, Planned))
+        is_shown = isinstance(update, api.Notice) or (self._console.is_terminal and not isinstance(update, api.Planned))
         if self._progress is not None and is_shown:
             self._progress.show(update)

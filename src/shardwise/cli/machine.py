@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from shardwise import api
 from shardwise.cli.console import AsJson, figures_table, plain_table, print_answer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from shardwise.api import Doctor, Rates
+from shardwise.units import format_bytes
 
 
 def doctor(as_json: AsJson = False) -> None:
     """Say what this machine has and lacks for planning and training, and what to do about it."""
-    from shardwise import api
-
     print_answer(api.doctor(), _print_doctor, as_json=as_json)
 
 
-def _print_doctor(found: Doctor, console: Console) -> None:
+def _print_doctor(found: api.Doctor, console: Console) -> None:
     console.print(_facts_table(found))
     console.print()
     for finding in found.findings:
@@ -35,9 +30,7 @@ def _print_doctor(found: Doctor, console: Console) -> None:
     console.print("this machine can plan and train" if found.can_train else "this machine can plan, but not train")
 
 
-def _facts_table(found: Doctor) -> Table:
-    from shardwise.units import format_bytes
-
+def _facts_table(found: api.Doctor) -> Table:
     table = plain_table(show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -68,13 +61,11 @@ def probe(
 
     Plans for this machine then use it. Other programs should not be at work meanwhile.
     """
-    from shardwise import api
-
     rates, file = api.probe(processes=processes)
     print_answer(rates, partial(_print_rates, file=file), as_json=as_json)
 
 
-def _print_rates(rates: Rates, console: Console, *, file: Path) -> None:
+def _print_rates(rates: api.Rates, console: Console, *, file: Path) -> None:
     where = f"{rates.gpu} GPUs" if rates.gpu else f"CPU processes on {rates.cores} cores of {rates.processor}"
     console.print(f"{rates.ranks} {where}, at work at once; of each:", soft_wrap=True)
     table = figures_table("", "")
@@ -101,7 +92,7 @@ _MESSAGES = {
 }
 
 
-def lines(rates: Rates) -> list[tuple[str, str]]:
+def lines(rates: api.Rates) -> list[tuple[str, str]]:
     """Names and figures."""
     found = [
         (f"{kind} product {shape}", f"{rate / 1e9:,.0f} GFLOP/s")

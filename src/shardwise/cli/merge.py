@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise import api
 from shardwise.cli.console import AsJson, RunDir, make_console, print_json
 
 _PLACE, _MOVED = "FOLDER_OR_ID", "Where the base model lies, if it has moved; another model is refused."
@@ -24,8 +25,6 @@ def merge(
 
     Exits 0: merged, 1: the logits differ, 2: bad input, such as a base model that has changed since.
     """
-    from shardwise import api
-
     made = api.merge(run_dir, output=output, dtype=dtype, dequantised=dequantised, base_model=base_model)
     if as_json:
         print_json(made)
@@ -35,8 +34,6 @@ def merge(
 
 def merged_lines(made: dict[str, Any], run_dir: Path) -> list[str]:
     """What was merged, how far its logits are those of what was trained, and what to do with it."""
-    from shardwise import api
-
     folder, before, double = made["folder"], made.get("dtype_before"), made.get("float64_difference")
     how = {"unquantised": ", which is not in 4 bits as it was in training", "dequantised": " in 4 bits, dequantised"}
     changed = f"; it was {before} before" if before not in (None, made["dtype"]) else ""
@@ -88,8 +85,6 @@ def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
     Exits 1: it does not fit, 2: bad input.
     """
-    from shardwise import api
-
     if base and merged:
         raise typer.BadParameter("--base and --merged exclude each other; keep one")
     answering: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}

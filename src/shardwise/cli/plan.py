@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from shardwise import api
 from shardwise.cli.console import AsJson, Sets, figures_table, make_console, plain_table, print_answer, print_json
 from shardwise.errors import InputError
 from shardwise.units import GIB, format_bytes, format_count, format_gib
 
 if TYPE_CHECKING:
     from shardwise.spec.plan.generation import Generation
-    from shardwise.spec.request import Override
 
 LISTS = ("models", "gpus")
 TASKS = ("train", "generate")
@@ -64,8 +64,6 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
     Exits 0: fits, 1: does not, 2: bad input.
     """
-    from shardwise import api
-
     if listed is not None:
         _print_catalogue(listed, make_console())
         return
@@ -130,24 +128,21 @@ def _refuse_together(*, task: str, dtype: str | None, draws: bool, **asked: obje
 
 def _print_catalogue(kind: str, console: Console) -> None:
     """A line for each entry: its name, and its size. Raises InputError: there is no such list."""
-    from shardwise import api
     from shardwise.spec.plan.offers import format_dollars
 
     if kind not in LISTS:
         raise InputError(f"--list {kind}: there is no such list; write --list {' or --list '.join(LISTS)}")
     table = plain_table(show_header=False)
-    for model in api.known_models() if kind == "models" else ():
+    for model in api.known_models().values() if kind == "models" else ():
         table.add_row(model.name, f"{format_count(model.shape.num_parameters)} parameters", model.hub_id)
-    for gpu in api.known_gpus() if kind == "gpus" else ():
+    for gpu in [known.gpu for known in api.known_gpus().values()] if kind == "gpus" else ():
         price = "no price known" if gpu.usd_per_hour is None else f"{format_dollars(gpu.usd_per_hour)} an hour"
         table.add_row(gpu.name, format_bytes(gpu.memory_bytes), price)
     console.print(table)
 
 
-def _generate(overrides: Sequence[str | Override], *, job: Path | None, dtype: str | None, as_json: bool) -> None:
+def _generate(overrides: Sequence[str | api.Override], *, job: Path | None, dtype: str | None, as_json: bool) -> None:
     """Prints what generating needs; typer.Exit(1) where it does not fit."""
-    from shardwise import api
-
     found = api.generation(job, overrides=overrides, dtype=dtype)
     print_answer(found, _print_generation, as_json=as_json)
     if not found.asked.fits:

@@ -78,7 +78,6 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 
 
 def _print_changes(plan: Plan, console: Console) -> None:
-    """What would help, and the table of what was asked about."""
     if plan.changes:
         console.print("\nwhat would help:")
     for change in plan.changes:
@@ -121,12 +120,8 @@ def _print_known_rows(plan: Plan, console: Console) -> None:
 _ELSEWHERE = ("needs ", "micro-batch ", "costs are at ", "output_dir holds ", "at the same tp and pp,", "the whole run")
 #: And one that is said whatever else is.
 _ALWAYS = (
-    "times of CPU processes are nominal",
-    "WARNING",
-    "PLANNED, NOT TRAINED",
-    "rehearsed",
-    "not rehearsed",
-    "layout takes ",
+    *("times of CPU processes are nominal", "WARNING", "PLANNED, NOT TRAINED"),
+    *("rehearsed", "not rehearsed", "layout takes "),
 )
 
 
@@ -270,12 +265,11 @@ def _groups_rejected(plan: Plan, *, width: int) -> list[str]:
         known = fits.get((one.strategy, one.layout))
         kind = "not possible" if known is None else "fits too" if known else "too large"
         # The beginning of a reason, up to its details.
-        simpler = one.reason.endswith(" is simpler")
-        decided = re.match(r"needs .*, at most (\S+ \S+) of \S+ \S+ at ", one.reason)
-        if decided:
-            groups[kind].setdefault(one.strategy, f"up to {decided.group(1)}")
-            continue
-        short = "as fast, not as simple" if simpler else re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
+        short = re.split(r" \(|[:;]|, | at most ", one.reason, maxsplit=1)[0]
+        if decided := re.match(r"needs .*, at most (\S+ \S+) of \S+ \S+ at ", one.reason):
+            short = f"up to {decided.group(1)}"
+        elif one.reason.endswith(" is simpler"):
+            short = "as fast, not as simple"
         groups[kind].setdefault(one.strategy, short)
     return [_listed(kind, group, width=width) for kind, group in groups.items() if group]
 

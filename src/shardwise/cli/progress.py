@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rich.columns import Columns
 from rich.console import Console, RenderableType
@@ -13,12 +12,10 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from shardwise import api
 from shardwise.api import Notice, Phase, Planned, StepMetrics
 from shardwise.spec.plan.found import FoundBatch
 from shardwise.units import format_bytes, format_count, format_ranks, format_seconds
-
-if TYPE_CHECKING:
-    from shardwise.api import Update
 
 #: The remaining time is estimated from this many last steps.
 WINDOW = 20
@@ -70,27 +67,20 @@ class ProgressDisplay:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, update: Update) -> None:
+    def show(self, update: api.Update) -> None:
         """Shows one update; nothing after the console is closed."""
         if self._gone:
             return
         try:
-            self._show(update)
+            if isinstance(update, Planned):
+                self._show_plan(update)
+            elif isinstance(update, Notice):
+                self._console.print(f"warning: {update.text}", soft_wrap=self._live is None)
+            else:
+                self._state.take(update)
+                self._show_live() if self._console.is_terminal else self._show_line(update)
         except OSError:
             self._gone = True
-
-    def _show(self, update: Update) -> None:
-        match update:
-            case Planned():
-                self._show_plan(update)
-            case Notice():
-                self._console.print(f"warning: {update.text}", soft_wrap=self._live is None)
-            case Phase() | StepMetrics():
-                self._state.take(update)
-                if self._console.is_terminal:
-                    self._show_live()
-                else:
-                    self._show_line(update)
 
     def _show_line(self, update: Phase | StepMetrics) -> None:
         if isinstance(update, Phase):

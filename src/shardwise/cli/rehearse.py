@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from shardwise import api
 from shardwise.cli.console import AsJson, Job, Sets, figures_table, make_console, print_answer
 from shardwise.units import format_bytes, format_gib, format_ranks
 
 if TYPE_CHECKING:
-    from shardwise.api import Rehearsal, Rehearsing
     from shardwise.spec.rehearsal import RankRehearsal
 
 
@@ -22,23 +22,20 @@ def rehearse(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
 
     Exits 0: fits, 1: does not, 2: bad input, or something that training would refuse or fail at.
     """
-    from shardwise import api
-
     found = api.rehearse(job, overrides=sets or [], on_update=show_rehearsing)
     print_answer(found, _print_rehearsal, as_json=as_json)
     if not found.fits:
         raise typer.Exit(1)
 
 
-def show_rehearsing(update: Rehearsing) -> None:
+def show_rehearsing(update: api.Rehearsing) -> None:
     """A line on stderr before each distinct rank."""
     among = "all ranks are alike" if update.total == 1 else f"{update.number} of {update.total} kinds"
     line = f"rehearsing {update.strategy}: rank {update.rank} ({among})"
     make_console(sys.stderr).print(line, style="dim", soft_wrap=True)
 
 
-def _print_rehearsal(found: Rehearsal, console: Console) -> None:
-    """The answer, a table for each distinct rank, and the tensors at the highest peak."""
+def _print_rehearsal(found: api.Rehearsal, console: Console) -> None:
     worst = found.worst
     fits = "fits" if found.fits else "does not fit"
     takes = f"{format_gib(found.reserved_bytes)} of {format_gib(found.capacity_bytes)}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from shardwise import api
 from shardwise.cli.console import AsJson, RunDir, figures_table, make_console, print_json
-
-if TYPE_CHECKING:
-    from shardwise.api import Report
 
 
 def report(
@@ -19,8 +17,6 @@ def report(
     html: Annotated[bool, typer.Option("--html", help="Print where the page lies, and nothing else.")] = False,
 ) -> None:
     """Put forecast and measurement side by side; writes report.json and report.html into the run directory."""
-    from shardwise import api
-
     made = api.report(run_dir)
     if as_json:
         print_json(made.to_json())
@@ -32,7 +28,7 @@ def report(
         console.print(f"\npage: {run_dir / 'report.html'}", soft_wrap=True)
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: api.Report, console: Console) -> None:
     """The whole report; an error is positive where the forecast was too high."""
     from shardwise.cli.data import print_data
 
@@ -47,8 +43,13 @@ def print_report(report: Report, console: Console) -> None:
         table.add_row(row.what, row.written("forecast"), row.written("measured"), row.error_written, row.note)
     console.print()
     console.print(table)
-    for line in (*([""] if report.notes else []), *report.notes, *_loss_lines(report)):
+    for line in (*([""] if report.notes else []), *report.notes):
         console.print(line)
+    loss, evaluation = report.curves["loss"], report.curves["eval_loss"]
+    if loss.first is not None and loss.last is not None:
+        console.print(f"\nloss {loss.first:.4f} at the first step, {loss.last:.4f} at the last of {loss.num_recorded}")
+    if evaluation.last is not None:
+        console.print(f"evaluation loss {evaluation.last:.4f}")
     for check in report.checks:
         if check.passed is False:
             console.print(f"does not agree: {check.name}: {check.detail}")
@@ -57,13 +58,3 @@ def print_report(report: Report, console: Console) -> None:
         print_data(report.rows, console)
     for gap in report.gaps:
         console.print(f"missing: {gap.file}: {gap.reason}")
-
-
-def _loss_lines(report: Report) -> list[str]:
-    loss, evaluation = report.curves["loss"], report.curves["eval_loss"]
-    lines: list[str] = []
-    if loss.first is not None and loss.last is not None:
-        lines += ["", f"loss {loss.first:.4f} at the first step, {loss.last:.4f} at the last of {loss.num_recorded}"]
-    if evaluation.last is not None:
-        lines.append(f"evaluation loss {evaluation.last:.4f}")
-    return lines

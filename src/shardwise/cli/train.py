@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from shardwise import api
 from shardwise.cli.console import Sets, make_console
 from shardwise.errors import InputError
-
-if TYPE_CHECKING:
-    from shardwise.api import TrainResult
 
 
 def train(
@@ -50,7 +48,6 @@ def train(
 
     Exits 0: finished, 1: failed or does not fit, 2: bad input, 130 or 143: stopped by a signal after saving.
     """
-    from shardwise import api
     from shardwise.cli.progress import ProgressDisplay
 
     console = make_console()
@@ -67,10 +64,8 @@ def train(
         console.print(line, soft_wrap=True)
 
 
-def closing_lines(result: TrainResult) -> list[str]:
+def closing_lines(result: api.TrainResult) -> list[str]:
     """Where the results are, and what to do with them."""
-    from shardwise import api
-
     run, adapter = result.run, result.report.method != "full"
     steps = "" if result.step is None else f" after {result.step} steps"
     lacks = [f"is missing: {gap.reason}" for gap in result.report.gaps if gap.file == run.report_html.name]

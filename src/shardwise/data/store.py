@@ -164,14 +164,13 @@ class PreparedData:
         ]
         lengths = np.array([len(ids) for ids, _ in both], np.int64)
         trained = [np.arange(len(ids)) >= prompt for ids, prompt in both]
-        count = len(both)
         arrays: dict[str, npt.NDArray[Any]] = {
             **self.arrays,
             "tokens": np.concatenate([ids for ids, _ in both]),
             "trained": np.concatenate(trained),
             "offsets": np.concatenate([[0], np.cumsum(lengths)]),
-            "sample_offsets": np.arange(count + 1),
-            "sample_docs": np.arange(count),
+            "sample_offsets": np.arange(len(both) + 1),
+            "sample_docs": np.arange(len(both)),
             "lengths": lengths.astype(np.int32),
             "counts": np.array([int(one[1:].sum()) for one in trained], np.int32),
         }
@@ -188,7 +187,7 @@ class PreparedData:
         ids, positions, labels = (np.empty(length, np.int64) for _ in range(3))
         at = 0
         for document in documents:
-            start, stop = self.arrays["offsets"][document : document + 2]
+            start, stop = offsets[document : document + 2]
             here = slice(at, at + int(stop - start))
             ids[here] = self.arrays["tokens"][start:stop]
             positions[here] = np.arange(stop - start)

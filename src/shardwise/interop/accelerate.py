@@ -3,14 +3,11 @@
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import left_to_the_script, limits_of, memory_notes
-
-LIMITS = limits_of("accelerate")
+from shardwise.interop.limits import left_to_the_script, memory_notes
 
 
 def to_accelerate(chosen: Chosen) -> Exported:
     """accelerate.yaml, and the line that starts a script with it on each node."""
-    LIMITS.refuse(chosen)
     said = ["the script train.py is yours", *memory_notes(chosen)]
     if chosen.execution.gathers_weights and chosen.execution.precision == "mixed":
         said.append("gradients are summed over GPUs in bfloat16 there, and in float32 here")

@@ -4,14 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import OPTIMIZERS, limits_of, memory_notes, source_refusals
-
-LIMITS = limits_of("axolotl")
+from shardwise.interop.limits import OPTIMIZERS, memory_notes, source_refusals
 
 
 def to_axolotl(chosen: Chosen) -> Exported:
     """axolotl.yaml, and the line that trains it."""
-    LIMITS.refuse(chosen, _refusals)
     text = as_yaml(config(chosen), comment=[chosen.written])
     said = [
         "rows are read as chats (`messages`); for other kinds write the `type` that Axolotl has for them",
@@ -83,7 +80,8 @@ def _sharding(chosen: Chosen) -> dict[str, Any]:
     return {**degrees, "fsdp_version": 2, "fsdp_config": fsdp}
 
 
-def _refusals(chosen: Chosen) -> Iterator[str]:
+def refusals(chosen: Chosen) -> Iterator[str]:
+    """What else the trainer would do otherwise."""
     yield from source_refusals(chosen, "axolotl")
     whole = not chosen.execution.gathers_weights
     if chosen.job.adapters is None and (chosen.execution.precision == "bf16") != whole:

@@ -3,6 +3,7 @@
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +18,7 @@ from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.plan.forecast import Plan, TimeForecast
+from shardwise.spec.plan.forecast import Plan
 from shardwise.units import GIB
 
 #: What each rank asks of its machine: cores for its own thread, that of backward, NCCL's and the one
@@ -45,8 +46,7 @@ class Exported:
 class Chosen:
     """The chosen candidate of a plan, with its job. `path`: as the user named it; `cluster`: one
     node or part of it, or whole nodes; `leaves_some`: the job's hardware has more GPUs; `seconds`,
-    `steps`: of the run, where they are known; `host_bytes`: what a rank puts into the host's
-    memory."""
+    `steps`: of the run, where known; `host_bytes`: what a rank puts into the host's memory."""
 
     path: str
     job: Job
@@ -64,7 +64,10 @@ class Chosen:
         if best is None:
             raise UnsupportedError(f"{path}: nothing fits, and so there is nothing to export; plan a smaller job")
         size, cluster = best.execution.layout.world_size, Cluster.from_json(plan.hardware)
-        part = cluster.part(size)
+        part, job, time = cluster.part(size), job_from_data(plan.job), best.time
+        steps = job.train.max_steps
+        if steps is None and time.total_seconds is not None:
+            steps = round(time.total_seconds / time.step_seconds)
         if part.num_gpus != size:
             raise UnsupportedError(
                 f"{path}: the layout spreads over {size} GPUs of nodes with {cluster.node.num_gpus}, which are not "
@@ -72,12 +75,12 @@ class Chosen:
             )
         return cls(
             path=path,
-            job=job_from_data(plan.job),
+            job=job,
             execution=best.execution,
             cluster=part,
             leaves_some=size < cluster.num_gpus,
-            seconds=best.time.total_seconds,
-            steps=_steps(plan, best.time),
+            seconds=time.total_seconds,
+            steps=steps,
         )
 
     @property
@@ -153,26 +156,14 @@ class Chosen:
         return [f"{line}  # node {rank}" for rank, line in enumerate(lines)]
 
 
-def _steps(plan: Plan, time: TimeForecast) -> int | None:
-    """Optimizer steps of the run, as its duration was forecast."""
-    stated = job_from_data(plan.job).train.max_steps
-    if stated is not None or time.total_seconds is None:
-        return stated
-    return round(time.total_seconds / time.step_seconds)
-
-
 def script(name: str, *, mark: str = "$") -> Template:
     """A file of `interop/scripts`, in which names behind `mark` are filled in."""
 
-    class Marked(Template):
-        """By `mark`."""
-
-        delimiter = mark
-
-    return Marked(files("shardwise.interop").joinpath("scripts", name).read_text(encoding="utf-8"))
+    marked = type("Marked", (Template,), {"delimiter": mark})
+    return marked(files("shardwise.interop").joinpath("scripts", name).read_text(encoding="utf-8"))
 
 
-def as_yaml(data: dict[str, Any], *, comment: list[str]) -> str:
+def as_yaml(data: dict[str, Any], *, comment: Sequence[str] = ()) -> str:
     """YAML with comment lines on top."""
     import io
 

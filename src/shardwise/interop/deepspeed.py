@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import left_to_the_script, limits_of, memory_notes, zero_optimization
-
-LIMITS = limits_of("deepspeed")
+from shardwise.interop.limits import left_to_the_script, memory_notes, zero_optimization
 
 
 def to_deepspeed(chosen: Chosen) -> Exported:
     """deepspeed.json, and the line that starts a script with it."""
-    LIMITS.refuse(chosen, _refusals)
     said = ["the script train.py is yours, and hands deepspeed.json to deepspeed.initialize as `config`"]
     said += [f"the script says {line}" for line in left_to_the_script(chosen) if not line.startswith("optimizer")]
     if chosen.job.train.weight_decay:
@@ -27,7 +24,8 @@ def to_deepspeed(chosen: Chosen) -> Exported:
     return Exported(files={"deepspeed.json": text}, said=[*said, *memory_notes(chosen)], run=run)
 
 
-def _refusals(chosen: Chosen) -> Iterator[str]:
+def refusals(chosen: Chosen) -> Iterator[str]:
+    """What else the trainer would do otherwise."""
     if chosen.execution.parameters_on_host and chosen.layout.strategy == "zero2":
         yield "DeepSpeed offloads weights in stage 3 only, and zero2 is stage 2; plan again with --set layout=fsdp"
 

@@ -30,8 +30,7 @@ def to_torchrun(chosen: Chosen) -> Exported:
 
 
 def to_slurm(chosen: Chosen) -> Exported:
-    """A batch script with one task for each rank. What asks it to stop is passed on, and a run that has saved is put
-    back in the queue."""
+    """A batch script with a task for each rank; a run that has saved is put back in the queue."""
     gpus, place = chosen.processes, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID"
     cores = "--cpus-per-task=1" if chosen.on_cpu else f"--gpus-per-node={gpus}\n#SBATCH --cpus-per-task={CORES}"
     asked, left = _asked(chosen)

@@ -1,14 +1,13 @@
 """What another trainer's files can say of a plan, and the sentences that refuse the rest"""
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from shardwise.catalog.stacks import known_stacks
-from shardwise.errors import Problem, UnsupportedError
 from shardwise.interop.chosen import Chosen
 
 
@@ -31,14 +30,8 @@ class TrainerLimits:
     whole_in_bf16: bool = False
     because: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def refuse(self, chosen: Chosen, own: Callable[[Chosen], Iterable[str]] = lambda _: ()) -> None:
-        """Raises UnsupportedError: with every reason why these files would train something else;
-        `own`: of this trainer alone, where it can do the rest."""
-        for messages in (self._refusals(chosen), own(chosen)):
-            if problems := [Problem(where=chosen.path, message=message) for message in messages]:
-                raise UnsupportedError(problems)
-
-    def _refusals(self, chosen: Chosen) -> Iterator[str]:
+    def refusals(self, chosen: Chosen) -> Iterator[str]:
+        """Every reason why these files would train something else, as sentences."""
         execution, layout = chosen.execution, chosen.layout
         ways = layout.strategy.split(" x ")
         foreign = [way for way in ways if way not in self.ways]

@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import limits_of, memory_notes, sft_settings, source_refusals, zero_of
-
-LIMITS = limits_of("llama-factory")
+from shardwise.interop.limits import memory_notes, sft_settings, source_refusals, zero_of
 
 
 def to_llama_factory(chosen: Chosen) -> Exported:
     """llama_factory.yaml, dataset_info.json, and deepspeed.json where states are sharded."""
-    LIMITS.refuse(chosen, _refusals)
     source = chosen.job.data.path[0]
     where = {"hf_hub_url": source.path} if not source.path.endswith((".jsonl", ".json")) else {"file_name": source.path}
     chat = {"formatting": "sharegpt", "columns": {"messages": "messages"}}
@@ -80,7 +77,8 @@ def deepspeed_config(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _refusals(chosen: Chosen) -> Iterator[str]:
+def refusals(chosen: Chosen) -> Iterator[str]:
+    """What else the trainer would do otherwise."""
     yield from source_refusals(chosen, "llama-factory")
     if chosen.execution.precision == "bf16" and zero_of(chosen) is not None:
         yield "llama-factory has no pure bfloat16 under DeepSpeed; plan again with --set train.precision=mixed"

@@ -5,14 +5,11 @@ from typing import Any
 
 from shardwise.interop import llama_factory
 from shardwise.interop.chosen import Chosen, Exported, as_yaml
-from shardwise.interop.limits import limits_of, memory_notes, sft_settings, source_refusals, zero_of
-
-LIMITS = limits_of("ms-swift")
+from shardwise.interop.limits import memory_notes, sft_settings, source_refusals, zero_of
 
 
 def to_ms_swift(chosen: Chosen) -> Exported:
     """ms_swift.yaml, and the line that trains it."""
-    LIMITS.refuse(chosen, _refusals)
     text = as_yaml(config(chosen), comment=[chosen.written])
     said = ["ms-swift reads models and rows of its own hub unless use_hf is true, which it is here"]
     said += ["written for ms-swift 4.6.0, with DeepSpeed installed beside it where weights are sharded"]
@@ -53,7 +50,8 @@ def config(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _refusals(chosen: Chosen) -> Iterator[str]:
+def refusals(chosen: Chosen) -> Iterator[str]:
+    """What else the trainer would do otherwise."""
     yield from source_refusals(chosen, "ms-swift")
     if chosen.execution.precision == "bf16" and zero_of(chosen) is not None:
         yield "ms-swift keeps float32 masters under DeepSpeed; plan again with --set train.precision=mixed"

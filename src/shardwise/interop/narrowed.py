@@ -28,8 +28,10 @@ def narrowed(job: Job, limits: TrainerLimits, *, cluster: Cluster | None, whole_
     if not ways and job.stated_layout is None and (cluster is None or cluster.num_gpus > 1):
         if on_cpu:
             raise UnsupportedError(f"hardware: {limits.target} spreads over GPUs only; name GPUs, or cpu:1")
-        raise UnsupportedError(f"layout: {limits.target} has none of {', '.join(stated)}; it has {_said(limits)}")
-    for offload, recompute in product(_offloads(job, limits, on_cpu=on_cpu), _recomputes(job, limits, on_cpu=on_cpu)):
+        known = ", ".join(limits.ways) + (" and their products" if limits.products else "")
+        raise UnsupportedError(f"layout: {limits.target} has none of {', '.join(stated)}; it has {known}")
+    offloads = [job.train.offload] if job.train.offload != "auto" else ["none"] if on_cpu else limits.offloads
+    for offload, recompute in product(offloads, _recomputes(job, limits, on_cpu=on_cpu)):
         train: dict[str, Any] = {"offload": offload, **recompute}
         if job.train.loss == "auto" and whole_logits:
             train["loss"] = "full"
@@ -51,16 +53,6 @@ def _strategies(limits: TrainerLimits) -> list[str]:
         return [way for way in limits.ways if way != "single"]
     kinds: list[Sequence[str]] = [["", *(way for way in kind if way in limits.ways)] for kind in _KINDS]
     return [" x ".join(filter(None, ways)) for ways in product(*kinds) if any(ways)]
-
-
-def _said(limits: TrainerLimits) -> str:
-    return ", ".join(limits.ways) + (" and their products" if limits.products else "")
-
-
-def _offloads(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> Sequence[str]:
-    if job.train.offload != "auto":
-        return [job.train.offload]
-    return ["none"] if on_cpu else limits.offloads
 
 
 def _recomputes(job: Job, limits: TrainerLimits, *, on_cpu: bool) -> list[dict[str, Any]]:

@@ -4,10 +4,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from shardwise.catalog.models import hub_id
-from shardwise.interop.chosen import Chosen, Exported
-from shardwise.interop.limits import limits_of
-
-LIMITS = limits_of("torchtitan")
+from shardwise.interop.chosen import Chosen, Exported, script
 
 #: Of a hub id: the module of torchtitan 0.3.0 that has the model, and its flavour there.
 MODELS = {
@@ -28,21 +25,17 @@ RECOMPUTES = {"none": "None", "selective": "SelectiveAC.Config()", "full": "Full
 
 def to_torchtitan(chosen: Chosen) -> Exported:
     """shardwise_titan.py, and the line that trains it from beside it."""
-    LIMITS.refuse(chosen, _refusals)
     module, flavour = MODELS[hub_id(chosen.job.model)]
     base, assets = BASES[module], f"./assets/hf/{chosen.model.rpartition('/')[2]}"
-    lines = [
-        f'"""{chosen.written}, as {chosen.path} was planned."""\n',
-        "from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw",
-        "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: F401",
-        f"from torchtitan.models.{module} import model_registry",
-        f"from torchtitan.models.{module}.config_registry import {base}",
-        f"\n\ndef finetune():\n    config = {base}()",
-        f"    config.model_spec = model_registry({flavour!r})",
-        f"    config.hf_assets_path = {assets!r}",
-        *(f"    config.{key} = {value}" for key, value in _settings(chosen)),
-        "    return config\n",
-    ]
+    text = script("titan.py.txt").substitute(
+        written=chosen.written,
+        path=chosen.path,
+        module=module,
+        base=base,
+        flavour=repr(flavour),
+        assets=repr(assets),
+        settings="\n".join(f"    config.{key} = {value}" for key, value in _settings(chosen)),
+    )
     run = chosen.torchrun_lines("-m torchtitan.train --module shardwise_titan --config finetune")
     said = [
         "the module shardwise_titan is found where the command is run from, or on PYTHONPATH",
@@ -53,7 +46,7 @@ def to_torchtitan(chosen: Chosen) -> Exported:
         "torchtitan fills micro-batches with packed rows, and its first step has a rate above zero: losses are alike, "
         "and not the same",
     ]
-    return Exported(files={"shardwise_titan.py": "\n".join(lines)}, said=said, run=run)
+    return Exported(files={"shardwise_titan.py": text}, said=said, run=run)
 
 
 def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:
@@ -96,7 +89,8 @@ def _settings(chosen: Chosen) -> Iterator[tuple[str, str]]:
     yield "checkpoint.export_dtype", repr(save if save in ("float32", "float16") else "bfloat16")
 
 
-def _refusals(chosen: Chosen) -> Iterator[str]:
+def refusals(chosen: Chosen) -> Iterator[str]:
+    """What else the trainer would do otherwise."""
     layout = chosen.layout
     if chosen.on_cpu:
         yield f"torchtitan trains on GPUs, and hardware is {chosen.cluster.name}; plan for GPUs"

@@ -1,4 +1,4 @@
-"""TRL: a script of a plan, and the Accelerate configuration that shards it"""
+"""TRL: a script of a plan, for SFT or DPO, and the Accelerate configuration that shards it"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Any
 
 from shardwise.interop.accelerate import config, launch_lines
 from shardwise.interop.chosen import Chosen, Exported, as_yaml, script
-from shardwise.interop.limits import limits_of, lora_config, memory_notes, sft_settings, source_refusals
-from shardwise.interop.trl_dpo import dpo_refusals, dpo_settings
-
-LIMITS = limits_of("trl")
+from shardwise.interop.limits import lora_config, memory_notes, sft_settings, source_refusals
+from shardwise.spec.job.preference import PreferenceSpec
 
 #: Endings of files that hold the same rows for `datasets` as for Shardwise -> its loader of them.
 LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -17,7 +15,6 @@ LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parque
 
 def to_trl(chosen: Chosen) -> Exported:
     """sft.py or dpo.py, and accelerate.yaml where weights are sharded."""
-    LIMITS.refuse(chosen, _refusals)
     name = f"{chosen.job.objective}.py"
     made, run = {name: _script(chosen)}, chosen.torchrun_lines(name)
     if chosen.execution.gathers_weights:
@@ -33,9 +30,7 @@ def _script(chosen: Chosen) -> str:
     if loader := LOADERS.get(Path(source.path).suffix.lower()):
         load = f'{loader!r}, data_files={source.path!r}, split="train"'
     load = f"load_dataset({load})"
-    settings = _settings(chosen)
-    if chosen.job.objective == "dpo":
-        settings = dpo_settings(chosen, settings)
+    settings = _settings(chosen) | (_dpo_settings(chosen) if chosen.job.objective == "dpo" else {})
     return script(f"{chosen.job.objective}.py.txt").substitute(
         written=chosen.written,
         path=chosen.path,
@@ -51,7 +46,7 @@ def _script(chosen: Chosen) -> str:
 
 
 def _settings(chosen: Chosen) -> dict[str, Any]:
-    """SFTConfig's arguments, without those that depend on the rows."""
+    """Arguments of SFTConfig and DPOConfig, without those that depend on the rows."""
     train, execution, data = chosen.job.train, chosen.execution, chosen.job.data
     whole = not execution.gathers_weights
     frozen_in_bf16 = bool(chosen.job.adapters) and execution.precision == "mixed" and whole
@@ -60,7 +55,7 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
         **sft_settings(chosen),
         "model_init_kwargs": {"dtype": stored, "attn_implementation": execution.attn_implementation},
         "max_length": data.max_length,
-        "average_tokens_across_devices": True,
+        **({"average_tokens_across_devices": True} if chosen.job.objective == "sft" else {}),  # pairs count no tokens
         "train_sampling_strategy": "random" if data.shuffle else "sequential",
         "bf16": execution.precision == "mixed",
         "fp16": execution.precision == "fp16",
@@ -72,7 +67,8 @@ def _settings(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _refusals(chosen: Chosen) -> Iterator[str]:
+def refusals(chosen: Chosen) -> Iterator[str]:
+    """What else the trainer would do otherwise."""
     job = chosen.job
     yield from source_refusals(chosen, "trl")
     place = Path(job.data.path[0].path if job.data.path else "rows.jsonl")
@@ -83,7 +79,34 @@ def _refusals(chosen: Chosen) -> Iterator[str]:
     if job.train.momentum:
         yield "train.momentum is not exported to trl, whose sgd has none; leave it out"
     if job.objective == "dpo":
-        yield from dpo_refusals(chosen)
+        yield from _dpo_refusals(chosen)
+
+
+def _dpo_refusals(chosen: Chosen) -> Iterator[str]:
+    spec, job = chosen.job.preference or PreferenceSpec(), chosen.job
+    if spec.reference not in ("auto", "precomputed"):
+        yield f"preference.reference: {spec.reference} is not exported to trl; write auto or precomputed"
+    if not job.train.disable_dropout and job.adapters is None:
+        yield "train.disable_dropout: false is not exported to trl; leave it out"
+    if job.data.rendered is False:
+        yield "data.rendered: false is not exported to trl, which takes text as it is; leave it out"
+    if "sft" in spec.loss_type and chosen.execution.gradient_accumulation_steps * chosen.layout.data_world_size > 1:
+        yield (
+            "preference.loss_type: sft is not exported to trl for several micro-batches, each of which it divides by "
+            "its own tokens; leave it out"
+        )
+
+
+def _dpo_settings(chosen: Chosen) -> dict[str, Any]:
+    spec, full = chosen.job.preference or PreferenceSpec(), chosen.job.adapters is None
+    return {
+        "beta": spec.beta,
+        "loss_type": list(spec.loss_type),
+        **({} if spec.loss_weights is None else {"loss_weights": list(spec.loss_weights)}),
+        "label_smoothing": spec.label_smoothing,
+        "precompute_ref_log_probs": full or spec.reference == "precomputed",
+        "disable_dropout": chosen.job.train.disable_dropout,
+    }
 
 
 def _said(chosen: Chosen) -> Iterator[str]:

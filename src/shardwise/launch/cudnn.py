@@ -1,9 +1,9 @@
-"""The cuDNN that PyTorch will find here, and what an old one costs on GPUs where its attention goes
-first."""
+"""The cuDNN that PyTorch will find here, and what an old one costs where it computes attention."""
 
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -12,31 +12,30 @@ from shardwise.errors import HardwareError
 from shardwise.spec.support.sdpa import LEAST_CUDNN, sdpa_kernel
 
 _LIBRARY = "libcudnn.so.9"
-_VERSION = re.compile(r"\.so\.(\d+)\.(\d+)\.(\d+)")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
 _PACKAGES = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 
 
 def old_cudnn(gpu_names: Sequence[str]) -> tuple[str, str] | None:
-    """What is found and what to do, where PyTorch takes FlashAttention-2 for want of a newer cuDNN;
-    None where it does not. Folders of LD_LIBRARY_PATH come before the cuDNN that torch brings
-    (DT_RUNPATH of ld.so)."""
+    """What is found and what to do, where PyTorch takes FlashAttention-2 for want of a newer cuDNN.
+    Folders of LD_LIBRARY_PATH come before the cuDNN that torch brings (DT_RUNPATH of ld.so)."""
     if not any(_takes_cudnn(name) for name in gpu_names):
         return None
-    hiding = _first_on_path()
+    folders = map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
+    hiding = next((folder for folder in folders if (folder / _LIBRARY).is_file()), None)
     if hiding is not None:
-        where, found = (
-            f"{hiding.parent}, a folder of LD_LIBRARY_PATH, hides the one that torch brings",
-            _of_file(hiding),
-        )
-        hint = f"leave {hiding.parent} out of LD_LIBRARY_PATH"
+        version = (hiding / _LIBRARY).resolve().name
+        where = f"in {hiding}, a folder of LD_LIBRARY_PATH, hides the one that torch brings"
+        hint = f"leave {hiding} out of LD_LIBRARY_PATH"
     else:
-        where, found = "came with torch", _of_package()
+        version, where = _of_package(), "came with torch"
         hint = "install torch's build for CUDA 13, which brings a newer one"
-    if found is None or found >= LEAST_CUDNN:
+    found = _VERSION.search(version)
+    if found is None or _number(found[0]) >= LEAST_CUDNN:
         return None
+    least = f"{LEAST_CUDNN // 10_000}.{LEAST_CUDNN // 100 % 100}.{LEAST_CUDNN % 100}"
     slower = "attention over long rows takes about 1.6 times as long"
-    said = f"cuDNN {_written(found)} in {where}" if hiding is not None else f"cuDNN {_written(found)} {where}"
-    return f"{said}; below {_written(LEAST_CUDNN)} PyTorch takes FlashAttention-2 here, and {slower}", hint
+    return f"cuDNN {found[0]} {where}; below {least} PyTorch takes FlashAttention-2 here, and {slower}", hint
 
 
 def _takes_cudnn(name: str) -> bool:
@@ -47,29 +46,14 @@ def _takes_cudnn(name: str) -> bool:
     return sdpa_kernel(gpu, "bfloat16", heads=(128, 128)) == "cudnn"
 
 
-def _first_on_path() -> Path | None:
-    folders = (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
-    return next((folder / _LIBRARY for folder in folders if (folder / _LIBRARY).is_file()), None)
-
-
-def _of_file(library: Path) -> int | None:
-    found = _VERSION.search(library.resolve().name)
-    return _number(*found.groups()) if found else None
-
-
-def _of_package() -> int | None:
+def _of_package() -> str:
     for name in _PACKAGES:
-        try:
-            return _number(*metadata.version(name).split(".")[:3])
-        except (metadata.PackageNotFoundError, TypeError, ValueError):
-            continue
-    return None
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
 
 
-def _number(major: str, minor: str, patch: str) -> int:
+def _number(version: str) -> int:
     """As `torch.backends.cudnn.version()` has it."""
-    return 10_000 * int(major) + 100 * int(minor) + int(patch)
-
-
-def _written(number: int) -> str:
-    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+    major, minor, patch = map(int, version.split("."))
+    return 10_000 * major + 100 * minor + patch

@@ -96,12 +96,11 @@ class _Tail:
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._at += len(whole)
-        found: list[Record] = []
+        found: list[Any] = []
         for line in whole.splitlines():
             with suppress(ValueError):
-                value: Any = json.loads(line)
-                found += [cast(Record, value)] if isinstance(value, dict) else []
-        return found
+                found.append(json.loads(line))
+        return [cast(Record, value) for value in found if isinstance(value, dict)]
 
 
 def _phase(record: Record) -> Phase | None:
@@ -117,9 +116,8 @@ def _step(record: Record) -> StepMetrics | None:
     if not isinstance(step, int) or isinstance(step, bool):
         return None
     figures = {name: _number(record.get(name)) for name in _FIGURES}
-    by_rank = (
-        [int(peak) for peak in cast(list[Any], peaks) if _number(peak) is not None] if isinstance(peaks, list) else []
-    )
+    found = cast(list[Any], peaks) if isinstance(peaks, list) else []
+    by_rank = [int(peak) for peak in found if _number(peak) is not None]
     skipped = record.get("skipped_step") is True
     return StepMetrics(step=step, peak_memory_bytes=max(by_rank, default=None), skipped=skipped, **figures)
 

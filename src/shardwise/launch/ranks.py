@@ -119,7 +119,6 @@ class Ranks:
 
 
 def _read_pid(run: RunDirectory, rank: int) -> int | None:
-    """The pid that a rank wrote down, once it has."""
     try:
         return int(run.rank_pid(rank).read_text(encoding="ascii"))
     except (OSError, ValueError):

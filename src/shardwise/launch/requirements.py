@@ -90,27 +90,27 @@ def _as_here(cluster: Cluster, *, place: Place | None = None) -> Cluster:
     machine = this_machine(used=share)
     here = "no GPU" if machine.gpu.kind == "cpu" else machine.name
     enough = machine.num_gpus >= share or _each_sees_its_own(machine, place)
-    stands_in, note = _stands_in(machine.gpu, cluster.gpu)
-    if machine.gpu.kind == "cpu" or not enough or not (stands_in or machine.gpu.name == cluster.gpu.name):
+    note = _stands_in(machine.gpu, cluster.gpu)
+    if machine.gpu.kind == "cpu" or not enough or not (note or machine.gpu.name == cluster.gpu.name):
         each = f", {share} on each machine" if cluster.num_nodes > 1 else ""
         raise HardwareError(
             f"hardware is {cluster.name}{each}, and this machine has {here}; plan for other machines, but train on "
             "this one: leave hardware out, or name what is here (cpu:N for N processes)"
         )
     memory = {"memory_bytes": machine.gpu.memory_bytes, "reserved_bytes": machine.gpu.reserved_bytes}
-    notes = (note, *machine.notes[1:]) if stands_in else machine.notes
+    notes = (note, *machine.notes[1:]) if note else machine.notes
     return replace(cluster, node=replace(cluster.node, gpu=replace(cluster.gpu, **memory)), notes=notes)
 
 
-def _stands_in(here: Gpu, named: Gpu) -> tuple[bool, str]:
-    """Whether a GPU that the catalogue does not know is taken for the one that a job names: by its memory. And what is
-    said of that."""
+def _stands_in(here: Gpu, named: Gpu) -> str | None:
+    """What is said where an unknown GPU is taken, by its memory, for the one that a job names."""
     unknown = here.kind == "cuda" and here.name != named.name and known_or_nominal(here.name)[1] is not None
-    said = (
+    if not unknown or here.memory_bytes < _ENOUGH_MEMORY * named.memory_bytes:
+        return None
+    return (
         f"hardware names {named.name}, and the driver calls this GPU {here.name}, which is not in the catalogue; it is "
         f"taken for one by its {format_gib(here.memory_bytes)}, and times are those of {named.name}"
     )
-    return unknown and here.memory_bytes >= _ENOUGH_MEMORY * named.memory_bytes, said
 
 
 def _each_sees_its_own(machine: Cluster, place: Place | None) -> bool:
@@ -142,9 +142,8 @@ def _started_cluster(named: str | None, place: Place) -> Cluster:
 
 
 def check_trainable(request: Request, *, cluster: Cluster) -> None:
-    """Refuses what this version plans for but does not train, before anything is downloaded or started. Raises
-    UnsupportedError: with every reason; InputError: the job is for planning only, or the layout is not for this number
-    of processes."""
+    """Refuses what is planned for but not trained, before anything is downloaded. UnsupportedError:
+    with every reason; InputError: there are no rows, or another number of processes."""
     job = request.job
     if not job.data.path:
         raise InputError.at(request.where("data"), "data.path is missing; planning can do without, training needs rows")
@@ -170,14 +169,13 @@ _KERNELS = (
 def check_present(request: Request, cluster: Cluster) -> None:
     """Finds what the job names and this machine lacks, before anything is prepared; each at its place in the job.
     Raises InputError: files that are not there, packages that are not installed, kernels that the hardware has not."""
-    lacking = _missing_packages(request, _KERNELS)
+    lacking = [*_missing_packages(request, _KERNELS)]
     if message := stated_attention_refusal(request.job, cluster.gpu):
         lacking = [Problem(where=request.where("train", "attn_implementation"), message=message)]
     missing = [*_missing_files(request), *_missing_packages(request, _TRACKERS)]
     if find_spec("bitsandbytes") is None:
         missing += _needing_bitsandbytes(request)
-    problems = [*missing, *lacking]
-    if problems:
+    if problems := [*missing, *lacking]:
         raise InputError(problems)
 
 
@@ -192,28 +190,21 @@ def check_compiler(request: Request, *, compiles: bool) -> None:
 
 
 def _needing_bitsandbytes(request: Request) -> Iterator[Problem]:
-    job = request.job
-    asked = (
-        ("method", job.method, job.method == "qlora"),
-        ("train.optimizer", job.train.optimizer, job.train.optimizer_rule.in_8_bits),
-    )
-    for key, value, needs in asked:
-        if needs:
-            what = f"{key.rpartition('.')[2]} {value} needs bitsandbytes, which is not installed"
-            message = f"{what}; run: pip install 'shardwise[qlora]'"
-            yield Problem(where=request.where(*key.split(".")), message=message)
+    how = "needs bitsandbytes, which is not installed; run: pip install 'shardwise[qlora]'"
+    if request.job.method == "qlora":
+        yield Problem(where=request.where("method"), message=f"method qlora {how}")
+    if (train := request.job.train).optimizer_rule.in_8_bits:
+        yield Problem(where=request.where("train", "optimizer"), message=f"optimizer {train.optimizer} {how}")
 
 
 def _missing_files(request: Request) -> Iterator[Problem]:
     data = request.job.data
-    both = {"path": data.path, "eval_path": data.eval_path}
-    named = [(key, index, source.path) for key, sources in both.items() for index, source in enumerate(sources)]
-    for key, index, path in named:
-        is_file = path.startswith(("/", ".", "~")) or path.lower().endswith(_FILE_ENDINGS)
-        if is_file and not Path(path).expanduser().exists():
-            yield Problem(
-                where=request.where("data", key, index), message=f"data.{key} names {path}, which does not exist"
-            )
+    for key, sources in (("path", data.path), ("eval_path", data.eval_path)):
+        for index, path in enumerate(source.path for source in sources):
+            is_file = path.startswith(("/", ".", "~")) or path.lower().endswith(_FILE_ENDINGS)
+            if is_file and not Path(path).expanduser().exists():
+                message = f"data.{key} names {path}, which does not exist"
+                yield Problem(where=request.where("data", key, index), message=message)
     if data.chat_template is not None and not Path(data.chat_template).is_file():
         message = f"data.chat_template names {data.chat_template}, which is no file; expected a Jinja template"
         yield Problem(where=request.where("data", "chat_template"), message=message)
@@ -232,7 +223,7 @@ def _asked(request: Request, *, cluster: Cluster) -> Execution:
     """The job's stated choices on the layout it states, with the plainest where it states none."""
     processes = cluster.num_gpus
     try:
-        layout = request.job.layout_on(cluster) or Layout(dp_replicate=cluster.num_gpus)
+        layout = request.job.layout_on(cluster) or Layout(dp_replicate=processes)
     except ValueError as error:
         raise InputError.at(request.where("layout"), str(error)) from None
     if layout.world_size != processes:

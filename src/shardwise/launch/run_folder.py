@@ -74,7 +74,6 @@ def _check_length(run: RunDirectory, train: TrainSpec) -> None:
 
 
 def _has_trained(run: RunDirectory) -> bool:
-    """Whether a step was taken or saved there."""
     recorded = run.metrics.is_file() and run.metrics.stat().st_size > 0
     return recorded or run.final.exists() or bool(run.checkpoints())
 
@@ -95,11 +94,9 @@ def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, A
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return (name, cast(Any, before), now)
     old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
-    for key in {**new, **old}:
-        below = f"{name}.{key}" if name else key
-        if (found := first_difference(old.get(key), new.get(key), below)) is not None:
-            return found
-    return None
+    below = ((key, f"{name}.{key}" if name else key) for key in {**new, **old})
+    found = (first_difference(old.get(key), new.get(key), whole) for key, whole in below)
+    return next(filter(None, found), None)
 
 
 def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
@@ -136,8 +133,7 @@ def _as_it_was(before: Job) -> Job:
 
 
 def found_before(run: RunDirectory, chosen: Plan) -> Plan:
-    """The plan of the run there, where that has found its micro-batch by trials and goes on as it began; else the one
-    that was chosen now."""
+    """The plan of the run there, where trials found its micro-batch; else the one chosen now."""
     if not (_has_trained(run) and run.plan.is_file()) or chosen.job["train"]["micro_batch_size"] != "auto":
         return chosen
     before = read_plan(run.plan)
@@ -163,18 +159,16 @@ def has_another_length(run: RunDirectory, job: Job) -> bool:
     before, now = read_job(run.resolved).train, job.train
     if (before.max_steps, before.num_train_epochs) == (now.max_steps, now.num_train_epochs):
         return False
-    if not run.checkpoints() and (unfinished := run.unfinished()):
-        raise RunDirectoryError(
-            f"{run.root} holds a finished run whose checkpoints have no manifest, which is written last: "
-            f"{', '.join(unfinished)}. They are unfinished, so that it cannot go on to another length. Train "
-            f"{run.final} further in another output_dir"
-        )
-    if not run.checkpoints():
-        raise RunDirectoryError(
-            f"{run.root} holds a finished run without a checkpoint, so that it cannot go on to another length; full "
-            f"fine-tuning keeps one where train.save_steps is set. Train {run.final} further in another output_dir"
-        )
-    return True
+    if run.checkpoints():
+        return True
+    lacking, why = "without a checkpoint", "; full fine-tuning keeps one where train.save_steps is set"
+    if unfinished := ", ".join(run.unfinished()):
+        lacking = f"whose checkpoints have no manifest, which is written last: {unfinished}. They are unfinished"
+        why = ""
+    raise RunDirectoryError(
+        f"{run.root} holds a finished run {lacking}, so that it cannot go on to another length{why}. Train {run.final} "
+        "further in another output_dir"
+    )
 
 
 def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
@@ -233,20 +227,15 @@ def run_of(job: Job) -> RunDirectory:
 
 
 def has_result(run: RunDirectory, job: Job) -> bool:
-    """Whether the run there has come to the end of this job, and what it left is whole. Raises DamagedResultError: it
-    has come to its end, but a file of final/ is missing or changed; RunDirectoryError: it is to go on to another length
-    and has no checkpoint."""
+    """Whether the run there has come to the end of this job. Raises DamagedResultError: a file of
+    final/ is missing or changed; RunDirectoryError: it is to go on, and has no checkpoint."""
     if not is_finished(run):
         return False
-    fault = result_fault(run.final)
-    if fault is not None:
+    if (fault := result_fault(run.final)) is not None:
         # Nothing is removed without being asked: the other files may be all that is left of a training.
-        checkpoints = run.checkpoints()
-        start = (
-            f"goes on from {checkpoints[0][1].name}"
-            if checkpoints
-            else "trains from the beginning, for want of checkpoints,"
-        )
+        start = "trains from the beginning, for want of checkpoints,"
+        if checkpoints := run.checkpoints():
+            start = f"goes on from {checkpoints[0][1].name}"
         raise DamagedResultError(
             f"{run.final}: {fault}; this run had finished, and its result is damaged. Put the file back from a copy; "
             f"or remove {run.final}, and the same command {start} and writes it again"

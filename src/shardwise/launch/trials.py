@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardwise.catalog.gpus import MAX_CPU_PROCESSES
@@ -35,8 +36,7 @@ class Trial:
         return f"{self.name}-{self.layout.world_size}"
 
     def overrides(self, cluster: Cluster, *, output_dir: str, place: str | None = None) -> list[Override]:
-        """Sets a job's hardware, layout and run directory to this trial's. `place`: where the job states its own
-        `output_dir`, for messages."""
+        """Sets a job's hardware, layout and run directory; `place`: of its own `output_dir`."""
         size = self.layout.world_size
         hardware = f"cpu:{size}" if cluster.gpu.kind == "cpu" else f"{size}x {cluster.gpu.name}"
         values = {"hardware": hardware, "layout": self.layout.to_json(), "output_dir": output_dir}
@@ -88,6 +88,7 @@ def find_trials(
     named = [one for name in names or [] for one in ((*EVERY_WAY, *stated) if name == ALL else (name,))]
     wanted = [parsed(name) for name in named or (*DEFAULT, *stated)]
     found: dict[Layout | str, Trial | Unable] = {}
+    room = max(CPU_PROCESSES, cluster.num_gpus) if cluster.gpu.kind == "cpu" else cluster.num_gpus
 
     def untried(layout: Layout, *, stated: bool = False) -> str | None:
         """Why not; first what other degrees would not change. `stated`: by the job."""
@@ -100,9 +101,13 @@ def find_trials(
     for name, size in wanted:
         one = _trial(name, size, cluster=cluster, untried=untried, own=own)
         if isinstance(one, Trial):
+            needs, label = one.layout.world_size, one.label
             # Checked before the number of processes, which would not help.
-            reason = untried(one.layout, stated=one.name == JOB)
-            one = _with_room(one, cluster) if reason is None else Unable(layout=one.label, reason=reason)
+            if (reason := untried(one.layout, stated=one.name == JOB)) is not None:
+                one = Unable(layout=label, reason=reason)
+            elif needs > room:
+                reason = f"it needs {needs} processes, and {cluster.name} has room for {room}"
+                one = Unable(layout=label, reason=reason, needs=needs)
         found.setdefault(one.layout, one)
     trials = tuple(one for one in found.values() if isinstance(one, Trial))
     return trials, tuple(one for one in found.values() if isinstance(one, Unable))
@@ -151,28 +156,15 @@ def _named(name: str, size: int | None, *, cluster: Cluster, untried: Callable[[
     return Trial(name=name, layout=layout)
 
 
-def _with_room(trial: Trial, cluster: Cluster) -> Trial | Unable:
-    needs, room = trial.layout.world_size, cluster.num_gpus
-    if cluster.gpu.kind == "cpu":
-        room = max(CPU_PROCESSES, room)
-    if needs <= room:
-        return trial
-    reason = f"it needs {needs} processes, and {cluster.name} has room for {room}"
-    return Unable(layout=trial.label, reason=reason, needs=needs)
-
-
 def _processes(name: str, *, cluster: Cluster, untried: Callable[[Layout], str | None]) -> int:
     """As many as the cluster has, or as the layout needs, minus those it or the model cannot use."""
     least = fewest(name)
     most = 1 if name == SINGLE else max(least, cluster.num_gpus)
-    return next((size for size in range(most, least - 1, -1) if _spreads(name, size, untried)), most)
-
-
-def _spreads(name: str, size: int, untried: Callable[[Layout], str | None]) -> bool:
-    try:
-        return untried(layout_of(name, size)) is None
-    except ValueError:
-        return False
+    for size in range(most, least - 1, -1):
+        with suppress(ValueError):  # they do not divide into it
+            if untried(layout_of(name, size)) is None:
+                return size
+    return most
 
 
 def clear(run: RunDirectory) -> None:

@@ -7,13 +7,7 @@ import sys
 
 from shardwise.train.rehearsing.profiles import answer
 
-
-def main() -> None:
-    """Answers on stdout; what libraries print goes to stderr."""
-    logging.disable(logging.WARNING)
-    answers, sys.stdout = sys.stdout, sys.stderr
-    json.dump(answer(json.load(sys.stdin)), answers)
-
-
 if __name__ == "__main__":
-    main()
+    logging.disable(logging.WARNING)
+    answers, sys.stdout = sys.stdout, sys.stderr  # where what libraries print goes
+    json.dump(answer(json.load(sys.stdin)), answers)

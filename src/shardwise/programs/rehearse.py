@@ -4,21 +4,10 @@ of them begins, and at last what each found, or the sentence with which it was r
 import json
 import logging
 import sys
-from typing import Any
 
 from shardwise.train.rehearsing.command import answer
 
-
-def main() -> None:
-    """Answers on stdout; what libraries print goes to stderr."""
-    logging.disable(logging.WARNING)
-    answers, sys.stdout = sys.stdout, sys.stderr
-
-    def write(line: dict[str, Any]) -> None:
-        print(json.dumps(line), file=answers, flush=True)
-
-    answer(json.load(sys.stdin), write=write)
-
-
 if __name__ == "__main__":
-    main()
+    logging.disable(logging.WARNING)
+    answers, sys.stdout = sys.stdout, sys.stderr  # where what libraries print goes
+    answer(json.load(sys.stdin), write=lambda line: print(json.dumps(line), file=answers, flush=True))

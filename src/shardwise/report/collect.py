@@ -1,6 +1,7 @@
 """Makes a Report from a run directory: settings, curves, counts and files."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -152,25 +153,19 @@ def _examples(data: dict[str, Any] | None) -> Iterable[Example]:
 
 
 def _files(run: RunDirectory) -> tuple[FileEntry, ...]:
-    named = [(run.root / name, what) for name, what in FILES.items()]
-    saved = [(folder, f"checkpoint of step {step}") for step, folder in run.checkpoints()]
-    return tuple(
-        FileEntry(name=path.name + ("/" if path.is_dir() else ""), num_bytes=_size(path), what=what)
-        for path, what in (*named, *saved)
-        if path.exists()
-    )
+    paths = {run.root / name: what for name, what in FILES.items()}
+    paths |= {folder: f"checkpoint of step {step}" for step, folder in run.checkpoints()}
+    there = ((path, path.name + "/" * path.is_dir(), what) for path, what in paths.items() if path.exists())
+    return tuple(FileEntry(name=name, num_bytes=_size(path), what=what) for path, name, what in there)
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or of all regular files in a folder; links are not followed, and what is deleted meanwhile has
-    none."""
+    """Bytes of a file, or of all regular files in a folder that are still there; without links."""
     total = 0
     for file in path.rglob("*") if path.is_dir() else (path,):
-        try:
+        with suppress(OSError):
             status = file.lstat()
-        except OSError:
-            continue
-        total += status.st_size if S_ISREG(status.st_mode) else 0
+            total += status.st_size if S_ISREG(status.st_mode) else 0
     return total
 
 
@@ -179,12 +174,11 @@ Point = tuple[int, float]
 
 def _curves(records: Sequence[Record]) -> Iterable[Curve]:
     """Each metric of those records that have it as a finite number; running means are taken before downsampling."""
-    points = {
-        key: [(one["step"], value) for one in records if (value := number(one, key)) is not None] for key in CURVES
-    }
-    for key in PREFERENCE_CURVES:
-        if of_key := [(one["step"], value) for one in records if (value := number(one, key)) is not None]:
-            points[key] = of_key
+    points: dict[str, list[Point]] = {}
+    for key in (*CURVES, *PREFERENCE_CURVES):
+        found = [(one["step"], value) for one in records if (value := number(one, key)) is not None]
+        if found or key in CURVES:
+            points[key] = found
     points |= {f"{key}_smoothed": _smooth(points[key]) for key in NOISY_CURVES}
     return [Curve(name=name, points=thin(found), num_recorded=len(found)) for name, found in points.items()]
 

@@ -21,7 +21,6 @@ def as_whole(value: object) -> int | None:
 
 
 def _value(data: object, key: str) -> Any:
-    """A key's value; None where there is no such key, or `data` is not an object."""
     return cast(dict[str, Any], data).get(key) if isinstance(data, dict) else None
 
 

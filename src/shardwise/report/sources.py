@@ -36,6 +36,7 @@ LOST = {
     "environment.json": "versions and devices are not known",
 }
 
+_SIGNALS = {int(one): one.name for one in signal.Signals}
 ENDINGS: dict[str | None, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
@@ -167,20 +168,13 @@ def read_outcome(sources: Sources) -> RunOutcome:
         step=step,
         total_steps=totals[-1] if totals else None,
         phase=text(sources.events[-1], "phase") if sources.events else None,
-        signal=_signal_name(whole(written, "signal")),
+        signal=_SIGNALS.get(by, str(by)) if (by := whole(written, "signal")) else None,
         failure=_failure_sentence(failure) if failure else None,
     )
 
 
-def _signal_name(number: int | None) -> str | None:
-    try:
-        return signal.Signals(number).name if number else None
-    except ValueError:
-        return str(number)
-
-
 def _failure_of_last_attempt(sources: Sources) -> dict[str, Any] | None:
-    starts = [number(event, "time") or 0.0 for event in sources.events if text(event, "phase") == "loading"]
+    starts = (number(event, "time") or 0.0 for event in sources.events if text(event, "phase") == "loading")
     last_start = max(starts, default=0.0)
     return next((failure for failure in sources.failures if (number(failure, "time") or 0.0) >= last_start), None)
 

@@ -33,9 +33,8 @@ def noted(data: dict[str, Any] | None) -> RanJob:
 
 def planned(plan: Plan | None) -> RanJob:
     """What a plan chose."""
-    if plan is None:
-        return RanJob(execution=None, hardware=None)
-    return RanJob(execution=plan.best and plan.best.execution.to_json(), hardware=text(plan.hardware, "name"))
+    execution = plan.best.execution.to_json() if plan and plan.best else None
+    return RanJob(execution=execution, hardware=text(plan.hardware, "name") if plan else None)
 
 
 def _agree(one: Any, other: Any) -> bool:
@@ -57,12 +56,13 @@ class Start:
 
 def starts_of(lines: Iterable[dict[str, Any]]) -> tuple[Start, ...]:
     """The lines that have a first step, in order."""
-    found: list[Start] = []
-    for line in lines:
-        if (first := whole(line, "first_step")) is not None:
-            world, peak = whole(line, "world_size"), number(line, "peak_flops")
-            found.append(Start(first_step=first, ran=noted(line), world_size=world, peak_flops=peak))
-    return tuple(found)
+    return tuple(
+        Start(
+            first_step=first, ran=noted(one), world_size=whole(one, "world_size"), peak_flops=number(one, "peak_flops")
+        )
+        for one in lines
+        if (first := whole(one, "first_step")) is not None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

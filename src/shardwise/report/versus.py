@@ -133,12 +133,11 @@ class Versus:
 
 def _turns_of(execution: Execution | None) -> Turns | None:
     """Whether only one stage of an execution works at a time, and why."""
-    if execution is None or execution.layout.pp == 1:
+    if execution is None or (stages := execution.layout.pp) == 1:
         return None
     if execution.layout.schedule == "sequential":
-        return Turns(stages=execution.layout.pp, because="schedule")
-    alone = execution.gradient_accumulation_steps == 1
-    return Turns(stages=execution.layout.pp, because="micro-batch") if alone else None
+        return Turns(stages=stages, because="schedule")
+    return Turns(stages=stages, because="micro-batch") if execution.gradient_accumulation_steps == 1 else None
 
 
 def contender(

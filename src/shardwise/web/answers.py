@@ -1,5 +1,4 @@
-"""Answers: the plan of a question, made once for as long as it is remembered, or what is wrong with
-each field."""
+"""Answers: the plan of a question, remembered for a while, or what is wrong with each field."""
 
 import threading
 from collections.abc import Sequence

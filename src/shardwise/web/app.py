@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from shardwise import api
+from shardwise.api.learn import pages as parts
 from shardwise.errors import InputError
+from shardwise.spec.plan.file import read_plan
+from shardwise.spec.run import RunDirectory
 from shardwise.web.guard import Guard
 from shardwise.web.models import Models
 from shardwise.web.pages import Pages, Shown, render, static_file
@@ -89,13 +91,13 @@ class RunPages:
         name = request.query_params.get("name", "")
         path = self._runs.find(name)
         if request.query_params.get("show") == "plan":
-            part = Markup(api.plan_as_part(api.plan_of_run(path), titled=True))  # noqa: S704 - rendered with every value escaped
+            part = Markup(parts.plan_as_part(read_plan(RunDirectory(path).plan), titled=True))  # noqa: S704 - rendered with every value escaped
             return _response(render("run.html", name=name, shows="plan", part=part))
 
         def page() -> dict[str, Any]:
-            found = api.read_report(path)
-            part, curves = map(Markup, api.report_as_part(found))
-            live = found.outcome.state in api.GOES_ON
+            found = parts.read_report(path)
+            part, curves = map(Markup, parts.report_as_part(found))
+            live = found.outcome.state in parts.GOES_ON
             return {"name": name, "part": part, "curves": curves, "events": events(path), "live": live}
 
         return _if_changed(request, [path], "run.html", page, shows="report")
@@ -108,7 +110,7 @@ class RunPages:
         runs = [(name, self._runs.find(name)) for name in names]
 
         def page() -> dict[str, Any]:
-            part, curves, live = api.runs_as_part(runs)
+            part, curves, live = parts.runs_as_part(runs)
             return {"names": names, "part": Markup(part), "curves": Markup(curves), "live": live}  # noqa: S704
 
         return _if_changed(request, [path for _, path in runs], "compare.html", page)

@@ -58,7 +58,6 @@ def export(folder: Path, *, told: Callable[[str], None]) -> None:
 
 
 def _fill(folder: Path, *, fetched: Path) -> None:
-    """Writes all files."""
     pages = Pages(Models(None), at=EXPORTED)
     (folder / "static").mkdir(parents=True)
     for name, page in ((EXPORTED["plan"], pages.ask({})), (EXPORTED["learn"], pages.learn({}))):

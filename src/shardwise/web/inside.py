@@ -8,7 +8,7 @@ from jinja2 import FileSystemBytecodeCache
 from shardwise import api
 from shardwise.errors import InputError
 from shardwise.web.models import Models
-from shardwise.web.pages import EXPORTED, Pages, Shown, page_templates, render
+from shardwise.web.pages import EXPORTED, Pages, page_templates, render
 
 
 @cache
@@ -25,20 +25,16 @@ def take_templates(folder: str, *, compiling: bool = False) -> None:
 
 
 def answer(page: str, query: str, body: bytes | None = None) -> tuple[int, str, str]:
-    """Status, kind and text of what a file's address answers; `query`: behind its question mark,
-    `body`: a dropped file's."""
-    found = _answer(page, query, body)
-    # Names of models may hold halves of characters, which no page can.
-    return found.status, found.kind, found.text.encode("utf-8", errors="replace").decode()
-
-
-def _answer(page: str, query: str, body: bytes | None) -> Shown:
+    """Status, kind and text of an address; `query`: behind its `?`, `body`: a dropped file."""
     pages = _pages()
-    if page == EXPORTED["config"]:
-        return pages.keep(bytes(body or b""))
-    known = {EXPORTED["plan"]: pages.ask, EXPORTED["plan_json"]: pages.plan_json, EXPORTED["learn"]: pages.learn}
+    known = {EXPORTED["plan_json"]: pages.plan_json, EXPORTED["learn"]: pages.learn}
     try:
-        return known.get(page, pages.ask)(dict(parse_qsl(query, keep_blank_values=True)))
+        if page == EXPORTED["config"]:
+            found = pages.keep(bytes(body or b""))
+        else:
+            found = known.get(page, pages.ask)(dict(parse_qsl(query, keep_blank_values=True)))
     except InputError as error:
         sentences = str(error).splitlines()
-        return render("message.html", at=EXPORTED, status=400, title="This cannot be shown", sentences=sentences)
+        found = render("message.html", at=EXPORTED, status=400, title="This cannot be shown", sentences=sentences)
+    # Names of models may hold halves of characters, which no page can.
+    return found.status, found.kind, found.text.encode("utf-8", errors="replace").decode()

@@ -1,5 +1,4 @@
-"""The models that the page plans: the catalogue's, a dropped config.json, a folder below the served one, and a hub id
-where the hub may be asked."""
+"""The models that the page plans: known ones, dropped ones, folders and hub ids."""
 
 import difflib
 import hashlib
@@ -10,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from shardwise import api
+from shardwise.api.learn import pages as parts
 from shardwise.errors import ModelError
 
 #: Of a config.json, as the catalogue reads it; and dropped ones that are kept.
@@ -20,7 +20,7 @@ DROPPED = "config.json:"
 @cache
 def catalogue() -> dict[str, str]:
     """Names and hub ids of known models, in small letters -> as they are written."""
-    return {name.lower(): name for known in api.known_models() for name in (known.name, known.hub_id)}
+    return {name.lower(): name for known in api.known_models().values() for name in (known.name, known.hub_id)}
 
 
 def _near(text: str) -> str:
@@ -40,7 +40,7 @@ class Models:
 
     def keep(self, raw: bytes) -> str:
         """Keeps a config.json by its content; returns its name in the address. Raises ModelError: it is none."""
-        api.read_config(raw)
+        parts.read_config(raw)
         digest = hashlib.sha256(raw).hexdigest()[:16]
         place = self._kept / digest / "config.json"
         place.parent.mkdir(exist_ok=True)
@@ -54,27 +54,24 @@ class Models:
     def find(self, text: str, *, hub: bool) -> str:
         """What `api.plan` is to be given for a field's text. Raises ModelError: it is nothing that may be read."""
         if text.startswith(DROPPED):
-            return self._dropped(text)
+            digest = text.removeprefix(DROPPED)
+            place = self._kept / digest / "config.json"
+            if len(digest) == 16 and digest.isalnum() and place.is_file():
+                return str(place)
+            raise ModelError("the config.json that was dropped is no longer here; drop it again")
         if text.lower() in catalogue() and not Path(text).exists():
             return text
         if self._folder is None:
             said = "this page asks no hub" if hub else f"{text[:80]!r} is no model of the catalogue"
             raise ModelError(f"{said}{_near(text)}; drop the model's config.json, which stays in this browser")
-        if (place := self._below(text, self._folder)) is not None:
-            return place
+        if (below := self._below(text, self._folder)) is not None:
+            return below
         if hub and api.is_hub_id(text) and not Path(text).exists():
             return text
         raise ModelError(
             f"{text[:80]!r} is no model of the catalogue and no folder or config.json below the served folder"
             f"{_near(text)}; drop a config.json, or let the hub be asked"
         )
-
-    def _dropped(self, text: str) -> str:
-        digest = text.removeprefix(DROPPED)
-        place = self._kept / digest / "config.json"
-        if not (len(digest) == 16 and digest.isalnum() and place.is_file()):
-            raise ModelError("the config.json that was dropped is no longer here; drop it again")
-        return str(place)
 
     @staticmethod
     def _below(text: str, folder: Path) -> str | None:

@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from shardwise import api
-from shardwise.api.learn.toy import Frame
+from shardwise.api.learn import pages as parts
+from shardwise.api.learn import toy
 from shardwise.errors import InputError
 from shardwise.spec.job.keys import Goal, Method
 from shardwise.spec.layout.axes import STRATEGIES
@@ -97,10 +98,10 @@ def render(
     return Shown(text=text, status=status, headers=headers or {})
 
 
-def as_json(data: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Shown:
-    """JSON, as small as it can be."""
+def as_json(data: Any, **answer: Any) -> Shown:
+    """JSON, as small as it can be; `answer`: as `Shown` has it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Shown(text=text, kind="application/json", status=status, headers=headers or {})
+    return Shown(text=text, kind="application/json", **answer)
 
 
 class Pages:
@@ -118,13 +119,12 @@ class Pages:
         except InputError as error:
             question = WebQuestion(texts={field.name: "" for field in FIELDS})
             answer = Answer(general=tuple(problem.message for problem in error.problems))
-        machines = api.usual_machines()
         shown, made = query.get("copy", "job.yaml"), answer.plan
         found: dict[str, Any] = {"verdict": "", "part": "", "copied": None, "unsaid": {}, "remedies": []}
         if made is not None:
             found = {
                 "verdict": _sentence(verdict(made)),
-                "part": Markup(api.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
+                "part": Markup(parts.plan_as_part(made, model=answer.model)),  # noqa: S704 - every value is escaped
                 "copied": copied(shown, question, made, model=answer.model),
                 "unsaid": unsaid(made),
                 "remedies": remedies(question),
@@ -139,8 +139,8 @@ class Pages:
             status=400 if made is None and answer.generation is None else 200,
             question=question,
             fields={field.name: field for field in FIELDS},
-            models=[known.name for known in api.known_models()],
-            gpus=[(gpu, *machines[gpu.name]) for gpu in api.known_gpus()],
+            models=[*api.known_models()],
+            gpus=[(known.gpu, known.node_gpus, known.link.name) for known in api.known_gpus().values()],
             folded=FOLDED,
             recipes=_recipes(),
             methods=get_args(Method),
@@ -150,7 +150,7 @@ class Pages:
             hardware=HARDWARE,
             answer=answer,
             tasks=("train", GENERATE),
-            copies=("command",) if question.generates else ("job.yaml", "command", *api.export_targets()),
+            copies=("command",) if question.generates else ("job.yaml", "command", *api.TARGETS),
             shown=shown,
             **found,
         )
@@ -163,7 +163,7 @@ class Pages:
         if answer.plan is None:
             return as_json({"errors": answer.by_field, "general": answer.general}, status=400)
         headers = {"content-disposition": 'attachment; filename="plan.json"'}
-        return as_json(api.plan_as_file(answer.plan, model=answer.model), headers=headers)
+        return as_json(parts.plan_as_file(answer.plan, model=answer.model), headers=headers)
 
     def keep(self, raw: bytes) -> Shown:
         """Keeps a dropped config.json, and says under which name."""
@@ -186,21 +186,21 @@ class Pages:
             made = self._answers.answer(question).plan
             drawn = None if made is None or made.best is None else api.timeline(made)
             if drawn is not None and made is not None:
-                frames = api.frames_of(drawn)
+                frames = toy.frames_of(drawn)
                 found |= {"own": made, "plan": urlencode(question.query()), "own_fields": [*question.query().items()]}
                 return {**found, **_moment(frames, drawn, query, under=under, gpus=made.hardware.get("name", ""))}
             found["said"] = "That plan has no step to show: nothing fits, or it has an error. This is the toy."
-        strategies = {one.name: one for one in api.STRATEGIES}
+        strategies = {one.name: one for one in toy.STRATEGIES}
         under = under if under in strategies else ORDER[0]
-        size = int(gpus) if gpus in map(str, api.SIZES) else 3
-        frames, drawn = api.frames(under, size), api.timeline_of(under, size)
+        size = int(gpus) if gpus in map(str, toy.SIZES) else 3
+        frames, drawn = toy.frames(under, size), toy.timeline_of(under, size)
         return {**found, **_moment(frames, drawn, query, under=under, gpus=size)}
 
 
 def _moment(
-    frames: tuple[Frame, ...], drawn: Timeline, query: Mapping[str, str], *, under: str, gpus: object
+    frames: tuple[toy.Frame, ...], drawn: Timeline, query: Mapping[str, str], *, under: str, gpus: object
 ) -> dict[str, Any]:
-    at, strategies = query.get("at", "1"), {one.name: one for one in api.STRATEGIES}
+    at, strategies = query.get("at", "1"), {one.name: one for one in toy.STRATEGIES}
     is_number = at.isascii() and at.isdigit() and len(at) <= 4
     place = max(1, min(int(at), len(frames))) if is_number else 1
     frame = frames[place - 1]
@@ -210,7 +210,7 @@ def _moment(
         "layout": drawn.strategy,
         "under": under,
         "gpus": gpus,
-        "sizes": api.SIZES,
+        "sizes": toy.SIZES,
         "place": place,
         "count": len(frames),
         "frame": frame,
@@ -220,7 +220,7 @@ def _moment(
         "held": HELD,
         "words": {kind: word for kind, word in KIND_WORDS.items() if any(span.kind == kind for span in drawn.spans)},
         "in_words": partial(_in_words, size=gpus if isinstance(gpus, int) else 0),
-        "chart": Markup(api.step_chart(drawn, share=frame.share)),  # noqa: S704 - rendered with every value escaped
+        "chart": Markup(parts.step_chart(drawn, share=frame.share)),  # noqa: S704 - rendered with every value escaped
     }
 
 
@@ -238,8 +238,8 @@ def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict
     if shown == "command":
         return {"command": question.command(model)}
     if shown == "job.yaml":
-        return {"job.yaml": api.job_yaml(question.keys(model, solved=plan.solved))}
-    if shown not in api.export_targets():
+        return {"job.yaml": api.as_yaml(question.keys(model, solved=plan.solved))}
+    if shown not in api.TARGETS:
         return {"": f"There is nothing to copy as {shown[:40]!r}."}
     try:
         made = api.export_plan(plan, to=shown, path="plan.json")
@@ -251,14 +251,13 @@ def copied(shown: str, question: WebQuestion, plan: Plan, *, model: str) -> dict
 
 @cache
 def _recipes() -> list[tuple[str, str, dict[str, str] | None]]:
-    """Each with what it asks."""
     return [(*one, WebQuestion.of_recipe(one[1])) for one in api.recipes().items()]
 
 
 def unsaid(plan: Plan) -> dict[str, str]:
     """Exports that a plan cannot be said in, and why."""
     found: dict[str, str] = {}
-    for name in api.export_targets():
+    for name in api.TARGETS:
         try:
             api.export_plan(plan, to=name, path="plan.json")
         except InputError as error:
@@ -285,6 +284,6 @@ def _sentence(text: str) -> str:
 def static_file(name: str) -> str | None:
     """A style sheet, a script or the icon; None: there is none of this name."""
     if name in SHARED:
-        return api.page_file(name)
+        return parts.page_file(name)
     is_own = name in (*OWN, *OF_FOLDER)
     return (files("shardwise.web") / "static" / name).read_text(encoding="utf-8") if is_own else None

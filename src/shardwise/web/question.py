@@ -9,6 +9,7 @@ from typing import Any, Self, get_args
 
 from shardwise.api import Override
 from shardwise.api.plans.for_target import targets_to_plan_for
+from shardwise.api.plans.planning import GENERATES
 from shardwise.errors import InputError
 from shardwise.spec.job.data import DataSpec
 from shardwise.spec.job.keys import LoraSpec, TrainSpec
@@ -96,9 +97,7 @@ NAMES = tuple(field.name for field in FIELDS)
 #: Keys of recipes that change a plan, and have no field.
 _NO_FIELD = {"objective", "lora.target_modules"}
 #: Keys that only training has.
-_NOT_GENERATED = {field.key for field in FIELDS} - {
-    *("model", "method", "hardware", "data.max_length", "train.global_batch_size", "lora.r")
-}
+_NOT_GENERATED = {field.key for field in FIELDS} - {*GENERATES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +111,7 @@ class WebQuestion:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Self:
-        """From the address; an address without a question is the usual one. Raises InputError: a
-        text is too long."""
+        """From the address, or the usual one. Raises InputError: a text is too long."""
         asked = bool({*NAMES, "hub"} & query.keys())
         texts: dict[str, str] = {}
         for field in FIELDS:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise import api
+from shardwise.api.learn import pages as parts
 from shardwise.errors import RunDirectoryError
 from shardwise.spec.run import RunDirectory, read_json, read_lines
 
@@ -48,17 +48,16 @@ class Runs:
         for root, folders, _ in os.walk(self.folder):
             here = Path(root)
             name = here.relative_to(self.folder)
-            is_run = api.is_run(here)
+            is_run = parts.is_run(here)
             if is_run:
                 yield name.as_posix(), here
             deep = is_run or len(name.parts) >= _DEEPEST
             folders[:] = [] if deep else [one for one in folders if not one.startswith(".") and one not in _PASSED_OVER]
 
     def find(self, name: str) -> Path:
-        """The run of a name. Raises RunDirectoryError: there is none of it below the folder,
-        whatever links say."""
+        """The run of a name. Raises RunDirectoryError: none is below the folder, by no link."""
         place = None if "\0" in name or name.startswith("/") else (self.folder / name).resolve()
-        if place is None or not place.is_relative_to(self.folder) or not api.is_run(place):
+        if place is None or not place.is_relative_to(self.folder) or not parts.is_run(place):
             raise RunDirectoryError("there is no such run below the served folder")
         return place
 
@@ -68,7 +67,7 @@ def stamp(path: Path) -> str:
     run = RunDirectory(path)
     shown = (run.metrics, run.events, run.notices, run.outcome, run.plan, run.measured, run.starts, run.data)
     sizes = [(file.stat().st_size, file.stat().st_mtime_ns) if file.is_file() else (0, 0) for file in shown]
-    return f"{hash((*sizes, api.is_running(path))) & 0xFFFFFFFFFFFFFFFF:016x}"
+    return f"{hash((*sizes, parts.is_running(path))) & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
 def _line(name: str, path: Path) -> RunLine:
@@ -96,7 +95,7 @@ def _state(run: RunDirectory, *, step: object) -> str:
         return "failed"
     if outcome == "finished" and not goes_on:
         return outcome
-    if api.is_running(run.root):
+    if parts.is_running(run.root):
         return "running"
     return outcome if outcome in ("stopped", "failed") and not goes_on else "unfinished"
 

@@ -16,8 +16,7 @@ _LEAST_LETTERS = 16
 
 
 def listen(folder: Path, *, host: str, port: int, token: str | None, told: Callable[[str], None]) -> None:
-    """Serves until it is interrupted. Raises InputError: there is no such folder, the address cannot be taken, or the
-    token is short."""
+    """Serves until interrupted. Raises InputError: no such folder or address, a short token."""
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder; name the one that runs lie below")
     if token is not None and (len(token) < _LEAST_LETTERS or not token.isascii() or not token.isalnum()):

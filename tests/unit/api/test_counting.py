@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from shardwise import api
+from shardwise.api.learn.pages import plan_as_part
 from shardwise.catalog.noted_data import noted_data
 from shardwise.data.prepare.prepare import prepare
 from shardwise.launch.processes.data_preparation import ReportedError
@@ -155,7 +156,7 @@ def test_a_plan_knows_steps_and_lengths_once_rows_were_counted(asked: JobMaker, 
     assert after.best.memory.peak_bytes < before.best.memory.peak_bytes, "no row is as long as it may be"
     assert after.data.train.known == (40, Lengths(longest=max(expected), mean=sum(expected) / 40))
     assert plan_from_json(after.to_json()).data == after.data
-    assert "Rows by tokens" in api.plan_as_part(after), "also where the plan of a run is served"
+    assert "Rows by tokens" in plan_as_part(after), "also where the plan of a run is served"
     api.write_plan(after, tmp_path / "plan.json")
     assert api.plan(tmp_path / "plan.json").data == after.data
     stated = api.plan(path, overrides=["data.num_rows=400"])

@@ -136,7 +136,7 @@ def test_calls_of_different_arguments_come_from_the_hub_as_the_file_has_them(tmp
     done = fetch({"path": str(tmp_path / "repo")}, tmp_path / "hub")
     assert done.returncode == 0, done.stderr
     file = SourceFile(path=json.loads(done.stdout)["path"], label="hub", kind="parquet")
-    (chunk,) = cut_file(file, index=0, chunk_bytes=1000).chunks
+    (chunk,), _ = cut_file(file, index=0, chunk_bytes=1000)
     for row, read in zip(rows, read_chunk(chunk), strict=True):
         assert isinstance(read, DataRow)
         example = read_row(BY_NAME["messages"], read.value, columnar=True)

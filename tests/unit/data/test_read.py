@@ -20,8 +20,8 @@ TABLES = st.lists(st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}), m
 
 def read_all(path: Path, *, chunk_bytes: int = 1 << 20) -> tuple[list[DataRow | BadRow], list[tuple[int, str]]]:
     file = SourceFile(path=str(path), label=path.name, kind=KINDS[path.suffix])
-    cut = cut_file(file, index=0, chunk_bytes=chunk_bytes)
-    return [row for chunk in cut.chunks for row in read_chunk(chunk)], cut.problems
+    chunks, problems = cut_file(file, index=0, chunk_bytes=chunk_bytes)
+    return [row for chunk in chunks for row in read_chunk(chunk)], problems
 
 
 def as_jsonl(rows: list[dict[str, str]]) -> str:
@@ -56,8 +56,8 @@ def test_rows_are_the_same_wherever_the_file_is_cut(tmp_path, suffix, write, row
 def test_the_work_of_all_parts_is_that_of_the_file(tmp_path, chunk_bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "river"}\n' * 9)
-    cut = cut_file(SourceFile(path=str(path), label=path.name, kind="jsonl"), index=0, chunk_bytes=chunk_bytes)
-    assert sum(chunk.num_bytes for chunk in cut.chunks) == path.stat().st_size
+    chunks, _ = cut_file(SourceFile(path=str(path), label=path.name, kind="jsonl"), index=0, chunk_bytes=chunk_bytes)
+    assert sum(chunk.num_bytes for chunk in chunks) == path.stat().st_size
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1000])
@@ -90,10 +90,10 @@ def test_parquet_is_read_by_row_groups_and_numbered_by_rows(tmp_path) -> None:
     rows = [{"messages": [{"role": "user", "content": str(number)}], "id": number} for number in range(10)]
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=4)
     file = SourceFile(path=str(path), label="rows.parquet", kind="parquet")
-    cut = cut_file(file, index=0, chunk_bytes=1)
-    assert [chunk.first_line for chunk in cut.chunks] == [1, 5, 9]
-    assert first_columns(cut.chunks) == (1, ("messages", "id"))
-    found = [row for chunk in cut.chunks for row in read_chunk(chunk)]
+    chunks, _ = cut_file(file, index=0, chunk_bytes=1)
+    assert [chunk.first_line for chunk in chunks] == [1, 5, 9]
+    assert first_columns(chunks) == (1, ("messages", "id"))
+    found = [row for chunk in chunks for row in read_chunk(chunk)]
     assert found == [DataRow(number + 1, row) for number, row in enumerate(rows)]
 
 
@@ -107,9 +107,9 @@ def test_arrow_is_read_by_record_batches_as_a_stream_or_a_file(tmp_path, stream)
     found, problems = read_all(path)
     assert problems == []
     assert found == [DataRow(number + 1, row) for number, row in enumerate(rows)]
-    cut = cut_file(SourceFile(path=str(path), label="rows.arrow", kind="arrow"), index=0, chunk_bytes=1)
-    assert [chunk.first_line for chunk in cut.chunks] == [1, 5, 9]
-    assert first_columns(cut.chunks) == (1, ("messages", "id"))
+    chunks, _ = cut_file(SourceFile(path=str(path), label="rows.arrow", kind="arrow"), index=0, chunk_bytes=1)
+    assert [chunk.first_line for chunk in chunks] == [1, 5, 9]
+    assert first_columns(chunks) == (1, ("messages", "id"))
     path.write_bytes(path.read_bytes()[: -path.stat().st_size // 2])
     rows, problems = read_all(path)
     messages = [message for _, message in problems] + [row.message for row in rows if isinstance(row, BadRow)]

@@ -13,26 +13,26 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3100,
-    "catalog": 3200,
-    "cli": 1880,
-    "data": 4970,
-    "interop": 1390,
-    "launch": 3030,
+    "api": 3000,
+    "catalog": 3130,
+    "cli": 1820,
+    "data": 4890,
+    "interop": 1350,
+    "launch": 2940,
     "methods": 350,
     "models": 3210,
     "parallel": 2990,
     "plan": 8700,
-    "programs": 250,
-    "report": 2330,
+    "programs": 210,
+    "report": 2300,
     "spec": 5450,
     "train": 9240,
-    "web": 1340,
+    "web": 1330,
 }
-ALL, ALL_TESTS = 51585, 36640
+ALL, ALL_TESTS = 51060, 36645
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1712, 342
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1682, 342
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

@@ -78,12 +78,12 @@ def test_a_short_type_may_round_to_its_neighbour_but_not_farther(tmp_path: Path)
 
 
 def test_the_program_prints_json_or_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = folder(tmp_path / "a", tensors())
-    assert main([str(one), str(one), "--tolerance", "1e-7"]) == 0
+    asked = {"a": str(one := folder(tmp_path / "a", tensors())), "tolerance": 1e-7}
+    assert main(json.dumps({**asked, "b": str(one)})) == 0
     assert json.loads(capsys.readouterr().out)["num_tensors"] == 3
     empty = folder(tmp_path / "b")
-    assert main([str(one), str(empty)]) == 2
+    assert main(json.dumps({**asked, "b": str(empty)})) == 2
     assert capsys.readouterr().err == f"the weights cannot be compared: {empty} holds no safetensors\n"
     (empty / "model.safetensors").write_bytes(b"nonsense")
-    assert main([str(one), str(empty)]) == 2
+    assert main(json.dumps({**asked, "b": str(empty)})) == 2
     assert "cannot be compared" in capsys.readouterr().err

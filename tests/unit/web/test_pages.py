@@ -133,7 +133,7 @@ def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp
     assert json.loads(shardwise("plan", job, "--json").out) == planned
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(planned))
-    for target in api.export_targets():
+    for target in api.TARGETS:
         page = served.get("/", copy=target, **USUAL)
         printed = shardwise("export", plan, "--to", target, "--output", tmp_path / target)
         if printed.code == 2:

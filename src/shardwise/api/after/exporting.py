@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from shardwise.api.plans.for_target import targets_to_plan_for
 from shardwise.api.plans.planning import plan, written_to
 from shardwise.errors import InputError, UnsupportedError
-from shardwise.interop.chosen import Chosen, Exported, as_yaml
+from shardwise.interop.chosen import Chosen, Exported
 from shardwise.interop.targets import TARGETS
 from shardwise.plan import bytes_on_host
 from shardwise.spec.plan.file import read_plan
@@ -46,16 +45,6 @@ def export_plan(chosen: Plan, *, to: str, path: str) -> Exported:
     if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
         raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
     return TARGETS[to].write(replace(Chosen.of(chosen, path=path), host_bytes=bytes_on_host(chosen)))
-
-
-def export_targets() -> tuple[str, ...]:
-    """What a plan can be exported to."""
-    return tuple(TARGETS)
-
-
-def job_yaml(keys: dict[str, Any]) -> str:
-    """A job file with these keys."""
-    return as_yaml(keys, comment=[])
 
 
 def write_export(exported: Exported, folder: str | Path) -> list[Path]:

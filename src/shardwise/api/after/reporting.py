@@ -1,16 +1,15 @@
-"""`report`, with what is forecast of the rows that a run has seen; known models and GPUs."""
+"""`report`, with what is forecast of the rows that a run has seen."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from shardwise.api.plans.shapes import find_model
-from shardwise.catalog import gpus, models
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.run_folder import known_data
 from shardwise.plan import forecast_seen
 from shardwise.report.collect import collect, write_report
 from shardwise.report.contents import Gap, Report
-from shardwise.spec.cluster import Cluster, Gpu
+from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import SeenMemory
@@ -34,21 +33,6 @@ def report_at_the_end(run: RunDirectory) -> Report:
     except RunDirectoryError as error:
         return replace(collected, gaps=(*collected.gaps, Gap(file=run.report_html.name, reason=str(error))))
     return collected
-
-
-def known_models() -> list[models.KnownModel]:
-    """The models with a short name."""
-    return [*models.known_models().values()]
-
-
-def known_gpus() -> list[Gpu]:
-    """The GPUs that `hardware` can name."""
-    return [known.gpu for known in gpus.known_gpus().values()]
-
-
-def usual_machines() -> dict[str, tuple[int, str]]:
-    """By GPU: how many are in its usual machine, and their link."""
-    return {name: (known.node_gpus, known.link.name) for name, known in gpus.known_gpus().items()}
 
 
 def memory_seen(run: RunDirectory) -> SeenMemory | None:

@@ -35,9 +35,8 @@ Records = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One training of the job. `train`: its settings; `name`: empty for the job as it is; `folder`:
-    of its runs; `changed`: keys of `train` that are not the job's; `num_trained`: trained elements,
-    used where AdamW is damped."""
+    """A training of the job. `name`: empty for the job as it is; `folder`: of its runs; `changed`:
+    keys of `train` that are not the job's; `num_trained`: elements, where AdamW is damped."""
 
     train: TrainSpec
     name: str = ""
@@ -105,12 +104,9 @@ class Proof:
         self._tolerance = tolerance
         self._train = trials.asked.train
         self._first = Look(train=self._train)
+        #: The run of one process, and its runs of further looks.
+        self.reference = self._run_of(REFERENCE, self._first)
         self._references: dict[str, RunDirectory] = {}
-
-    @property
-    def reference(self) -> RunDirectory:
-        """The run of one process."""
-        return self._run_of(REFERENCE, self._first)
 
     def of(self, trial: Trial) -> Agreement | Unable | None:
         """Trains a layout and compares it with the reference, which comes first, to be trained."""
@@ -122,7 +118,7 @@ class Proof:
         except (DoesNotFitError, InputError) as error:  # one process has trained the job, so it is this layout's alone
             return Unable(layout=trial.label, reason=str(error))
         except WorkerFailedError as error:
-            return self._failed(trial, error, self._first)
+            return self._failed(trial, str(error), self._first)
         is_adam = self._train.optimizer != "sgd"
         return self._looked_at_again(trial, found) if is_adam and may_be_rounding(found) else found
 
@@ -140,20 +136,14 @@ class Proof:
 
     def _again(self, trial: Trial, look: Look) -> Agreement:
         """Trains a layout, and once for each look one process, and compares them."""
+        whose = "one process itself failed: "
         try:
-            reference = self._reference_of(look)
-            return self._beside(reference, self._train_as(trial, look), trial, look)
-        except (DoesNotFitError, InputError, WorkerFailedError) as error:
-            return self._failed(trial, error, look)
-
-    def _reference_of(self, look: Look) -> RunDirectory:
-        """One process, trained once for each look; WorkerFailedError if it fails."""
-        if look.name not in self._references:
-            try:
+            if look.name not in self._references:
                 self._references[look.name] = self._train_as(REFERENCE, look)
-            except (DoesNotFitError, InputError, WorkerFailedError) as error:
-                raise WorkerFailedError(f"one process itself failed: {error}") from error
-        return self._references[look.name]
+            whose = ""
+            return self._beside(self._references[look.name], self._train_as(trial, look), trial, look)
+        except (DoesNotFitError, InputError, WorkerFailedError) as error:
+            return self._failed(trial, f"{whose}{error}", look)
 
     def _train_as(self, trial: Trial, look: Look) -> RunDirectory:
         run = self._run_of(trial, look)
@@ -182,6 +172,6 @@ class Proof:
             tolerance=self._tolerance,
         )
 
-    def _failed(self, trial: Trial, error: Exception, look: Look) -> Agreement:
+    def _failed(self, trial: Trial, reason: str, look: Look) -> Agreement:
         run = self._run_of(trial, look)
-        return failed(trial.label, processes=trial.layout.world_size, run=str(run.root), reason=str(error))
+        return failed(trial.label, processes=trial.layout.world_size, run=str(run.root), reason=reason)

@@ -16,7 +16,6 @@ from shardwise.launch.trials import Trial, Unable, find_trials
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.request import Override, Request
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.splits import as_trained
@@ -95,12 +94,18 @@ def read_trials(
     model = find_model(request.job.model, offline=True, rope=request.job.rope_scaling)
     if reasons := refused_everywhere(request.job, model):
         raise UnsupportedError([Problem(where=request.where(reason.row.key), message=reason) for reason in reasons])
+
+    def refused(layout: Layout) -> str | None:
+        execution = stated_execution(request.job, layout)
+        reasons = (*not_trained_under(execution), *impossibilities(request.job, execution, model=model))
+        return next(iter(reasons), None)
+
     cluster = training_cluster(request, place=None)
     trials, unable = find_trials(
         layouts,
         cluster=cluster,
         method=request.job.method,
-        refused=lambda layout: next(iter(_not_trained_under(layout, job=request.job, model=model)), None),
+        refused=refused,
         model=as_trained(request.job, model),
         own=request.job.stated_layout,
     )
@@ -114,8 +119,3 @@ def read_trials(
         on_update=on_update,
         programs=programs,
     )
-
-
-def _not_trained_under(layout: Layout, *, job: Job, model: ModelShape) -> list[str]:
-    execution = stated_execution(job, layout)
-    return [*not_trained_under(execution), *impossibilities(job, execution, model=model)]

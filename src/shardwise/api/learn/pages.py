@@ -1,6 +1,7 @@
 """Plans, runs and comparisons as parts of a page; nothing here writes into a run."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,13 @@ from shardwise.launch.lock import is_held
 from shardwise.report.collect import collect
 from shardwise.report.contents import Report
 from shardwise.report.pages.charts import curve_data, timeline_chart
-from shardwise.report.pages.plan_page import plan_part
+from shardwise.report.pages.plan_page import plan_context
 from shardwise.report.pages.render import render_part, safe_json, static_text
-from shardwise.report.pages.run_page import curves_of, report_part
-from shardwise.report.pages.versus_page import versus_part
+from shardwise.report.pages.run_page import curves_of, report_context
+from shardwise.report.pages.versus_page import versus_context
 from shardwise.report.sources import SIGNS
 from shardwise.report.versus import contender, versus
 from shardwise.spec.model.shape import ModelShape
-from shardwise.spec.plan.file import read_plan
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import Timeline
 from shardwise.spec.run import RunDirectory
@@ -38,10 +38,10 @@ def read_config(raw: bytes) -> ModelShape:
 def plan_as_part(made: Plan, *, model: str | None = None, titled: bool = False) -> str:
     """A plan as HTML; `model`: its name on the page, `titled`: with the verdict."""
     shown = made if model is None else replace(made, job={**made.job, "model": model})
-    try:
-        return plan_part(shown, timeline(made), titled=titled)
-    except InputError:  # of a plan that another program wrote, no step is drawn
-        return plan_part(shown, None, titled=titled)
+    drawn = None
+    with suppress(InputError):  # of a plan that another program wrote, no step is drawn
+        drawn = timeline(made)
+    return render_part("plan_body.html", titled=titled, **plan_context(shown, drawn))
 
 
 def plan_as_file(made: Plan, *, model: str) -> dict[str, Any]:
@@ -53,11 +53,6 @@ def step_chart(drawn: Timeline, *, share: float) -> str:
     """A step as HTML, with a line at a share of it."""
     chart = timeline_chart(drawn)
     return render_part("chart_part.html", heading=chart.title, drawn=replace(chart, mark=100 * share))
-
-
-def plan_of_run(run_dir: Path) -> Plan:
-    """The plan that a run became. Raises InputError: it cannot be read."""
-    return read_plan(RunDirectory(run_dir).plan)
 
 
 def is_run(folder: Path) -> bool:
@@ -82,7 +77,7 @@ def is_running(run_dir: Path) -> bool:
 
 def report_as_part(found: Report) -> tuple[str, str]:
     """A report as HTML, and the data of its curves as JSON."""
-    return report_part(found), safe_json(curves_of(found))
+    return render_part("report_body.html", **report_context(found)), safe_json(curves_of(found))
 
 
 def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
@@ -96,7 +91,8 @@ def runs_as_part(runs: Sequence[tuple[str, Path]]) -> tuple[str, str, bool]:
     losses: Any = [(name, look, one.curves["loss"]) for (name, _, one), look in zip(reports, LOOKS, strict=False)]
     goes_on = any(one.outcome.state in GOES_ON for _, _, one in reports)
     curves = safe_json([curve_data(losses, title="Loss", unit="plain")])
-    return versus_part(found, heading="Runs side by side"), curves, goes_on
+    part = render_part("compare_body.html", **versus_context(found, heading="Runs side by side", first="Run"))
+    return part, curves, goes_on
 
 
 def page_file(name: str) -> str:

@@ -54,10 +54,8 @@ class ToyStrategy:
     text: str
 
 
-_TEXTS: dict[str, dict[str, str]] = tomllib.loads(
-    (resources.files("shardwise.api.learn") / "strategies.toml").read_text(encoding="utf-8")
-)
-STRATEGIES = tuple(ToyStrategy(name=name, **texts) for name, texts in _TEXTS.items())
+_TEXTS = (resources.files("shardwise.api.learn") / "strategies.toml").read_text(encoding="utf-8")
+STRATEGIES = tuple(ToyStrategy(name=name, **texts) for name, texts in tomllib.loads(_TEXTS).items())
 
 #: What a GPU holds of the model, in the order in which it is shown; a piece is a row of a layer's weight.
 Held = Literal["weights", "gradients", "optimizer"]
@@ -82,16 +80,13 @@ def pieces(layout: Layout, rank: int, *, what: Held) -> set[Piece]:
 def timeline_of(name: str, gpus: int = GPUS) -> Timeline:
     """The planner's timeline of a step of the toy. Raises ValueError: it does not fit."""
     each = 8 if gpus <= 4 else 4  # sequences of a GPU
+    micro = {"mp": each * gpus, "tp": each * gpus, "pp": 4}.get(name, each)
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.write_text(json.dumps(config_of(gpus)), encoding="utf-8")
         settings = {"model": config, "hardware": f"{gpus}x RTX-6000-Ada", "layout": name, "data.max_length": 2048}
-        settings |= {
-            "train.global_batch_size": each * gpus,
-            "train.micro_batch_size": {"mp": each * gpus, "tp": each * gpus, "pp": 4}.get(name, each),
-        }
-        settings |= {"train.gradient_checkpointing": "none", "train.offload": "none"}
-        settings["data.num_rows"] = each * gpus
+        settings |= {"train.global_batch_size": each * gpus, "train.micro_batch_size": micro}
+        settings |= {"train.gradient_checkpointing": "none", "train.offload": "none", "data.num_rows": each * gpus}
         drawn = timeline(plan(overrides=[f"{key}={value}" for key, value in settings.items()]))
     if drawn is None:
         raise ValueError(f"{name}: the toy does not fit, so that there is no timeline")
@@ -209,10 +204,6 @@ def _layer(span: TimelineSpan) -> int | None:
     return int(found[1]) if found else None
 
 
-def _whole(layer: int, rows: int) -> Iterator[Piece]:
-    return ((layer, row) for row in range(rows))
-
-
 def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpan]) -> Iterator[Piece]:
     """Layers that have been gathered and are still to be used."""
     for span in done:
@@ -222,7 +213,7 @@ def _gathered(layout: Layout, done: list[TimelineSpan], coming: list[TimelineSpa
         kept = "again" in span.name or not layout.reshard_after_forward
         user = "backward" if kept else "forward"
         if any(one.kind == user and _layer(one) == layer for one in coming):
-            yield from _whole(layer, layout.world_size)
+            yield from ((layer, row) for row in range(layout.world_size))
 
 
 def _gradients(layout: Layout, rank: int, done: list[TimelineSpan]) -> Iterator[Piece]:
@@ -233,4 +224,5 @@ def _gradients(layout: Layout, rank: int, done: list[TimelineSpan]) -> Iterator[
     reduced = {_layer(span) for span in done if span.kind == "reduce"}
     for layer in {layer for span in done if span.kind == "backward" and (layer := _layer(span)) is not None}:
         is_whole = layout.weight_shards > 1 and layer not in reduced
-        yield from _whole(layer, layout.world_size) if is_whole else (piece for piece in own if piece[0] == layer)
+        rows = range(layout.world_size)
+        yield from ((layer, row) for row in rows if is_whole or (layer, row) in own)

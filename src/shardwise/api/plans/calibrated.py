@@ -118,20 +118,17 @@ def _saying(made: Plan, said: tuple[str, ...]) -> Plan:
 
 
 def ranked(made: Plan, candidates: Sequence[Candidate], *, chosen: Candidate | None, key: str) -> Plan:
-    """What is chosen first, then what fits, then what does not; what gave way, whose reason has that key, has its
-    sentence with both."""
+    """The chosen first, then what fits; what gave way, by a reason of that key, is told with it."""
+    first = [] if chosen is None else [chosen]
     others = sorted((one for one in candidates if one is not chosen), key=lambda one: not one.fits)
-    gave_way = [one.rejection for one in others if not one.fits and _key(one.reasons[0]) == key]
+    why = ((one, one.reasons[0]) for one in others if not one.fits)
+    gave_way = [one.rejection for one, reason in why if isinstance(reason, Reason) and reason.row.key == key]
     sentences = tuple(f"{one.strategy}: {one.reason}" for one in gave_way)
-    decided = {(one.strategy, one.layout) for one in (*gave_way, *([] if chosen is None else [chosen.rejection]))}
+    decided = {(one.strategy, one.layout) for one in (*gave_way, *(one.rejection for one in first))}
     return replace(
         made,
-        candidates=(*([] if chosen is None else [replace(chosen, reasons=(*chosen.reasons, *sentences))]), *others),
+        candidates=(*(replace(one, reasons=(*one.reasons, *sentences)) for one in first), *others),
         chosen=None if chosen is None else 0,
         rejected=(*gave_way, *(one for one in made.rejected if (one.strategy, one.layout) not in decided)),
         advice=() if chosen is not None else (*sentences, *made.advice),
     )
-
-
-def _key(reason: str) -> str:
-    return reason.row.key if isinstance(reason, Reason) else ""

@@ -66,8 +66,10 @@ class KnownData:
     def of(cls, request: Request, *, samples_rows: bool = False) -> Self:
         """What was counted before; `samples_rows`: else some of the rows are read."""
         noted, stated, why = noted_data(request.job), request.job.data.num_rows, None
-        if noted is None and samples_rows and not stated and _is_here(request.job):
-            why = _sampled(request)
+        paths = [Path(source.path).expanduser() for source in request.job.data.path]
+        if noted is None and samples_rows and not stated and paths and all(path.exists() for path in paths):
+            with _run_of_its_own(request) as run:
+                why = sample_rows(run.root)
             noted = noted_data(request.job)
         facts = None if noted is None else noted.facts
         samples, lengths = (None, None) if facts is None else facts.train.known
@@ -90,17 +92,6 @@ class KnownData:
         if made.offers and made.offers.start_up:
             run = replace(run, sentence=f"{run.sentence}, beside its start")
         return replace(made, data=self.facts, data_notes=self.notes, run=run)
-
-
-def _is_here(job: Job) -> bool:
-    """Whether all files to train on are on this machine."""
-    return bool(job.data.path) and all(Path(source.path).expanduser().exists() for source in job.data.path)
-
-
-def _sampled(request: Request) -> str | None:
-    """Counts rows and looks at some of them; why not, or None."""
-    with _run_of_its_own(request) as run:
-        return sample_rows(run.root)
 
 
 @contextmanager

@@ -37,9 +37,8 @@ def targets_to_plan_for() -> tuple[str, ...]:
 
 
 def plan_for_target(job: Job, target: str, *, cluster: Cluster | None, planned: Planner) -> Plan:
-    """The plan of what the target can say, with `on_stack`: what `export` would refuse is refused.
-    Raises InputError: no such target or layout; UnsupportedError: the job states what is not said
-    there."""
+    """The plan of what the target can say, with `on_stack`. Raises InputError: no such target or
+    layout; UnsupportedError: what `export` would refuse."""
     if target not in targets_to_plan_for():
         why = _NOT_KNOWN.get(target, "there is no such trainer")
         raise InputError(f"--for {target}: {why}; write one of {', '.join(targets_to_plan_for())}")

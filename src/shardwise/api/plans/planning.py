@@ -69,7 +69,12 @@ def plan(
     request = read_request(job, overrides=overrides)
     if target is not None:
         return with_chance(_for_target(request, target))
-    made = _planned(request, solve, asks_what_if=asks_what_if)
+    if solve is not None:
+        made = _solved(request, solve)
+    elif (cluster := _hardware(request)) is None:
+        made = _on_open_hardware(request)
+    else:
+        made = plan_for(request, cluster=cluster, asks_what_if=asks_what_if, samples_rows=True)
     if asks_what_if and made.offers is not None:
         raise HardwareError("--what-if is for one hardware; name it, such as --hardware '4x RTX-6000-Ada'")
     if calibrated and made.offers is not None:
@@ -83,22 +88,10 @@ def problems(overrides: Sequence[str | Override]) -> list[Problem]:
     given = [Override.of(one) for one in overrides]
     for part in (given, [one for one in given if one.path[0] in ("model", "hardware")]):
         try:
-            request = read_request(None, overrides=part)
-            with request.blaming("hardware"):
-                _hardware(request.job)
+            _hardware(read_request(None, overrides=part))
         except InputError as error:
             found |= {(one.where, one.message): one for one in error.problems}
     return [*found.values()]
-
-
-def _planned(request: Request, solve: str | None, *, asks_what_if: bool) -> Plan:
-    if solve is not None:
-        return _solved(request, solve)
-    with request.blaming("hardware"):
-        cluster = _hardware(request.job)
-    if cluster is None:
-        return _on_open_hardware(request)
-    return plan_for(request, cluster=cluster, asks_what_if=asks_what_if, samples_rows=True)
 
 
 def _for_target(request: Request, target: str) -> Plan:
@@ -106,8 +99,7 @@ def _for_target(request: Request, target: str) -> Plan:
         asked = replace(request, job=job)
         return _on_open_hardware(asked) if cluster is None else plan_for(asked, cluster=cluster)
 
-    with request.blaming("hardware"):
-        cluster = _hardware(request.job)
+    cluster = _hardware(request)
     with request.placing():
         return plan_for_target(request.job, target, cluster=cluster, planned=planned)
 
@@ -135,9 +127,8 @@ def generation(
         raise InputError([Problem(where=one.where, message=message) for one in unread])
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"--dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    with request.blaming("hardware"):
-        cluster = _hardware(request.job)
-        kinds = [[cluster]] if cluster else _on_offer(request.job)
+    cluster = _hardware(request)
+    kinds = [[cluster]] if cluster else _on_offer(request)
     with request.blaming("model"):
         model = find_model(request.job.model, rope=request.job.rope_scaling)
     with request.placing():
@@ -145,22 +136,25 @@ def generation(
         return plan_generation(request.job, model=model, clusters=clusters, is_open=cluster is None, dtype=dtype)
 
 
-def _on_offer(job: Job) -> list[list[Cluster]]:
+def _on_offer(request: Request) -> list[list[Cluster]]:
     """Of each GPU on offer its sizes; or those of a list, one by one."""
-    named = job.hardware or ANY
+    named = request.job.hardware or ANY
     if named.strip().lower() == ANY:
         return offered_hardware(most=MOST_GPUS_OFFERED)
-    return [[cluster] for cluster in alternatives(named)]
+    with request.blaming("hardware"):
+        return [[cluster] for cluster in alternatives(named)]
 
 
-def _hardware(job: Job) -> Cluster | None:
+def _hardware(request: Request) -> Cluster | None:
     """What the job names, or this machine; None where hardware is to be compared."""
-    if job.hardware == PROBED:
-        return probed_machine()
-    if job.hardware is not None:
-        return None if is_open(job.hardware) else parse_hardware(job.hardware)
-    here = this_machine()
-    return None if here.gpu.kind == "cpu" and not job.data.path else here
+    named = request.job.hardware
+    with request.blaming("hardware"):
+        if named == PROBED:
+            return probed_machine()
+        if named is not None:
+            return None if is_open(named) else parse_hardware(named)
+        here = this_machine()
+    return None if here.gpu.kind == "cpu" and not request.job.data.path else here
 
 
 def usual_hardware() -> str:
@@ -169,9 +163,7 @@ def usual_hardware() -> str:
 
 
 def _solved(request: Request, name: str) -> Plan:
-    job = request.job
-    with request.blaming("hardware"):
-        cluster = _hardware(job)
+    job, cluster = request.job, _hardware(request)
     if cluster is None:
         message = "the hardware is open, and so there is no one answer; name it, such as --hardware '4x RTX-6000-Ada'"
         raise HardwareError.at(f"--solve {name}", message)
@@ -187,8 +179,7 @@ def _solved(request: Request, name: str) -> Plan:
 
 def _on_open_hardware(request: Request) -> Plan:
     """The plan on the best hardware for the goal, with what else was compared."""
-    with request.blaming("hardware"):
-        kinds = _on_offer(request.job)
+    kinds = _on_offer(request)
     clusters = [size for kind in kinds for size in kind]
     with request.blaming("model"):
         model = profiled(find_model(request.job.model, rope=request.job.rope_scaling), request.job, clusters)

@@ -44,8 +44,7 @@ def find_batch(
     rows within their memory; the rest of its execution stays. The data is prepared. Raises
     DoesNotFitError: not even one fits; StoppedError; WorkerFailedError, InputError: a trial failed
     of something else than memory."""
-    if chosen.best is None:
-        raise ValueError("a plan that chose nothing has no micro-batch")
+    assert chosen.best is not None  # noqa: S101
     first, capacity = chosen.best.execution, chosen.best.memory.capacity_bytes
     sizes = sizes_beside(first, global_batch_size=request.job.train.global_batch_size)
     cluster = cluster.part(first.layout.world_size)
@@ -67,7 +66,9 @@ def find_batch(
     found = FoundBatch(capacity_bytes=capacity, share=sizes[-1], tried=tuple(tried))
     if best is None:
         raise DoesNotFitError(f"{found.sentence}; the logs of these trials are in {run.logs}")
-    return _said(replace(plans[best], found_batch=found), found.sentence)
+    first_of, *others = plans[best].candidates
+    said = replace(first_of, reasons=(found.sentence, *first_of.reasons))  # before the others
+    return replace(plans[best], found_batch=found, candidates=(said, *others))
 
 
 def sizes_beside(first: Execution, *, global_batch_size: int) -> tuple[int, ...]:
@@ -112,12 +113,6 @@ def _choosing(chosen: Plan, candidate: Candidate) -> Plan:
     return replace(chosen, candidates=(replace(candidate, fits=True, reasons=reasons), *others), chosen=0)
 
 
-def _said(plan: Plan, sentence: str) -> Plan:
-    """A plan with one more reason for its choice, before the others."""
-    first, *others = plan.candidates
-    return replace(plan, candidates=(replace(first, reasons=(sentence, *first.reasons)), *others))
-
-
 def _trial(candidate: Candidate, took: int | None, *, kind: str) -> BatchTrial:
     """What came of a trial, in bytes that are comparable with the capacity."""
     memory = candidate.memory
@@ -144,18 +139,12 @@ def try_batch(
     """Takes steps of what a plan chose, of rows as long as the longest; nothing is saved but what
     the ranks say, among the run's logs. Returns the bytes of the rank that took most, on a GPU
     reserved; None where one had too few. Raises as `run_workers` does."""
-    if plan.best is None:
-        raise ValueError("a plan that chose nothing is not tried")
+    assert plan.best is not None  # noqa: S101
     execution = plan.best.execution
     trial, rows = RunDirectory(run.logs / f"batch_{execution.micro_batch_size}"), _rows(request, execution)
     shutil.rmtree(trial.root, ignore_errors=True)
-    changes: dict[str, object] = {
-        "global_batch_size": rows,
-        "max_steps": _STEPS,
-        "warmup_ratio": 0.0,
-        "warmup_steps": 0,
-        "report_to": [],
-    }
+    changes: dict[str, object] = {"global_batch_size": rows, "max_steps": _STEPS, "report_to": []}
+    changes |= {"warmup_ratio": 0.0, "warmup_steps": 0}
     job = request.job.model_copy(update={"train": request.job.train.model_copy(update=changes)})
     write_start(trial, replace(request, job=job), plan=plan)
     write_json(trial.data, {**(read_json(run.data) or {}), "eval": None, TRIAL_ROWS: rows})

@@ -67,18 +67,17 @@ def _train_as_first(
             if not opening.goes_on(replan=replan):
                 return result(run, outcome="already_finished")
             opening.write()
-            ranks = held.enter_context(
-                local_ranks(
-                    run,
-                    nodes=nodes,
-                    processes=place.local_size,
-                    kind=kind,
-                    host=peers.address,
-                    server=server,
-                    module=programs.worker,
-                    lock=opening.lock,
-                )
+            started = local_ranks(
+                run,
+                nodes=nodes,
+                processes=place.local_size,
+                kind=kind,
+                host=peers.address,
+                server=server,
+                module=programs.worker,
+                lock=opening.lock,
             )
+            ranks = held.enter_context(started)
             opening.prepare(programs)
         begin = {"kind": kind, "processes": place.local_size, "run": str(run.root.resolve())}
         peers.send({"begin": True, **begin})
@@ -103,24 +102,17 @@ def _train_as_other(
             return result(run, outcome="already_finished")
         run = RunDirectory(Path(begin["run"]))
         tell([Planned(plan=read_plan(run.plan), run=run)], on_update)
-        ours = (cluster.gpu.kind, place.local_size)
-        if ours != (begin["kind"], begin["processes"]):
+        kind, local = cluster.gpu.kind, place.local_size
+        if (kind, local) != (begin["kind"], begin["processes"]):
             error = InputError(
                 f"node 0 trains with {begin['processes']} {begin['kind']} processes on each machine, and node "
-                f"{nodes.rank} has {ours[1]} of {ours[0]}; name the hardware in the job, or take alike machines"
+                f"{nodes.rank} has {local} of {kind}; name the hardware in the job, or take alike machines"
             )
             peers.send(word_of(error))
             raise error
-        ranks = held.enter_context(
-            local_ranks(
-                run,
-                nodes=nodes,
-                processes=place.local_size,
-                kind=cluster.gpu.kind,
-                host=peers.address,
-                module=programs.worker,
-            )
-        )
+        host, module = peers.address, programs.worker
+        started = local_ranks(run, nodes=nodes, processes=local, kind=kind, host=host, module=module)
+        ranks = held.enter_context(started)
         requests = held.enter_context(StopRequests())
         follow_ranks(run, ranks, processes=place.size, requests=requests, on_update=on_update, peers=peers)
     return result(run, outcome="finished")

@@ -124,28 +124,24 @@ def accept(request: Request, *, place: Place | None, known: Known) -> tuple[Clus
     check_present(request, cluster)
     chosen = plan_for(request, cluster=cluster, known=known)
     if chosen.best is None:
-        lacking = [one.rejection for one in chosen.candidates]
-        reasons = [f"{rejection.strategy}: {rejection.reason}" for rejection in lacking or chosen.rejected]
-        where = chosen.hardware.get("name", "this machine")
+        lacking = [one.rejection for one in chosen.candidates] or chosen.rejected
+        reasons = dict.fromkeys(f"{one.strategy}: {one.reason}" for one in lacking)
+        nothing = f"nothing fits on {chosen.hardware.get('name', 'this machine')}"
         alone = _would_fit_alone(request, cluster)
-        said = [f"nothing fits on {where}", *chosen.notes, *alone, *dict.fromkeys(reasons), *chosen.advice]
-        raise DoesNotFitError("\n".join(said))
+        raise DoesNotFitError("\n".join([nothing, *chosen.notes, *alone, *reasons, *chosen.advice]))
     check_compiler(request, compiles=chosen.best.execution.compile and cluster.gpu.kind == "cuda")
     if chosen.best.not_trained:
         # What the model's config says is known only here; the rest was refused before.
         otherwise = "model" if request.job.layout == "auto" else "layout"
-        problems = [
-            Problem(where=place_of(request, reason, otherwise=otherwise), message=reason)
-            for reason in chosen.best.not_trained
-        ]
-        raise UnsupportedError(problems)
+        places = [place_of(request, reason, otherwise=otherwise) for reason in chosen.best.not_trained]
+        pairs = zip(places, chosen.best.not_trained, strict=True)
+        raise UnsupportedError([Problem(where=where, message=reason) for where, reason in pairs])
     return cluster, chosen
 
 
 def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
     """A sentence where a job would fit in the memory that other programs hold."""
-    gpu = cluster.gpu
-    kept = reserved_bytes(gpu.memory_bytes)
+    gpu, kept = cluster.gpu, reserved_bytes(cluster.gpu.memory_bytes)
     if gpu.kind != "cuda" or gpu.reserved_bytes <= kept:
         return []
     free = replace(cluster, node=replace(cluster.node, gpu=replace(gpu, reserved_bytes=kept)))

@@ -17,9 +17,8 @@ def recipes() -> dict[str, str]:
 
 
 def job_of(recipe: str, answers: dict[str, str | None]) -> str:
-    """A recipe with other values of some keys. `answers`: key, `path` for the data's -> value; None
-    keeps the recipe's, and an empty one leaves the key out. Raises InputError: there is no such
-    recipe."""
+    """A recipe with other values of some keys. `answers`: key -> value, `path` for the data's; None
+    keeps the recipe's, an empty one leaves the key out. Raises InputError: no such recipe."""
     known = recipes()
     if recipe not in known:
         raise InputError(f"--recipe {recipe}: there is no such recipe; there are: {', '.join(known)}, and list")

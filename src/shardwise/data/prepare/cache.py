@@ -59,8 +59,7 @@ def check_untouched(states: Sequence[FileState], *, labels: Sequence[str]) -> No
     """Raises DataError where a file is not the one that was hashed."""
     message = "changed while it was prepared; run again once nothing writes to it"
     both = zip(states, labels, strict=True)
-    problems = [Problem(where=label, message=message) for state, label in both if state.changed]
-    if problems:
+    if problems := [Problem(where=label, message=message) for state, label in both if state.changed]:
         raise DataError(problems)
 
 

@@ -64,9 +64,9 @@ class Ends:
                 counts[tail[0], text] += self._tails[tail]
         tokens = [{"id": ident, "text": text, "count": count} for (ident, text), count in counts.most_common()]
         unmarked = self._unmarked + self._tails.total() - counts.total()
-        cause = None
-        if unmarked and not tokens:
-            cause = self._cause(*(texts[-2:] if self._sample else ("", "")), blocks=pool.facts["generation_blocks"])
+        shown, after = texts[-2:] if self._sample else ("", "")
+        blocks = pool.facts["generation_blocks"]
+        cause = self._cause(shown, after, blocks=blocks) if unmarked and not tokens else None
         return {"tokens": tokens, "unmarked": unmarked, "cause": cause}
 
     def _cause(self, shown: str, after: str, *, blocks: bool) -> str:

@@ -66,14 +66,9 @@ class Preparation:
     def load(self) -> dict[str, Any]:
         """What workers are asked first."""
         data = self.job.data
-        rules = Rules(
-            template=self.template,
-            columns={str(ours): theirs for ours, theirs in data.columns.items()},
-            train_on=data.train_on,
-            max_length=data.max_length,
-            over_long=data.over_long,
-            rendered=data.rendered,
-        )
+        columns = {str(ours): theirs for ours, theirs in data.columns.items()}
+        same = {name: getattr(data, name) for name in ("train_on", "max_length", "over_long", "rendered")}
+        rules = Rules(template=self.template, columns=columns, **same)
         told = {"rules": asdict(rules), "limits": asdict(self.limits)}
         return {"do": "load", "tokenizer": str(self.tokenizer), **told}
 
@@ -82,10 +77,10 @@ class Preparation:
 class SurveyedFile:
     """One file, cut and recognised; `form` is None where no row could be recognised."""
 
-    chunks: tuple[Chunk, ...]
-    problems: tuple[tuple[int, str], ...]
+    chunks: Sequence[Chunk]
+    problems: Sequence[tuple[int, str]]
     form: Format | None
-    ignored: tuple[str, ...] = ()
+    ignored: Sequence[str] = ()
 
 
 def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]], None]) -> None:
@@ -107,9 +102,7 @@ def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]
         ends = Ends(pool.facts["added_ids"])
         summary = {
             "padding_id": pool.facts["padding_id"],
-            "chat_template": {"tokenizer": None, "none": None, "default": DEFAULT_TEMPLATE}.get(
-                template_from, asked.template
-            ),
+            "chat_template": _TEMPLATES.get(template_from, asked.template),
             "template_from": template_from,
             "sources": _describe(asked, files, chunks, replies),
             "lengths": _lengths(asked, chunks, replies),
@@ -132,25 +125,23 @@ def survey(asked: Preparation, index: int) -> SurveyedFile:
     file = asked.files[index]
     low, high = CHUNK_BYTES
     total = sum(state.size for state in asked.states)
-    cut = cut_file(file, index=index, chunk_bytes=min(high, max(low, total // 64)))
-    found = first_columns(cut.chunks)
+    chunks, problems = cut_file(file, index=index, chunk_bytes=min(high, max(low, total // 64)))
+    found = first_columns(chunks)
     if found is None:
-        return SurveyedFile(chunks=tuple(cut.chunks), problems=tuple(cut.problems), form=None)
-    line, columns = found
-    names = renamed({column: column for column in columns}, asked.job.data.columns)
+        return SurveyedFile(chunks=chunks, problems=problems, form=None)
+    (line, columns), renames = found, asked.job.data.columns
+    names = renamed({column: column for column in columns}, renames)
     try:
         wanted = asked.sources[asked.source_of_file[index]].format
-        renames, objective = asked.job.data.columns, asked.job.objective
-        form = recognise(columns, wanted=wanted, renames=renames, objective=objective)
+        form = recognise(columns, wanted=wanted, renames=renames, objective=asked.job.objective)
     except RowError as error:
-        return SurveyedFile(chunks=(), problems=((line, str(error)), *cut.problems), form=None)
-    needed = tuple(theirs for ours, theirs in names.items() if ours in form.columns)
-    seen = [column for column in seen_columns(columns) if column not in needed]
-    needed += tuple(seen)  # a row in which they are not empty is refused
+        return SurveyedFile(chunks=[], problems=[(line, str(error)), *problems], form=None)
+    needed = [theirs for ours, theirs in names.items() if ours in form.columns]
+    needed += [column for column in seen_columns(columns) if column not in needed]  # refused where they are not empty
     # These are read by columns, so the others are never loaded; a CSV row must be split in full.
-    chunks = [replace(chunk, header=needed) if chunk.kind in COLUMNAR else chunk for chunk in cut.chunks]
-    ignored = tuple(column for column in columns if column not in needed)
-    return SurveyedFile(chunks=tuple(chunks), problems=tuple(cut.problems), form=form, ignored=ignored)
+    chunks = [replace(chunk, header=tuple(needed)) if chunk.kind in COLUMNAR else chunk for chunk in chunks]
+    ignored = [column for column in columns if column not in needed]
+    return SurveyedFile(chunks=chunks, problems=problems, form=form, ignored=ignored)
 
 
 def _work(pool: Pool, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], stems: Sequence[Path]) -> list[Reply]:
@@ -163,19 +154,16 @@ def _work(pool: Pool, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], st
     replies: list[Reply] = [_NO_ROWS] * len(chunks)
     with progress("preparing data", total=sum(chunk.num_bytes for chunk in chunks)) as advance:
         for index, reply in pool.run(requests):
-            replies[index] = _failed(chunks[index], reply["error"]) if "error" in reply else reply
+            replies[index] = reply
+            if "error" in reply:  # the chunk ended its worker; which row it was is not known
+                problem = (chunks[index].first_line, f"this row or one after it {reply['error']}")
+                replies[index] = {**_NO_ROWS, "failed": True, "num_problems": 1, "problems": [problem]}
             advance(chunks[index].num_bytes)
     return replies
 
 
 #: The reply about a chunk that no worker is left for; another's problem is reported then.
 _NO_ROWS: Reply = asdict(Tally())
-
-
-def _failed(chunk: Chunk, error: str) -> Reply:
-    """As a reply: a chunk that ended its worker, whose row it was is not known."""
-    problem = (chunk.first_line, f"this row or one after it {error}")
-    return {**_NO_ROWS, "failed": True, "num_problems": 1, "problems": [problem]}
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile]) -> None:
@@ -253,6 +241,10 @@ def _refuse_empty(asked: Preparation, counts: Mapping[str, int]) -> None:
             raise DataError.at(", ".join(source.label for source in names[part]), reason)
 
 
+#: Where a chat template comes from -> its text, where data.json has not the job's own.
+_TEMPLATES = {"tokenizer": None, "none": None, "default": DEFAULT_TEMPLATE}
+
+
 def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Mapping[str, Any]) -> str:
     """Where the chat template comes from that rows were rendered with: a word, or the file that the job names."""
     forms = {file.form.name for file in files if file.form}
@@ -262,11 +254,8 @@ def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Map
         return str(asked.job.data.chat_template)
     if facts["has_template"]:
         return "tokenizer"
-    return "none" if forms <= {"text", "prompt_completion", *_ANSWERS} else "default"
-
-
-#: Formats whose rows may be text alone.
-_ANSWERS = ("preference", "unpaired_preference")
+    may_be_text = {"text", "prompt_completion", "preference", "unpaired_preference"}
+    return "none" if forms <= may_be_text else "default"
 
 
 def _lengths(asked: Preparation, chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]) -> list[list[int]]:

@@ -132,7 +132,10 @@ def _make(entry: Path, asked: Preparation, *, measured: Callable[[dict[str, Any]
         with one_at_a_time(entry):
             summary = _summary(entry)
             if summary is None:
-                _say_if_scarce(entry, read=sum(state.size for state in asked.states))
+                free, needed = free_disk(entry.parent), _OVER_TEXT * sum(state.size for state in asked.states)
+                if free < needed:
+                    has = f"take about {format_bytes(needed)}, and this disk has {format_bytes(free)} free"
+                    say(f"{entry.parent}: prepared rows {has}; set SHARDWISE_CACHE to another")
                 with new_entry(entry) as folder:
                     ingest(asked, into=folder, measured=measured)
                 summary = _summary(entry)
@@ -142,14 +145,6 @@ def _make(entry: Path, asked: Preparation, *, measured: Callable[[dict[str, Any]
     if summary is None:
         raise ShardwiseError(f"{entry}: was damaged or removed as soon as it was written; run again")
     return summary
-
-
-def _say_if_scarce(entry: Path, *, read: int) -> None:
-    """Prepared tokens take about as much as their text."""
-    free = free_disk(entry.parent)
-    if free < _OVER_TEXT * read:
-        about = f"prepared rows take about {format_bytes(_OVER_TEXT * read)}"
-        say(f"{entry.parent}: {about}, and this disk has {format_bytes(free)} free; set SHARDWISE_CACHE to another")
 
 
 def _room(entry: Path) -> str:
@@ -162,15 +157,11 @@ def _room(entry: Path) -> str:
 def _summary(entry: Path) -> dict[str, Any] | None:
     """What the cache says about an entry, or None where it is not there or damaged."""
     summary = read_json(entry / "summary.json")
-    if summary is None:
-        return None
-    try:
-        for part in ("train", "eval"):
-            if part in summary:
-                read_manifest(entry / part)
-    except DataError:
-        return None
-    return summary
+    with suppress(DataError):
+        for part in {"train", "eval"} & (summary or {}).keys():
+            read_manifest(entry / part)
+        return summary
+    return None
 
 
 def _data_json(entry: Path, summary: dict[str, Any], *, asked: Preparation, fingerprint: str) -> dict[str, Any]:
@@ -187,9 +178,7 @@ def _data_json(entry: Path, summary: dict[str, Any], *, asked: Preparation, fing
         own = [file.label for source in evaluation for file in source.files]
         evaluated = {"sources": described[len(train) :], "files": own or labels}
         parts["eval"] = {**_part(entry / "eval", summary["eval"]), **evaluated}
-    preview = [
-        {"where": f"{labels[shown['file']]}:{shown['line']}", "text": shown["text"]} for shown in summary["preview"]
-    ]
+    shown = [(f"{labels[one['file']]}:{one['line']}", one["text"]) for one in summary["preview"]]
     lengths = RowLengths.of(dict(summary["lengths"]), max_length=job.data.max_length)
     return {
         "version": VERSION,
@@ -198,7 +187,7 @@ def _data_json(entry: Path, summary: dict[str, Any], *, asked: Preparation, fing
         "lengths": lengths and asdict(lengths),
         "over_long": job.data.over_long,
         "packing": job.data.packing,
-        "preview": preview,
+        "preview": [{"where": where, "text": text} for where, text in shown],
         **{name: summary[name] for name in ("padding_id", "chat_template", "template_from", "ends")},
     }
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def sample_rows(run: RunDirectory) -> None:
     chunks = [chunk for file in files if file.form is not None for chunk in file.chunks]
     if not chunks:
         raise DataError.at(sources[0].label, "has no row that is recognised; `shardwise data` says why")
-    looked_at = _spread(chunks)
+    looked_at = chunks
+    if len(chunks) > PLACES:
+        looked_at = [chunks[(2 * n + 1) * len(chunks) // (2 * PLACES)] for n in range(PLACES)]
     replies = _sampled(asked, files, looked_at) if tokenizer else {}
     rows = _rows_by_file(chunks, looked_at, replies)
     lengths = sum((Counter(dict(reply["lengths"])) for reply in replies.values()), Counter[int]())
@@ -69,19 +72,12 @@ def _not_here(*_: Any, **__: Any) -> Any:
     raise DataError.at("data.path", "is on the hub; `shardwise data` fetches it and counts its rows")
 
 
-def _spread(chunks: Sequence[Chunk]) -> list[Chunk]:
-    if len(chunks) <= PLACES:
-        return list(chunks)
-    return [chunks[(2 * n + 1) * len(chunks) // (2 * PLACES)] for n in range(PLACES)]
-
-
 def _sampled(asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk]) -> dict[Chunk, dict[str, Any]]:
     """A worker's reply about each chunk; none where the tokenizer cannot be loaded."""
     requests: list[dict[str, Any]] = []
     for chunk in chunks:
-        form = files[chunk.file].form
+        form, whole = files[chunk.file].form, chunk.kind not in _COUNTED
         name = form.name if form else ""
-        whole = chunk.kind not in _COUNTED
         requests.append({"do": "sample", "chunk": asdict(chunk), "format": name, "most": ROWS, "whole": whole})
     try:
         with closing(Pool(asked.load, name=asked.job.model, num_workers=1, limits=asked.limits)) as pool:
@@ -122,12 +118,9 @@ def _rows_of_last(chunk: Chunk) -> int:
 
 def _scaled(lengths: Counter[int], *, to: int) -> dict[int, int]:
     """{tokens: rows} with so many rows in all, spread as those that were looked at."""
-    so_far, counts, total = 0, dict[int, int](), lengths.total()
-    seen = 0
-    for length, number in sorted(lengths.items()):
-        seen += number
-        upto = round(to * seen / total)
-        counts[length], so_far = upto - so_far, upto
+    ordered = sorted(lengths.items())
+    upto = [round(to * seen / lengths.total()) for seen in accumulate((number for _, number in ordered), initial=0)]
+    counts = {length: after - before for (length, _), (before, after) in zip(ordered, pairwise(upto), strict=True)}
     return {length: number for length, number in counts.items() if number}
 
 

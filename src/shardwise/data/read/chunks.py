@@ -6,7 +6,7 @@ character a byte, so that character offsets are byte offsets.
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -50,27 +50,17 @@ class Chunk:
     header: tuple[str, ...] = ()
 
 
-@dataclass(kw_only=True)
-class FileChunk:
-    """A file's chunks, and what is wrong with the file beyond them, as (line, message)."""
-
-    chunks: list[Chunk] = field(default_factory=list)
-    problems: list[tuple[int, str]] = field(default_factory=list)
-
-
-def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> FileChunk:
-    """Chunks of about `chunk_bytes`; a file that cannot be cut yields its problem instead of raising."""
-    cut = FileChunk()
+def cut_file(file: SourceFile, *, index: int, chunk_bytes: int) -> tuple[list[Chunk], list[tuple[int, str]]]:
+    """Chunks of about `chunk_bytes`, and what is wrong with the file, as (line, message)."""
+    chunks: list[Chunk] = []
     try:
         for chunk in _chunks(file, partial(Chunk, file=index, path=file.path), chunk_bytes):
-            cut.chunks.append(chunk)  # one by one: those before an error are kept
+            chunks.append(chunk)  # one by one: those before an error are kept
     except BrokenFileError as error:
-        cut.problems.append((error.line, str(error)))
+        return chunks, [(error.line, str(error))]
     except OSError as error:
-        cut.problems.append((1, f"cannot be read: {error.strerror}"))
-    if not cut.chunks and not cut.problems:
-        cut.problems.append((1, "is empty; expected rows"))
-    return cut
+        return chunks, [(1, f"cannot be read: {error.strerror}")]
+    return chunks, [] if chunks else [(1, "is empty; expected rows")]
 
 
 Make = Callable[..., Chunk]
@@ -80,7 +70,7 @@ def _chunks(file: SourceFile, make: Make, chunk_bytes: int) -> Iterator[Chunk]:
     with Path(file.path).open("rb") as opened:
         head = opened.read(64)
         if not head:
-            raise BrokenFileError(1, "is empty; expected rows")
+            return
         for magic, message in _FOREIGN:
             if head.startswith(magic):
                 raise BrokenFileError(1, message)

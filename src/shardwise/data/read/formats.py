@@ -77,6 +77,13 @@ Example = Conversation | Pair | Text
 AnyExample = Example | Preference | Labelled
 
 
+def answers_of(example: AnyExample) -> tuple[Example, ...]:
+    """What of an example is a row of its own: chosen and rejected, or one."""
+    if isinstance(example, Preference):
+        return example.chosen, example.rejected
+    return (example.answer if isinstance(example, Labelled) else example,)
+
+
 @dataclass(frozen=True)
 class Format:
     """A row format: the columns it reads, and how a row becomes an example (or a RowError)."""
@@ -141,9 +148,9 @@ def renamed(row: Row, columns: Mapping[Any, str]) -> Row:
 def read_row(form: Format, row: Row, *, columnar: bool = False) -> AnyExample:
     """A row as an example of its file's format; `columnar`: of a file of typed columns, which nulls
     fill up. Raises RowError: a column is missing, or holds something else."""
-    seen = next((column for column in seen_columns(row) if row[column] not in (None, "", [], {})), None)
-    if seen is not None:
-        raise RowError(f"has something in its column {seen}; {TEXT_ALONE}")
+    for column in seen_columns(row):
+        if row[column] not in (None, "", [], {}):
+            raise RowError(f"has something in its column {column}; {TEXT_ALONE}")
     missing = [column for column in form.required if column not in row]
     if missing:
         found = f"has the columns {', '.join(row)}"
@@ -160,7 +167,8 @@ def seen_columns(columns: Iterable[str]) -> list[str]:
     return [column for column in columns if column.removesuffix("s") in SEEN]
 
 
-def _chat(prompt: str, answer: str, *, system: str = "") -> Conversation:
+def chat_of(prompt: str, answer: str, *, system: str = "") -> Conversation:
+    """A question and its answer, which may be trained."""
     messages = [{"role": "system", "content": system}] if system.strip() else []
     messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
     return conversation(messages)
@@ -196,13 +204,13 @@ def _optional_text(row: Row, column: str) -> str:
 
 
 def _question_of(question: str, answer: str) -> Callable[[Row], Example]:
-    return lambda row: _chat(text_of(row, question, may_be_empty=True), text_of(row, answer))
+    return lambda row: chat_of(text_of(row, question, may_be_empty=True), text_of(row, answer))
 
 
 def _read_instruction(row: Row) -> Example:
     instruction, context = text_of(row, "instruction", may_be_empty=True), _optional_text(row, "input")
     prompt = f"{instruction}\n\n{context}" if context.strip() else instruction
-    return _chat(prompt, text_of(row, "output"), system=_optional_text(row, "system"))
+    return chat_of(prompt, text_of(row, "output"), system=_optional_text(row, "system"))
 
 
 def _read_pair(row: Row) -> Conversation | Pair:
@@ -247,13 +255,13 @@ def _read_preference(row: Row) -> Preference:
         before = [] if row.get("prompt") in (None, "") else _said(row, "prompt", role="user")
         answers = [_said(row, side, role="assistant") for side in sides]
         if not before or not isinstance(parsed(row["prompt"]), list):
-            shared = _shared(*([message.said for message in answer] for answer in answers))
-            if shared and before and not any(_has(message, before[0]) for message in answers[0][:shared]):
+            alike = shared(*([message.said for message in answer] for answer in answers))
+            if alike and before and not any(_has(message, before[0]) for message in answers[0][:alike]):
                 raise RowError(
                     "prompt is in no message that chosen and rejected begin with; write it there, or remove it"
                 )
-            before = answers[0][:shared] or before
-            answers = [answer[shared:] for answer in answers]
+            before = answers[0][:alike] or before
+            answers = [answer[alike:] for answer in answers]
         chosen, rejected = (_answered(before, answer, row, side) for answer, side in zip(answers, sides, strict=True))
         return Preference(chosen=chosen, rejected=rejected)
     if tools_of(row):
@@ -262,7 +270,7 @@ def _read_preference(row: Row) -> Preference:
     if row.get("prompt") is not None:
         prompt = text_of(row, "prompt", may_be_empty=True)
     else:
-        prompt = texts[0][: _shared(*texts)]
+        prompt = texts[0][: shared(*texts)]
         prompt = prompt[:-1] if prompt.endswith(" ") else prompt  # a word begins with the blank before it
         texts = [text[len(prompt) :] for text in texts]
         if not all(text.strip() for text in texts):
@@ -281,7 +289,7 @@ def _has(message: ChatMessage, other: ChatMessage) -> bool:
     return other.said["content"].strip() in str(message.said.get("content"))
 
 
-def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+def shared(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How many parts two sequences have in common before they differ."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
@@ -293,8 +301,7 @@ def _answered(before: list[ChatMessage], answer: list[ChatMessage], row: Row, co
         raise RowError(
             f"{column} has no message behind the prompt that both sides share; write one, or the prompt apart"
         )
-    if answer[0].said["role"] != "assistant":
-        who = answer[0].said["role"]
+    if (who := answer[0].said["role"]) != "assistant":
         raise RowError(f"{answer[0].of} ({who}) begins what is behind the prompt; expected a message of the assistant")
     return _conversation_of([*before, *answer], row, of_prompt=len(before))
 

@@ -66,14 +66,12 @@ def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
 def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
     """The folder with a model's tokenizer, fetched if need be. Raises DataError: there is none."""
     local = Path(model).expanduser()
-    if local.is_file():
-        local = local.parent
-    if local.is_dir():
-        return local
+    folder = local.parent if local.is_file() else local
+    if folder.is_dir():
+        return folder
     known = known_models().get(model)
     hub_id = known.hub_id if known else model
-    cached = _cached_snapshot(hub_id, revision)
-    if cached is not None:
+    if (cached := _cached_snapshot(hub_id, revision)) is not None:
         return cached
     from huggingface_hub import snapshot_download
 

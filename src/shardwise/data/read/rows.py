@@ -72,12 +72,6 @@ def _parse_line(line: int, content: str) -> DataRow | BadRow:
         return BadRow(line, f"cannot be read: {nesting_or(error)}")
 
 
-def _read_text(chunk: Chunk) -> Iterator[DataRow | BadRow]:
-    """A document a line, as the hub's `text` builder reads them; empty lines are none."""
-    for line, text in _lines(chunk):
-        yield DataRow(line, {"text": text.removesuffix("\r")})
-
-
 def _read_array(chunk: Chunk) -> Iterator[DataRow | BadRow]:
     text = _text(chunk)
     at, line = 0, chunk.first_line
@@ -170,5 +164,6 @@ _READERS: dict[str, Callable[[Chunk], Iterator[DataRow | BadRow]]] = {
     "json": _read_array,
     **dict.fromkeys(DELIMITERS, _read_csv),
     **dict.fromkeys(COLUMNAR, _read_columnar),
-    "txt": _read_text,
+    # A document a line, as the hub's `text` builder reads them; empty lines are none.
+    "txt": lambda chunk: (DataRow(line, {"text": text.removesuffix("\r")}) for line, text in _lines(chunk)),
 }

@@ -20,7 +20,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import takewhile
 from typing import Any
 
 from shardwise.data.read.formats import (
@@ -31,7 +30,9 @@ from shardwise.data.read.formats import (
     Pair,
     Preference,
     Text,
-    conversation,
+    answers_of,
+    chat_of,
+    shared,
 )
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.ready import AS_IT_IS, ONE_END, Marks, marks_of
@@ -116,13 +117,8 @@ class Renderer:
 
     def sides(self, example: AnyExample) -> tuple[Rendered, ...]:
         """The rows of an example: chosen and rejected, or one. Raises as `render`."""
-        match example:
-            case Preference(chosen=chosen, rejected=rejected):
-                return self._compared(chosen), self._compared(rejected)
-            case Labelled(answer=answer):
-                return (self._compared(answer),)
-            case _:
-                return (self.render(example),)
+        render: Any = self._compared if isinstance(example, Preference | Labelled) else self.render
+        return tuple(map(render, answers_of(example)))
 
     def _compared(self, example: Conversation | Pair) -> Rendered:
         """An answer to be compared with others: all counts that stands behind its prompt, as in
@@ -132,8 +128,7 @@ class Renderer:
                 text = example.prompt + example.completion
                 spans = ((len(example.prompt), len(text)),)
                 return self._plain(text, spans, notes=() if self.template is None else (NO_CHAT,))
-            asked, answered = {"role": "user", "content": example.prompt}, {"role": "assistant"}
-            example = conversation([asked, {**answered, "content": example.completion}])
+            example = chat_of(example.prompt, example.completion)
         elif self.rendered is True:
             raise RowError(_RENDERED_CHAT)
         elif example.excluded:
@@ -155,8 +150,7 @@ class Renderer:
             case Pair(prompt=prompt, completion=completion):
                 is_ready = self._marks.hold(prompt) if self.rendered == "auto" else self.rendered
                 if self.template is not None and not is_ready:
-                    chat = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
-                    return self._chat(conversation(chat))
+                    return self._chat(chat_of(prompt, completion))
                 text = prompt + completion
                 spans = None if self.train_on == "all" else ((len(prompt), len(text)),)
                 return self._plain(text, spans, notes=() if self.template is None else (AS_IT_IS,))
@@ -227,7 +221,6 @@ class Renderer:
         return replace(chat, messages=replaced(chat.messages, shorter), notes=(*chat.notes, ONE_END))
 
     def _trained(self, chat: Conversation) -> tuple[int, ...]:
-        """The numbers of the messages that are trained."""
         if self.train_on == "all":
             return tuple(range(len(chat.messages)))
         turns = _turns(chat.messages)[-1 if self.train_on == "completion" else 0 :]
@@ -317,7 +310,7 @@ class Renderer:
             if turn:
                 told = _rendered(template, before, tools=chat.tools)
                 is_told = told is not None and prompt.startswith(told) and whole.startswith(told)
-                return _shared(prompt, whole) if is_told else prompt
+                return prompt[: shared(prompt, whole)] if is_told else prompt
         except RowError:
             pass
         message = chat.messages[turn : turn + 1]
@@ -346,10 +339,6 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
         return template.render(messages, tools=tools)[0]
     except RowError:
         return None
-
-
-def _shared(one: str, other: str) -> str:
-    return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))]
 
 
 def _writes_last(template: Template, messages: Sequence[Message], place: Place, *, tools: Any) -> bool:

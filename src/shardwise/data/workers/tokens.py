@@ -62,13 +62,9 @@ def mask_by_widths(
     num_bytes = len(text) if is_ascii else len(text.encode())
     if (ends[-1] if len(ends) else 0) != num_bytes or not (is_ascii or unicodedata.is_normalized("NFC", text)):
         return None
-    edges = np.array(spans, np.int64).reshape(-1, 2)
-    if not is_ascii:
-        edges = np.array([[len(text[:edge].encode()) for edge in span] for span in spans], np.int64).reshape(-1, 2)
-    first, last = (
-        np.searchsorted(ends, edges[:, 0], side="right"),
-        np.searchsorted(ends - own, edges[:, 1], side="left"),
-    )
+    edges = [[edge if is_ascii else len(text[:edge].encode()) for edge in span] for span in spans]
+    begins, stops = np.array(edges, np.int64).reshape(-1, 2).T
+    first, last = np.searchsorted(ends, begins, side="right"), np.searchsorted(ends - own, stops, side="left")
     mask = np.zeros(len(ids), bool)
     for start, stop in zip(first, last, strict=True):
         mask[start:stop] = True
@@ -119,11 +115,6 @@ class Tokenizer:
         self._widths = byte_widths(self._tokenizer)
 
     @property
-    def padding_id(self) -> int:
-        """The last token of a text; of padding tokens' rows of zeros Gemma 3n has no gradient."""
-        return self.eos_id
-
-    @property
     def template(self) -> str | dict[str, str] | None:
         """Its own chat template, or several by their names."""
         return self._tokenizer.chat_template or None
@@ -138,22 +129,19 @@ class Tokenizer:
 
     def renderer(self, rules: Rules) -> Renderer:
         """Renders for this tokenizer."""
+        # Behind special tokens a text needs no EOS, but behind those that begin or fill it.
+        names = ("bos_token", "unk_token", "pad_token", "cls_token", "mask_token")
+        other = {text for name, text in self._tokenizer.special_tokens_map.items() if name in names}
+        added = self._tokenizer.added_tokens_decoder.values()
+        marks = {token.content for token in added if token.special and token.content.strip()} - other
         return Renderer(
             template=rules.template if rules.template is not None else self.template,
             special_tokens=self._tokenizer.special_tokens_map,
             end_marks=tuple(self._tokenizer.added_tokens_encoder),
             train_on=rules.train_on,
             rendered=rules.rendered,
-            stop_marks=self._stop_marks(),
+            stop_marks=(self._tokenizer.eos_token, *sorted(marks)),
         )
-
-    def _stop_marks(self) -> tuple[str, ...]:
-        """Special tokens behind which a text needs no EOS: all but those that begin, fill or stand for something."""
-        names = {"bos_token", "unk_token", "pad_token", "cls_token", "mask_token"}
-        other = {text for name, text in self._tokenizer.special_tokens_map.items() if name in names}
-        added = self._tokenizer.added_tokens_decoder.values()
-        marks = {token.content for token in added if token.special and token.content.strip()} - other
-        return (self._tokenizer.eos_token, *sorted(marks))
 
     def encode(self, texts: Sequence[Rendered]) -> list[Tokens]:
         """Tokenises rows, each as one string; in batches of rows that are treated alike."""
@@ -164,10 +152,8 @@ class Tokenizer:
         """Whether tokenizer.json, where transformers does not keep to it, has other tokens for a text."""
         if self._written is None:
             return False
-        written, opened = (
-            tokenizer.encode(text, add_special_tokens=False).ids
-            for tokenizer in (self._written, self._tokenizer.backend_tokenizer)
-        )
+        both = (self._written, self._tokenizer.backend_tokenizer)
+        written, opened = (tokenizer.encode(text, add_special_tokens=False).ids for tokenizer in both)
         return written != opened
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -319,7 +305,5 @@ def _text(step: Any) -> str:
 def _vocab_size(config: Path) -> int | None:
     """From the model's config.json; models with several parts keep it with the text part."""
     data = read_json(config) or {}
-    for part in (data, data.get("text_config")):
-        if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
-            return part["vocab_size"]
-    return None
+    sizes = (part.get("vocab_size") for part in (data, data.get("text_config")) if isinstance(part, dict))
+    return next((size for size in sizes if isinstance(size, int)), None)

@@ -25,11 +25,10 @@ from shardwise.data.prepare.build import ShardWriter
 from shardwise.data.read.chunks import Chunk
 from shardwise.data.read.formats import (
     BY_NAME,
-    AnyExample,
     Conversation,
     Format,
     Labelled,
-    Preference,
+    answers_of,
     read_row,
     renamed,
 )
@@ -94,16 +93,6 @@ def _longest(sides: Sequence[Tokens]) -> int:
     return max(len(tokens.ids) for tokens in sides)
 
 
-def _answers(example: AnyExample) -> tuple[Any, ...]:
-    match example:
-        case Preference(chosen=chosen, rejected=rejected):
-            return chosen, rejected
-        case Labelled(answer=answer):
-            return (answer,)
-        case _:
-            return (example,)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Worker:
     """A loaded tokenizer and the rules of one preparation."""
@@ -136,7 +125,6 @@ class Worker:
         return tally
 
     def _encoded(self, rows: list[RenderedRow]) -> Iterator[tuple[RenderedRow, list[Tokens]]]:
-        """Rows with the tokens of each of their sides."""
         encoded = iter(self.tokenizer.encode([side for row in rows for side in row.sides]))
         for row in rows:
             yield row, [next(encoded) for _ in row.sides]
@@ -173,7 +161,7 @@ class Worker:
         tally.note([note for side in sides for note in side.notes])
         if tally.num_rows <= BATCH_ROWS and any(self.tokenizer.cuts_otherwise(side.text) for side in sides):
             tally.note([OTHERWISE])
-        for answer in _answers(example):
+        for answer in answers_of(example):
             if isinstance(answer, Conversation):
                 tally.keys.update(*answer.messages)
         label = example.label if isinstance(example, Labelled) else True
@@ -214,7 +202,7 @@ def _load(request: dict[str, Any]) -> tuple[Worker, dict[str, Any]]:
     bound_memory(limits)
     worker = Worker(tokenizer=tokenizer, renderer=renderer, rules=rules, limits=limits)
     facts = {
-        "padding_id": tokenizer.padding_id,
+        "padding_id": tokenizer.eos_id,  # of padding tokens' rows of zeros Gemma 3n has no gradient
         "has_template": tokenizer.template is not None,
         "added_ids": tokenizer.added_ids,
         "generation_blocks": any(template.marks_answers for template in renderer.templates.values()),

@@ -133,8 +133,7 @@ def _greet(connection: socket.socket, nodes: Nodes, *, known: dict[int, NodeConn
 
 
 def join(nodes: Nodes, *, say: Say) -> Peers:
-    """The other nodes: connects to node 0 once it listens. Raises InputError: it does not in time; StoppedError: a
-    signal came first."""
+    """The other nodes: connects to node 0. Raises InputError: it does not listen; StoppedError."""
     began, said = time.monotonic(), False
     where = f"{nodes.host}:{nodes.port}"
     with StopRequests() as requests:

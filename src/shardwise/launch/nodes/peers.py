@@ -226,11 +226,11 @@ def _appears(path: Path) -> bool:
 
 def word_of(error: BaseException | None) -> Message:
     """What node 0 says became of the run."""
-    if error is None:
-        return {"exit_code": 0, "message": ""}
-    code = error.exit_code if isinstance(error, ShardwiseError) else 1
-    text = str(error) if isinstance(error, ShardwiseError) else f"node 0 failed: {error!r}"
-    return {"exit_code": code, "message": text}
+    if isinstance(error, ShardwiseError):
+        return {"exit_code": error.exit_code, "message": str(error)}
+    return (
+        {"exit_code": 0, "message": ""} if error is None else {"exit_code": 1, "message": f"node 0 failed: {error!r}"}
+    )
 
 
 def stop_if_asked(requests: StopRequests, sentence: str) -> None:

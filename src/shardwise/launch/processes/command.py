@@ -91,11 +91,6 @@ def worker_argv(module: str, run: RunDirectory) -> list[str]:
     return [sys.executable, "-m", module, str(run.root)]
 
 
-def rank_argv(run: RunDirectory, *, module: str) -> list[str]:
-    """The command line of `programs/rank.py`, which makes what torchrun or a cluster started such a rank."""
-    return [sys.executable, "-m", "shardwise.programs.rank", str(run.root), module]
-
-
 def open_log(run: RunDirectory, rank: int) -> int:
     """The descriptor of a rank's log, to which it has added where this start begins."""
     log = os.open(run.rank_log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

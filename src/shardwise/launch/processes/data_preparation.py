@@ -30,10 +30,9 @@ class ReportedError(ShardwiseError):
 
 
 def prepare_data(run: RunDirectory, *, module: str = PREPARATION, quiet: bool = False, brief: bool = False) -> None:
-    """Runs data preparation to its end; its stderr is this process's, or if `quiet` shown where it fails only; if
-    `brief`, it says nothing but how far it is, and what is wrong. Raises
-    ReportedError: it failed, and has printed why; WorkerFailedError: it was killed; StoppedError: a signal stopped
-    it."""
+    """Runs data preparation to its end; its stderr is this process's, or if `quiet` shown where it
+    fails only; if `brief`, it says nothing but how far it is, and what is wrong. Raises
+    ReportedError: it failed, and printed why; WorkerFailedError: it was killed; StoppedError."""
     launch = uuid.uuid4().hex
     with StopRequests() as requests, tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(

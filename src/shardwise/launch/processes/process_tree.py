@@ -20,11 +20,8 @@ PATIENCE_SECONDS = 10.0
 def of_launch(name: str) -> frozenset[int]:
     """Pids of all living processes of a launch; ended ones that nobody has waited for do not count."""
     mark = f"{LAUNCH}={name}".encode()
-    found: set[int] = set()
-    for folder in PROC.iterdir() if PROC.is_dir() else ():
-        if folder.name.isdigit() and mark in _environment(folder):
-            found.add(int(folder.name))
-    return frozenset(found)
+    folders = (folder for folder in (PROC.iterdir() if PROC.is_dir() else ()) if folder.name.isdigit())
+    return frozenset(int(folder.name) for folder in folders if mark in _environment(folder))
 
 
 def send(pid: int, signal_number: int) -> bool:

@@ -45,7 +45,6 @@ def _output_of(module: str, *arguments: str, text: str = "", limit: float | None
 
 
 def _lines_of(module: str, *, text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a child's lines, as it writes them."""
     with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+", errors="replace") as printed:
         asked.write(text)
         asked.seek(0)
@@ -109,9 +108,9 @@ def sample_rows(folder: Path) -> str | None:
 def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
     """The JSON object of `shardwise.programs.difference` for two folders with weights; a tensor may differ by
     `tolerance` of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
-    bounds = ("--tolerance", repr(tolerance), "--floor", repr(floor))
+    asked = {"a": str(a), "b": str(b), "tolerance": tolerance, "floor": floor}
     try:
-        return _output_of("shardwise.programs.difference", str(a), str(b), *bounds)
+        return _output_of("shardwise.programs.difference", json.dumps(asked))
     except _HelperFailedError as error:
         raise WorkerFailedError(f"{a} and {b}: {error}") from None
 
@@ -134,10 +133,9 @@ def rehearsed(question: dict[str, Any], *, begins: Callable[[int], object]) -> l
 
 @contextmanager
 def _interrupts_are_the_childs() -> Generator[None]:
-    """SIGINT, which a terminal sends to both, is left to the child: by a handler, for a child would inherit that a
-    signal is ignored."""
+    """SIGINT, which a terminal sends to both, is left to the child, which would inherit SIG_IGN."""
     try:
-        before = signal.signal(signal.SIGINT, _leave)
+        before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     except ValueError:  # only the main thread hears signals
         yield
         return
@@ -145,10 +143,6 @@ def _interrupts_are_the_childs() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _leave(_number: int, _frame: object) -> None:
-    """Does nothing."""
 
 
 def run_program(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shardwise.errors import InputError, RunDirectoryError, ShardwiseError
-from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, rank_argv, visible_devices
+from shardwise.launch.processes.command import QUIET, WORKER, allocator_settings, visible_devices
 from shardwise.launch.processes.stop_requests import StopRequests
 from shardwise.spec.begin import MEETING_SECONDS, SAID_AFTER_SECONDS, left_over
 from shardwise.spec.cluster import DeviceKind
@@ -34,6 +34,10 @@ READ_WITHIN_SECONDS = 5.0
 _SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+#: What tells one start from another.
+_NAMING = (
+    *("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +87,7 @@ def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
             f"the environment says RANK={rank}, WORLD_SIZE={size}, LOCAL_WORLD_SIZE={local_size}; "
             "a rank lies below the world size"
         )
-    names = (
-        "WORLD_SIZE",
-        "TORCHELASTIC_RUN_ID",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RESTART_COUNT",
-        "SLURM_JOB_ID",
-    )
-    parts = [environment.get(name, "") for name in names]
+    parts = [environment.get(name, "") for name in _NAMING]
     if local_size == size:
         # Ports and run ids repeat from one start to the next; the process that started all ranks does not.
         parts.append(str(os.getppid()))
@@ -137,8 +133,7 @@ def _begun(file: Path) -> bool:
 
 
 def write_preparing(run: RunDirectory, place: Place) -> None:
-    """Rank 0, before it prepares: a sign for the others, in the place of a start file that an earlier launch of that
-    name has left."""
+    """Rank 0, before it prepares: a sign for the others, in the place of an earlier start file."""
     with suppress(OSError):
         write_json(_start_file(run, place), {"preparing": True})
 
@@ -157,19 +152,16 @@ def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], Non
     began, said, answered = time.monotonic(), False, False
     while "begin" not in (start := read_json(_start_file(run, place)) or {}):
         time.sleep(POLL_SECONDS)
-        waited = time.monotonic() - began
+        waited, waits = time.monotonic() - began, f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs}"
         if start and not answered:
             answered = True
             with suppress(OSError):
                 write_text(run.logs / f"{_sign(place)}{place.rank}", "")
         if not start and not said and waited > SAID_AFTER_SECONDS:
             said = True
-            say(f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs}; {place.remedy}")
+            say(f"{waits}; {place.remedy}")
         if not start and waited > place.patience:
-            raise RunDirectoryError(
-                f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs} after {place.patience:g} s; "
-                f"{place.remedy}"
-            )
+            raise RunDirectoryError(f"{waits} after {place.patience:g} s; {place.remedy}")
     if not start["begin"]:
         if start["exit_code"]:
             wait_to_be_stopped()
@@ -178,8 +170,7 @@ def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], Non
 
 
 def await_others(run: RunDirectory, place: Place, *, requests: StopRequests, say: Callable[[str], None]) -> None:
-    """Rank 0, before it prepares: waits for a sign of each rank, or for a signal. Raises RunDirectoryError: some leave
-    none."""
+    """Rank 0: waits for all ranks' signs, or a signal. Raises RunDirectoryError: some gave none."""
     began, said = time.monotonic(), False
     while requests.first is None:
         missing = [rank for rank in range(1, place.size) if not (run.logs / f"{_sign(place)}{rank}").exists()]
@@ -203,7 +194,7 @@ def wait_to_be_stopped() -> None:
 def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: str = WORKER) -> NoReturn:
     """Replaces this process by the worker, whose output goes where other runs have it. The first
     rank of another node keeps this terminal, to say there why it fails."""
-    argv = rank_argv(run, module=module)
+    argv = [sys.executable, "-m", "shardwise.programs.rank", str(run.root), module]
     sys.stdout.flush()
     sys.stderr.flush()
     environment = joined_environment(kind)
@@ -220,7 +211,6 @@ def joined_environment(kind: DeviceKind) -> dict[str, str]:
 
 
 def _sign(place: Place) -> str:
-    """What the name of a rank's sign begins with."""
     return f"here-{place.launch}-"
 
 

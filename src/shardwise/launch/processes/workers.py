@@ -4,6 +4,7 @@ The promises: a request to stop reaches each rank once and is waited for; a seco
 everything within seconds; no process outlives this call, whatever ends it; one cause is named.
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -59,7 +60,10 @@ def run_workers(
     with StopRequests() as requests:
         for restarts_left in reversed(range(max_restarts + 1)):
             forget_last_launch(run)
-            ready, waiting = _as_many(waiting, processes=processes), None
+            if waiting is not None and len(waiting) != processes:
+                waiting.end()
+                waiting = None
+            ready, waiting = waiting, None
             fresh = local_ranks(run, processes=processes, kind=kind, module=module, lock=lock)
             with fresh if ready is None else nullcontext(ready) as ranks:
                 try:
@@ -71,14 +75,6 @@ def run_workers(
                     tell([Notice(text=f"{how}; all ranks are started again")], on_update)
                 else:
                     return
-
-
-def _as_many(waiting: Ranks | None, *, processes: int) -> Ranks | None:
-    """Ranks that wait, if they are as many as needed; others are ended."""
-    if waiting is None or len(waiting) == processes:
-        return waiting
-    waiting.end()
-    return None
 
 
 def follow_ranks(
@@ -101,8 +97,7 @@ def follow_ranks(
         ShardwiseError: as `conclude` does; on another node than the first, as node 0 does.
     """
     peers = peers or Peers()
-    follower, grace = Follower(run), _Grace(run)
-    told = False
+    follower, told, deadline = Follower(run), False, math.inf
     try:
         ranks.begin()
         while ranks.look() and not requests.is_urgent:
@@ -115,7 +110,9 @@ def follow_ranks(
                 ranks.pass_on(asked)
             peers.look()
             peers.say(ranks.exits)
-            if grace.is_over(failed=ranks.failed or peers.failed):
+            if ranks.failed or peers.failed or any(run.logs.glob("rank_*.failure.json")):
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+            if time.monotonic() > deadline:
                 ranks.kill()
             requests.wait(POLL_SECONDS, until=ranks.have_ended)
     finally:
@@ -132,16 +129,3 @@ def follow_ranks(
             blame=peers.blame(),
             on_update=on_update,
         )
-
-
-class _Grace:
-    """The time that ranks have after one of the run has failed."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
-        self._deadline: float | None = None
-
-    def is_over(self, *, failed: bool) -> bool:
-        if self._deadline is None and (failed or any(self._run.logs.glob("rank_*.failure.json"))):
-            self._deadline = time.monotonic() + GRACE_SECONDS
-        return self._deadline is not None and time.monotonic() > self._deadline

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.report.pages.charts import Chart, MemoryBar, lengths_chart, memory_chart, timeline_chart
-from shardwise.report.pages.render import render, render_part
+from shardwise.report.pages.render import render
 from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.plan.forecast import PARTS, Candidate, Plan
 from shardwise.spec.plan.timeline import Timeline
@@ -17,15 +17,11 @@ MOST = 5
 
 def plan_html(plan: Plan, timeline: Timeline | None) -> str:
     """The whole page."""
-    return render("plan.html", titled=True, **_context(plan, timeline))
+    return render("plan.html", titled=True, **plan_context(plan, timeline))
 
 
-def plan_part(plan: Plan, timeline: Timeline | None, *, titled: bool) -> str:
-    """What stands inside the page; `titled`: with the verdict, which some pages say themselves."""
-    return render_part("plan_body.html", titled=titled, **_context(plan, timeline))
-
-
-def _context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
+def plan_context(plan: Plan, timeline: Timeline | None) -> dict[str, Any]:
+    """What `plan_body.html` reads, beside `titled`: with the verdict, which some pages have."""
     candidates = list(plan.candidates)
     memory = memory_of(plan, candidates)
     return {

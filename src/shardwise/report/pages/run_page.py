@@ -15,7 +15,7 @@ from shardwise.report.contents import (
 )
 from shardwise.report.pages.charts import Chart, MemoryBar, Table, curve_data, memory_chart
 from shardwise.report.pages.plan_page import rows_of
-from shardwise.report.pages.render import render, render_part
+from shardwise.report.pages.render import render
 from shardwise.report.written import MISSING, NOMINAL_TIMES, write_power, write_seconds
 
 NOISY_FROM = 20  # recorded steps; with fewer, the values are drawn without their running mean
@@ -38,15 +38,11 @@ TABLE_CURVES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 def report_html(report: Report) -> str:
     """The whole page."""
-    return render("report.html", curves=curves_of(report), **_context(report))
+    return render("report.html", curves=curves_of(report), **report_context(report))
 
 
-def report_part(report: Report) -> str:
-    """What stands inside the page; its charts over steps are `curves_of`."""
-    return render_part("report_body.html", **_context(report))
-
-
-def _context(report: Report) -> dict[str, Any]:
+def report_context(report: Report) -> dict[str, Any]:
+    """What `report_body.html` reads; the charts over steps are `curves_of`."""
     return {
         "report": report,
         "cards": [row for name in CARDS if (row := report.comparison(name)) is not None],
@@ -66,9 +62,9 @@ def _context(report: Report) -> dict[str, Any]:
 def _seconds_left(report: Report) -> float | None:
     """Of a run that goes on, at the step time that was measured."""
     outcome, step = report.outcome, report.comparison("step time")
-    if outcome.state not in ("running", "unfinished") or not outcome.total_steps or step is None:
+    if outcome.state not in ("running", "unfinished") or not outcome.total_steps or not step or step.measured is None:
         return None
-    return None if step.measured is None else step.measured * (outcome.total_steps - outcome.step)
+    return step.measured * (outcome.total_steps - outcome.step)
 
 
 def curves_of(report: Report) -> list[dict[str, Any]]:
@@ -99,7 +95,6 @@ _PREFERENCES: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
 
 
 def _preference_curves(report: Report) -> list[dict[str, Any]]:
-    """A chart of each of them that the run has."""
     charts = (
         (title, [(name, look, report.curves[key]) for name, look, key in lines if key in report.curves])
         for title, lines in _PREFERENCES
@@ -132,12 +127,6 @@ def _peak(rank: RankReport) -> int:
     return rank.measured_peak_bytes or rank.forecast_peak_bytes or 0
 
 
-def _shown_ranks(memory: MemoryReport) -> list[RankReport]:
-    """The ranks with the highest peaks, the worst of all among them, by number."""
-    by_peak = sorted(memory.ranks, key=lambda one: (one.rank != memory.worst_rank, -_peak(one), one.rank))
-    return sorted(by_peak[:MAX_RANKS], key=lambda rank: rank.rank)
-
-
 def _near_capacity(memory: MemoryReport) -> int | None:
     """The capacity, where it is known and near enough to the peaks to be drawn."""
     farthest = FARTHEST_CAPACITY * max(map(_peak, memory.ranks), default=0)
@@ -145,8 +134,11 @@ def _near_capacity(memory: MemoryReport) -> int | None:
 
 
 def memory_by_rank(memory: MemoryReport) -> Chart | None:
-    """Two bars for each rank, forecast and measured; None where nothing is known."""
-    stacks = [stack for rank in _shown_ranks(memory) for stack in _stacks(rank)]
+    """Two bars for each rank of the highest peaks, by number, the worst of all among them: forecast
+    and measured; None where nothing is known."""
+    by_peak = sorted(memory.ranks, key=lambda one: (one.rank != memory.worst_rank, -_peak(one), one.rank))
+    shown = sorted(by_peak[:MAX_RANKS], key=lambda rank: rank.rank)
+    stacks = [stack for rank in shown for stack in _stacks(rank)]
     if not any(stack.total for stack in stacks):
         return None
     title = "Memory of each rank, forecast and measured"

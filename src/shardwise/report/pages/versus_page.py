@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise.report.contents import Side
 from shardwise.report.pages.charts import Bar, Chart, Segment, timeline_chart
-from shardwise.report.pages.render import render, render_part
+from shardwise.report.pages.render import render
 from shardwise.report.versus import COLUMNS, Contender, Versus
 from shardwise.spec.plan.timeline import Timeline
 
@@ -16,18 +16,16 @@ SIDES: tuple[tuple[Side, str], ...] = (("measured", "part main"), ("forecast", "
 
 def versus_html(found: Versus, timelines: Mapping[str, Timeline] | None = None) -> str:
     """The whole page; `timelines` are forecast steps to draw, by layout."""
-    return render("compare.html", **_context(found, timelines))
+    return render("compare.html", **versus_context(found, timelines, heading="One job, several layouts"))
 
 
-def versus_part(found: Versus, *, heading: str) -> str:
-    """What stands inside the page."""
-    return render_part("compare_body.html", **{**_context(found, None), "heading": heading, "first": "Run"})
-
-
-def _context(found: Versus, timelines: Mapping[str, Timeline] | None) -> dict[str, Any]:
+def versus_context(
+    found: Versus, timelines: Mapping[str, Timeline] | None = None, *, heading: str, first: str = "Layout"
+) -> dict[str, Any]:
+    """What `compare_body.html` reads; `first`: what the first column is called."""
     return {
-        "heading": "One job, several layouts",
-        "first": "Layout",
+        "heading": heading,
+        "first": first,
         "found": found,
         "columns": COLUMNS,
         "charts": [(name, bars_of(found, name)) for name in CHARTS],
