@@ -105,6 +105,7 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
     ("llama-3.1-8b", "lora", "2x RTX-3090", LONG, (_is("ddp zero1 fsdp"),)),
     *(("llama-3.1-405b", "lora", "8x H200", keys, (_is("fsdp", offload=LITTLE),)) for keys in ("", LONG)),
     ("llama-3.1-8b", "lora", "2x RTX-3090", "", (_is("ddp zero1 fsdp", offload=LITTLE),)),
+    ("llama-3-70b", "full", "2 x 8x H100-SXM", LONG, (_is("ddp zero1 fsdp", offload=LITTLE),)),
     ("llama-3-70b", "qlora", "4x RTX-3090", LONG, (_is("ddp zero1 fsdp", offload=LITTLE),)),
     *(
         ("llama-3-70b", "qlora", "2x RTX-3090", keys, (_is("fsdp", offload=f"{LITTLE} parameters all"),))
@@ -115,7 +116,7 @@ ASKED: list[tuple[str, str, str, str, tuple[Callable[[Plan], bool], ...]]] = [
         "full",
         "2 x 8x H100-SXM",
         "data.num_rows=100000 data.max_length=4096 train.global_batch_size=64",
-        (_says("adamw_8bit", "rounds the moments"), _is("ddp zero1 fsdp", offload=LITTLE)),
+        (_says("adamw_8bit", "rounds the moments"),),
     ),
     ("llama-3.1-8b", "lora", "any", CHEAP, (_first_is("1x RTX-4090"),)),
     ("llama-3-70b", "full", "8x MI300X", "", (_says("nothing was tried on ROCm"),)),
