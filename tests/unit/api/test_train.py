@@ -147,6 +147,14 @@ def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, mon
     assert read_job(result.run.job).goal == goal, "the job is written down as it was asked"
 
 
+def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make, job, tmp_path) -> None:
+    path, huge = job(), {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100, "head_dim": 128}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG | huge))
+    with pytest.raises(errors.DoesNotFitError) as caught:
+        api.train(path, programs=FAKE)
+    assert caught.value.exit_code == 1 and not (tmp_path / "run").exists()
+
+
 def test_what_does_not_fit_beside_what_others_hold_names_their_process_at_once(make, job, tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()

@@ -32,6 +32,10 @@ JUDGED = {
         *([at(0), at(1), at(2, GATHER, world=6), at(3, READING, **STUCK, world=6, slices=3)], 4, 3),
         "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather",
     ),
+    "who works, of two that have begun as little": (
+        *([at(0), at(1), at(2, GATHER, world=6, slices=3), at(3, READING, **STUCK, world=6, slices=3)], 4, 3),
+        "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather",
+    ),
     "ranks that do not answer": (
         *([at(0), at(2)], 4, 1),
         "ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait",
