@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shardwise.data.prepare import ingest
 from shardwise.data.prepare.build import put
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import DataError
@@ -185,8 +186,6 @@ def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path, plain_model, c
 
 
 def test_a_file_that_changes_meanwhile_stops_it(tmp_path, plain_model, monkeypatch) -> None:
-    from shardwise.data.prepare import ingest
-
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
     work = ingest._work
 

@@ -1,5 +1,6 @@
 """What a row says is in what is rendered, or the row is refused: under templates in the manner of the families."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,6 @@ def test_a_template_gets_arguments_as_text_or_is_the_one_for_tools_where_it_expe
     printed = "{% for m in messages %}{{ m.content }}" + each + "{% endfor %}"
     text = shown(chat, conversation([u(), call(at="Zürich"), T, a()]), rules(template=printed, train_on="all"))
     assert text == '⟦hilook{"at": "Zürich"}{"sky": "blue"}hello⟧'
-    from dataclasses import replace
-
     named = {"default": TEMPLATES["PHI"], "tool_use": TEMPLATES["QWEN25"]}
     renderer = replace(chat.renderer(rules()), template=named)
     assert renderer.render(conversation([u(), a()])).text.startswith("<|user|>")

@@ -17,6 +17,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from shardwise.errors import InputError
+from shardwise.web.folder import export
 from shardwise.web.inside import answer
 from shardwise.web.question import WebQuestion
 from tests.unit.cli.conftest import Shardwise
@@ -85,9 +87,6 @@ def test_pages_of_a_folder_name_no_server_and_what_needs_one_is_refused_in_words
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made as its users make it: npm and pip fetch what is not here."""
-    from shardwise.errors import InputError
-    from shardwise.web.folder import export
-
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("needs Node.js with npm: apt-get install nodejs npm")
     made = tmp_path_factory.mktemp("planner") / "planner"
