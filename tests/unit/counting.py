@@ -8,25 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.unit.configs import config
 from tests.unit.data.conftest import chat_model
 from tests.unit.data.helpers import write_jsonl
 
 __all__ = ["asked", "chat_model", "rows"]
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "torch_dtype": "float32",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "rms_norm_eps": 1e-6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": False,
-    "vocab_size": 400,
-    "max_position_embeddings": 4096,
-}
+LLAMA = {"architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+LLAMA |= {"torch_dtype": "float32", "max_position_embeddings": 4096}
+CONFIG = config("llama", 32, 64, 2, 4, 2, vocab=400, **LLAMA)
 WORDS = "the cat sat on the mat and the dog sat on the log"
 JobMaker = Callable[..., Path]
 

@@ -11,20 +11,12 @@ from resident import peaks_below  # noqa: E402
 
 
 def _verdicts(*, toy=False, **changed):
-    found = Found(
-        **{
-            "title": "lora, 2 processes",
-            "first_step": 1.1,
-            "tokens": 1.02,
-            "end_seconds": 0.8,
-            "memory": 0.9,
-            **changed,
-        }
-    )
+    usual = {"title": "lora, 2 processes", "first_step": 1.1, "tokens": 1.02, "end_seconds": 0.8, "memory": 0.9}
+    found = Found(**usual | changed)
     return [line.split()[0] for is_good, line in judged(found, toy=toy) if is_good == line.startswith("PASS")]
 
 
-def test_each_figure_is_judged_by_its_goal():
+def test_each_figure_is_judged_by_the_goals_of_its_kind() -> None:
     assert _verdicts() == _verdicts(toy=True) == ["PASS"] * 3
     assert _verdicts(end_seconds=1.2) == ["PASS"] * 3
     assert _verdicts(end_seconds=1.2, toy=True) == ["FAIL", "PASS", "PASS"]
@@ -32,17 +24,11 @@ def test_each_figure_is_judged_by_its_goal():
     assert _verdicts(first_step=1.16) == ["PASS", "FAIL", "PASS"]
     assert _verdicts(tokens=0.99) == ["PASS", "PASS", "FAIL"]
     assert _verdicts(tokens=None) == ["PASS", "PASS"]
-
-
-def test_a_mixture_has_goals_of_its_own():
     mixture = {"title": "mixture, 1 process", "first_step": 0.99, "tokens": 1.31, "memory": 0.79}
     assert _verdicts(**mixture) == ["PASS"] * 4
     assert _verdicts(**{**mixture, "first_step": 1.01}) == ["PASS", "FAIL", "PASS", "PASS"]
     assert _verdicts(**{**mixture, "title": "mixture, 2 processes"}) == ["PASS", "PASS", "FAIL", "PASS"]
     assert _verdicts(**{**mixture, "memory": 0.81}) == ["PASS", "PASS", "PASS", "FAIL"]
-
-
-def test_preferences_are_judged_beside_trl_and_not_by_their_first_step():
     preferences = {"title": "dpo full, 2 processes", "other": "trl", "first_step": 2.0, "tokens": 1.31, "memory": 0.99}
     assert _verdicts(**preferences) == ["PASS"] * 3
     assert _verdicts(**{**preferences, "tokens": 1.29}) == ["PASS", "FAIL", "PASS"]
@@ -69,14 +55,11 @@ def test_a_line_says_the_figure_and_what_is_wanted():
     ]
 
 
-def test_a_plain_write_is_of_what_the_run_left(tmp_path):
+def test_a_plain_write_is_of_what_the_run_left(tmp_path) -> None:
+    assert plain_write(tmp_path) == 0
+    assert not any(tmp_path.iterdir())
     final = tmp_path / "run/final"
     final.mkdir(parents=True)
     (final / "model.safetensors").write_bytes(bytes(1000))
     assert plain_write(tmp_path) > 0
     assert (tmp_path / "plain").stat().st_size == 1000
-
-
-def test_nothing_is_written_for_a_loop_that_saves_nothing(tmp_path):
-    assert plain_write(tmp_path) == 0
-    assert not any(tmp_path.iterdir())

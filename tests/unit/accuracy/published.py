@@ -1,5 +1,9 @@
-"""Made-up rows of the published tables: the columns of a plain run, and whatever a test changes."""
+"""Made-up rows of the published tables, and the measured runs of our own trainer."""
 
+from functools import cache
+from pathlib import Path
+
+from accuracy.grid.compare import CELLS, Compared, compared, read_cells
 from accuracy.rows import Published
 
 PLAIN = {
@@ -33,3 +37,9 @@ LORA = {"method": "lora", "lora_rank": "16", "lora_alpha": "32", "lora_targets":
 
 def row(**cells: str) -> Published:
     return Published(cells={**PLAIN, **cells})
+
+
+@cache
+def measured_runs(path: Path = CELLS) -> list[Compared]:
+    """Each rank of our own trainer's runs in a file beside its forecast."""
+    return [one for cell, ranks in read_cells(path) for one in compared(cell, ranks)]

@@ -1,14 +1,16 @@
-"""A published row becomes the question that it means, or says why not."""
+"""A published row becomes the question and the figures that it means, or says why not."""
 
 import pytest
 
 from accuracy.cases import LeftOutError, case_of
 from accuracy.forecast import answer
 from accuracy.naming import CATALOGUE, CONFIGS, GPUS
+from accuracy.rows import memory_figures, tokens_per_second
 from shardwise.catalog.config import shape_from_data
 from shardwise.catalog.gpus import find_gpu
 from shardwise.catalog.models import known_models
 from shardwise.plan.memory.zero import Zero
+from shardwise.units import GIB, MIB
 from tests.unit.accuracy.published import LORA, row
 
 
@@ -99,8 +101,7 @@ def test_lora_targets_are_those_that_the_model_has_and_what_the_planner_refuses_
 
 
 def test_a_stack_holds_what_its_code_holds():
-    """Megatron's weights in 16 bits with masters of 12 bytes in all; a frozen base in float32; losses
-    over slices, in chunks and in tiles; MLPs in tiles, and checkpoints that lie in the host's memory."""
+    """Weights, masters and frozen bases in their types; losses and MLPs whole, in chunks and in tiles."""
     megatron = case_of(row(source_id="dgxc-benchmarking", activation_checkpointing="none"))
     assert megatron.execution.precision == "bf16" and megatron.difference.master_bytes == 16
     peft = case_of(row(source_id="dgxc-benchmarking", framework="HF PEFT + TRL + FSDP", **LORA))
@@ -109,13 +110,50 @@ def test_a_stack_holds_what_its_code_holds():
     assert prime.execution.loss == "chunked" and prime.difference.widens
     titan = [case_of(row(source_id="torchtitan-202412", tp=tp, n_gpus="4")) for tp in ("1", "2")]
     assert [case.difference.logit_bytes for case in titan] == [12, 16]
-    qwen = [
-        case_of(row(source_id="qwen-readme", framework=trainer, **LORA))
-        for trainer in ("HF Trainer", "DeepSpeed ZeRO-2")
-    ]
+    trainers = ("HF Trainer", "DeepSpeed ZeRO-2")
+    qwen = [case_of(row(source_id="qwen-readme", framework=trainer, **LORA)) for trainer in trainers]
     assert [case.difference.logit_bytes for case in qwen] == [12, 8]  # without autocast its own loss is in 16 bits
     assert [(c.execution.precision, c.difference.optimizer_copies) for c in qwen] == [("bf16", 2), ("mixed", 0)]
     assert qwen[1].difference.zero == Zero(stage=2, ranks=2, bucket_bytes=800_000_000, accumulates=False, kept_bytes=2)
     tiled = case_of(row(source_id="trl-1m-2026", notes="with MLP tiling; they must lie in host memory (inferred)"))
     assert (tiled.execution.mlp, tiled.execution.gradient_checkpointing) == ("chunked", "offloaded")
     assert tiled.difference.tile == (4096, 32768)
+
+
+ALLOCATED = "allocated_peak (HF Trainer torch.cuda.max_memory_allocated)"
+
+
+@pytest.mark.parametrize(
+    ("cells", "figures"),
+    [
+        ({"mem_kind": ALLOCATED}, {"allocated": 20 * GIB}),
+        ({"mem_kind": 'active_peak ("Peak Memory Active (GiB)")'}, {"active": 20 * GIB}),
+        ({"mem_kind": "reserved_peak (torchtitan metrics max_reserved)"}, {"reserved": 20 * GIB}),
+        ({"mem_kind": "NVML used memory (whole GPU, incl. CUDA context)"}, {"device": 20 * GIB}),
+        ({"mem_kind": 'not stated (GPU memory "G")'}, {"unstated": 20 * GIB}),
+        ({"mem_kind": "allocated right after forward (torch)"}, {}),
+        ({"mem_kind": "capacity: max batch size that fits 24 GB"}, {}),
+        ({"mem_scope": "TOTAL over 4 GPUs (exceeds one card)"}, {"allocated": 5 * GIB}),
+        ({"nvidia_smi_mib": "25000"}, {"allocated": 20 * GIB, "device": 25000 * MIB}),
+        ({"peak_mem_gib_derived": "", "peak_mem_gb": "31.5"}, {"unstated": 31.5 * GIB}),
+        ({"outcome": "OOM", "nvidia_smi_mib": "81000"}, {}),
+    ],
+)
+def test_figures_are_kept_apart_by_kind_and_are_those_of_one_gpu(cells, figures):
+    assert memory_figures(row(**cells)) == figures
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({}, 18000.0),
+        ({"tokens_per_s_per_gpu": "", "tokens_per_s_total": "7000"}, 7000.0),
+        ({"tokens_per_s_per_gpu": "", "step_time_s": "2.0"}, 2048.0),
+        ({"tokens_per_s_per_gpu": "", "samples_per_s_total": "12"}, 12288.0),
+        ({"tokens_per_s_per_gpu": "", "samples_per_s_total": "3"}, None),
+        ({"tokens_per_s_per_gpu": "", "total_time_as_printed": "512 s", "notes": "Time for 1,024 samples total"}, 2048),
+        ({"tokens_per_s_per_gpu": ""}, None),
+    ],
+)
+def test_throughput_is_tokens_per_second_over_all_gpus_however_it_was_printed(cells, expected):
+    assert tokens_per_second(row(**cells), num_gpus=2, step_tokens=4096, length=1024) == expected

@@ -1,5 +1,4 @@
-"""No count of the memory forecast can be forgotten unseen: without it, forecasts of measured runs leave their bounds,
-or drawn executions need other bytes."""
+"""Without any count of the memory forecast, measured runs leave their bounds or drawn ones differ."""
 
 import sys
 import tomllib
@@ -9,12 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from accuracy.grid.compare import CELLS, Compared, compared, read_cells
+from accuracy.grid.compare import Compared
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.plan.memory.forecast import forecast_memory
 from shardwise.plan.search.question import ask, work_on
 from shardwise.plan.work.work import Work
 from shardwise.spec.plan.forecast import MemoryForecast
+from tests.unit.accuracy.published import measured_runs
 from tests.unit.plan.drawn import MOVES, answer, stored
 
 PLAN = "shardwise.plan"
@@ -33,13 +33,6 @@ class Case(NamedTuple):
     left: Callable[[MemoryForecast], bool]
 
 
-def _measured() -> Iterator[Case]:
-    for cell, ranks in read_cells(CELLS):
-        for one in compared(cell, ranks):
-            if one.measured.seen_whole and one.error >= LOWEST and not cell.held_out:
-                yield _of_a_run(one)
-
-
 def _of_a_run(one: Compared) -> Case:
     seen = one.measured
     cluster = parse_hardware(f"cpu:{one.cell.processes}")
@@ -55,7 +48,8 @@ def _of_a_run(one: Compared) -> Case:
 
 @pytest.fixture(scope="module")
 def measured() -> list[Case]:
-    return list(_measured())
+    seen = [one for one in measured_runs() if one.measured.seen_whole and not one.cell.held_out]
+    return [_of_a_run(one) for one in seen if one.error >= LOWEST]
 
 
 def _leaves(cases: list[Case]) -> bool:

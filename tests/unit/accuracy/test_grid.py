@@ -7,26 +7,10 @@ from itertools import islice
 import pytest
 
 from accuracy.grid import cells, measure
-from accuracy.grid.cells import (
-    COUNT,
-    COUNT_COMPILED,
-    COUNT_HELD_OUT,
-    COUNT_LED,
-    COUNT_ONCE,
-    COUNT_PIPELINES,
-    COUNT_PREFERENCES,
-    HELD_OUT,
-    LAYOUTS_COMPILED,
-    LAYOUTS_OF_PREFERENCES,
-    LED_TO_A_RULE,
-    Cell,
-    drawn,
-    drawn_compiled,
-    drawn_pipelines,
-    drawn_preferences,
-)
+from accuracy.grid.cells import Cell, drawn, drawn_compiled, drawn_pipelines, drawn_preferences
 from accuracy.grid.compare import CELLS, COMPILED, PREFERENCES, compared, read_cells, section, table
 from accuracy.grid.measure import kind_of, made_and_others, measured
+from tests.unit.accuracy.published import measured_runs
 
 
 def _keep_the_goal(every):
@@ -39,29 +23,26 @@ def _keep_the_goal(every):
 
 
 def test_forecasts_of_measured_runs_keep_the_goal():
-    every = [one for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
+    every = measured_runs()
     drawn = [one for one in every if not one.cell.apart]
-    assert len({one.cell for one in drawn}) == COUNT + COUNT_ONCE + COUNT_PIPELINES
+    assert len({one.cell for one in drawn}) == cells.COUNT + cells.COUNT_ONCE + cells.COUNT_PIPELINES
     _keep_the_goal(drawn)
     once = [one for one in every if one.measured.reduce_once]
     assert {one.cell.layout for one in once} >= {"zero2", "fsdp", "fsdp 4", "hsdp", "fsdp x tp", "fsdp x 1f1b"}
     _keep_the_goal(once)
     held_out = [one for one in every if one.cell.held_out]
-    assert len({one.cell for one in held_out}) == COUNT_HELD_OUT
+    assert len({one.cell for one in held_out}) == cells.COUNT_HELD_OUT
     _keep_the_goal(held_out)
 
 
-def test_forecasts_of_compiled_runs_keep_the_goal():
-    every = [one for cell, ranks in read_cells(COMPILED) for one in compared(cell, ranks)]
-    assert len({one.cell for one in every}) == COUNT_COMPILED
-    assert {one.cell.layout for one in every} == set(LAYOUTS_COMPILED)
+def test_forecasts_of_compiled_runs_and_of_preferences_keep_the_goal() -> None:
+    every = measured_runs(COMPILED)
+    assert len({one.cell for one in every}) == cells.COUNT_COMPILED
+    assert {one.cell.layout for one in every} == set(cells.LAYOUTS_COMPILED)
     _keep_the_goal(every)
-
-
-def test_forecasts_of_runs_that_learn_from_preferences_keep_the_goal():
-    every = [one for cell, ranks in read_cells(PREFERENCES) for one in compared(cell, ranks)]
-    assert len({one.cell for one in every}) == COUNT_PREFERENCES
-    assert {one.cell.layout for one in every} == set(LAYOUTS_OF_PREFERENCES)
+    every = measured_runs(PREFERENCES)
+    assert len({one.cell for one in every}) == cells.COUNT_PREFERENCES
+    assert {one.cell.layout for one in every} == set(cells.LAYOUTS_OF_PREFERENCES)
     assert {one.cell.objective for one in every} == {"dpo", "orpo", "kto", "simpo"}
     _keep_the_goal(every)
 
@@ -77,28 +58,28 @@ def test_without_a_compiler_compiled_runs_are_left_out_with_a_sentence(monkeypat
 
 @pytest.mark.slow
 def test_no_line_but_its_own_has_what_was_held_out():
-    every = [one for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
+    every = measured_runs()
     lines = [row for row in table(every) if row[0] not in ("held out", "led to a rule")]
     assert lines == table(one for one in every if not one.cell.apart)
     page = section()
     eager, compiled = page.split(" further runs have compiled blocks")
     assert eager.count("\n| layout |") == 16
     assert "\n| recompute | selective |" in compiled
-    for side, families in (("held out", HELD_OUT), ("led to a rule", LED_TO_A_RULE)):
+    for side, families in (("held out", cells.HELD_OUT), ("led to a rule", cells.LED_TO_A_RULE)):
         assert all(page.count(f"\n| {side} | {family}") == 3 for family in families)
-    assert f"\n{COUNT + COUNT_ONCE + COUNT_PIPELINES} runs of toy models" in f"\n{page}"
-    assert f"{COUNT_HELD_OUT} further runs" in page
+    assert f"\n{cells.COUNT + cells.COUNT_ONCE + cells.COUNT_PIPELINES} runs of toy models" in f"\n{page}"
+    assert f"{cells.COUNT_HELD_OUT} further runs" in page
 
 
 def test_cells_of_one_kind_are_measured_beside_those_of_the_others():
     kinds = Counter(kind_of(*one) for one in read_cells(CELLS))
     counts = {
-        "drawn": COUNT,
-        "reduced once": COUNT_ONCE,
-        "pipelines": COUNT_PIPELINES,
-        "held out": COUNT_HELD_OUT,
-        "led to a rule": COUNT_LED,
+        "drawn": cells.COUNT,
+        "reduced once": cells.COUNT_ONCE,
+        "pipelines": cells.COUNT_PIPELINES,
+        "held out": cells.COUNT_HELD_OUT,
     }
+    counts["led to a rule"] = cells.COUNT_LED
     assert kinds == counts
     every = list(read_cells(CELLS))
     for kind, count in counts.items():
@@ -108,7 +89,7 @@ def test_cells_of_one_kind_are_measured_beside_those_of_the_others():
 
 
 def test_rehearsals_of_measured_runs_are_as_near_as_the_page_says():
-    every = [one.measured for cell, ranks in read_cells(CELLS) for one in compared(cell, ranks)]
+    every = [one.measured for one in measured_runs()]
     pairs = [(one.rehearsed, one.peak) for one in every if one.seen_whole]
     errors = sorted(abs(rehearsed / peak - 1) for rehearsed, peak in pairs if rehearsed is not None)
     assert len(errors) > 350
@@ -118,17 +99,16 @@ def test_rehearsals_of_measured_runs_are_as_near_as_the_page_says():
 
 def test_the_measured_cells_are_those_that_are_drawn():
     kinds = {
-        "drawn": drawn(),
-        "reduced once": drawn(),
         "pipelines": drawn_pipelines(),
-        "held out": drawn(HELD_OUT),
-        "led to a rule": drawn(LED_TO_A_RULE),
+        "held out": drawn(cells.HELD_OUT),
+        "led to a rule": drawn(cells.LED_TO_A_RULE),
     }
-    orders = {kind: islice(order, 2 * COUNT) for kind, order in kinds.items()}
+    kinds |= {"drawn": drawn(), "reduced once": drawn()}
+    orders = {kind: islice(order, 2 * cells.COUNT) for kind, order in kinds.items()}
     assert all(cell in orders[kind_of(cell, ranks)] for cell, ranks in read_cells(CELLS)), "each behind the one before"
-    order = islice(drawn_compiled(), 2 * COUNT_COMPILED)
+    order = islice(drawn_compiled(), 2 * cells.COUNT_COMPILED)
     assert all(cell in order for cell, _ in read_cells(COMPILED))
-    order = islice(drawn_preferences(), 2 * COUNT_PREFERENCES)
+    order = islice(drawn_preferences(), 2 * cells.COUNT_PREFERENCES)
     assert all(cell in order for cell, _ in read_cells(PREFERENCES))
 
 

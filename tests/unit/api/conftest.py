@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import counting
 from tests.unit.counting import asked, chat_model, rows
 from tests.unit.fakes import Maker, module_maker
 from tests.warm.shim import KIND
@@ -12,20 +13,7 @@ from tests.warm.shim import KIND
 __all__ = ["asked", "chat_model", "rows"]
 
 #: A decoder of a few thousand parameters, which fits everywhere.
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 128,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-}
+CONFIG = counting.CONFIG | {"vocab_size": 128, "max_position_embeddings": 256}
 
 PREPARE = """
 print("counting rows", file=sys.stderr)
@@ -72,11 +60,8 @@ def job(tmp_path: Path) -> JobMaker:
     def write(*lines: str, hardware: str = "cpu:2") -> Path:
         path = tmp_path / "job.yaml"
         (tmp_path / "rows.jsonl").touch()
-        head = [
-            f"model: {model}",
-            f"data: {{path: {tmp_path}/rows.jsonl, max_length: 64}}",
-            f"output_dir: {tmp_path / 'run'}",
-        ]
+        data = f"data: {{path: {tmp_path}/rows.jsonl, max_length: 64}}"
+        head = [f"model: {model}", data, f"output_dir: {tmp_path / 'run'}"]
         path.write_text("\n".join([*head, f"hardware: {hardware}", *lines]) + "\n", encoding="utf-8")
         return path
 

@@ -34,18 +34,10 @@ def measuring(make, peaks: dict[int, int]) -> None:
     make(f"PEAKS = {peaks}\n{MEASURED}{TRAIN}")
 
 
-@pytest.mark.parametrize(
-    ("most", "first", "tried"),
-    [
-        (8, 4, [4, 8]),
-        (16, 4, [4, 8, 16]),
-        (6, 4, [4, 8, 6]),
-        (1, 4, [4, 2, 1]),
-        (2, 8, [8, 4, 2, 3]),
-        (0, 2, [2, 1]),
-        (3, 1, [1, 2, 4, 3]),
-    ],
-)
+TRIED = [(8, 4, [4, 8]), (16, 4, [4, 8, 16]), (6, 4, [4, 8, 6]), (1, 4, [4, 2, 1]), (2, 8, [8, 4, 2, 3])]
+
+
+@pytest.mark.parametrize(("most", "first", "tried"), [*TRIED, (0, 2, [2, 1]), (3, 1, [1, 2, 4, 3])])
 def test_sizes_are_doubled_until_one_does_not_fit_then_bisected(most, first, tried) -> None:
     seen: list[int] = []
     sizes = [1, 2, 3, 4, 6, 8] if most < 16 else [1, 2, 4, 8, 16]

@@ -39,7 +39,6 @@ def test_the_layouts_are_run_and_put_side_by_side(make, job, tmp_path) -> None:
     assert {path.name for path in folder.iterdir()} == {"single", "mp", "compare.json", "compare.html"}
     assert json.loads((folder / "compare.json").read_text())["sentence"] == found.sentence
     assert "One step of mp-2, as forecast" in (folder / "compare.html").read_text()
-
     make("fail('must not run')", name="timed_worker")
     assert api.compare(job(), layouts=["mp"], steps=3, programs=FAKE).contenders[0].step_seconds == 0.5
     (folder / "mp").rename(folder / "ddp")
@@ -62,17 +61,14 @@ def test_a_layout_whose_worker_fails_is_listed_with_the_cause_and_the_others_sta
     written = json.loads((tmp_path / "run" / "compare" / "compare.json").read_text())
     assert [one["layout"] for one in written["failed"]] == ["fsdp-2"]
     assert cause in (tmp_path / "run" / "compare" / "compare.html").read_text()
-
     alone = api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
     assert (alone.contenders, [one.layout for one in alone.failed]) == ((), ["fsdp-2"])
 
 
 @pytest.mark.slow
 def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job) -> None:
-    make(
-        'if run.root.name == "fsdp":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n' + TIMED,
-        name="timed_worker",
-    )
+    refusing = 'if run.root.name == "fsdp":\n    fail("use ddp", input_error=True, error="UnsupportedError")\n'
+    make(refusing + TIMED, name="timed_worker")
     found = api.compare(job(), layouts=["fsdp", "ddp"], steps=3, programs=FAKE)
     assert [one.layout for one in found.contenders] == ["ddp-2"]
     assert found.unable == (("fsdp-2", "use ddp"),)
@@ -80,19 +76,12 @@ def test_a_layout_that_a_worker_refuses_is_listed_and_the_others_stand(make, job
         api.compare(job(), layouts=["fsdp"], steps=3, programs=FAKE)
 
 
-def test_what_cannot_be_compared_is_bad_input(job) -> None:
-    for layouts, steps, said in (
-        ([], 1, "name layouts"),
-        (["ddp"], 0, "at least 1 step"),
-        (["tp-3"], 1, "does not divide"),
-    ):
+def test_what_cannot_be_compared_is_bad_input_with_the_processors_that_would_do(job) -> None:
+    for layouts, steps, said in (([], 1, "name"), (["ddp"], 0, "at least 1 step"), (["tp-3"], 1, "does not divide")):
         with pytest.raises(InputError, match=said):
             api.compare(job(), layouts=layouts, steps=steps)
     with pytest.raises(InputError, match=r"write --set hardware=cpu:16 for as many processors$"):
         api.compare(job(), layouts=["ddp-16"])
-
-
-def test_processors_are_offered_for_layouts_that_the_model_and_the_job_can_have(job) -> None:
     with pytest.raises(InputError, match=r"job-12: tp = 3 does not divide .*; or use fsdp") as it:
         api.compare(job("layout: {tp: 3, dp_shard: 4}"), layouts=["tp-6", "job"])
     assert str(it.value).endswith("there is nothing to compare; write --layouts ddp,fsdp")

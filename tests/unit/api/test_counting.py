@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +71,7 @@ def test_of_several_files_a_row_of_each_is_shown_and_of_a_long_row_both_ends(ask
 def test_rows_that_are_refused_as_too_long_are_counted_all_the_same(asked: JobMaker, capfd) -> None:
     path = asked(max_length=100)
     counted, expected = api.data(path), lengths_of(path)
-    assert counted.refusal is not None and counted.refusal.exit_code == 2
+    assert counted.refusal.exit_code == 2
     over = sum(length > 100 for length in expected)
     assert counted.facts.lengths.num_over == over
     assert counted.facts.lengths.longest == max(expected)
@@ -83,13 +82,13 @@ def test_rows_that_are_refused_as_too_long_are_counted_all_the_same(asked: JobMa
     assert "prepared before" not in err and "columns not used" not in err, "what is counted is said once"
     assert api.data(asked(max_length=max(expected))).refusal is None, "what it says takes all"
     none_left = api.data(asked(max_length=5, over_long="drop"))
-    assert none_left.refusal is not None and none_left.facts.lengths.num_over == 40
+    assert none_left.facts.lengths.num_over == 40
 
 
 def test_rows_without_any_that_can_be_read_are_an_error_with_its_line(asked: JobMaker, rows: Path, capfd) -> None:
     rows.write_text('{"messages": 3}\n')
     counted = api.data(asked())
-    assert counted.refusal is not None and counted.refusal.exit_code == 2
+    assert counted.refusal.exit_code == 2
     assert counted.facts.lengths is None
     assert f"error: {rows}:1: " in capfd.readouterr().err
     with pytest.raises(ReportedError):
@@ -129,9 +128,7 @@ def test_a_file_that_comes_into_a_folder_and_a_template_that_changes_are_noticed
     assert api.plan(path).data.sampled is not None
 
 
-def test_what_was_prepared_is_what_train_reads_and_a_lost_cache_is_made_again(
-    asked: JobMaker, tmp_path: Path, capsys
-) -> None:
+def test_what_was_prepared_is_what_train_reads_and_a_lost_cache_is_made_again(asked, tmp_path, capsys) -> None:
     path = asked()
     facts = api.data(path).facts
     run = RunDirectory(tmp_path / "other")
@@ -176,9 +173,7 @@ def test_a_plan_knows_steps_and_lengths_once_rows_were_counted(asked: JobMaker, 
         {"max_length": 700, "eval_fraction": 0.25},
     ],
 )
-def test_a_plan_with_other_keys_reckons_from_lengths_what_preparation_then_counts(
-    asked: JobMaker, data: dict[str, Any]
-) -> None:
+def test_a_plan_with_other_keys_reckons_from_lengths_what_preparation_then_counts(asked, data) -> None:
     api.data(asked())
     reckoned = api.plan(asked(**data)).data
     counted = api.data(asked(**data)).facts
@@ -198,13 +193,11 @@ def test_a_plan_with_other_keys_reckons_from_lengths_what_preparation_then_count
 def test_a_plan_says_that_a_file_is_missing_or_rows_are_refused_and_plans_all_the_same(asked: JobMaker, capfd) -> None:
     path = asked(path="nothing.jsonl", eval_path="hub-name/of-a-set")
     made = api.plan(path)
-    assert made.best is not None
     assert made.notes == [f"{path}:4: nothing.jsonl: there is no such file or folder; it is planned without its rows"]
     refused = asked(max_length=100)
     api.data(refused)
-    assert api.plan(refused).notes == [
-        "9 rows are longer than max_length (100), which `train` refuses as over_long: error"
-    ]
+    (note,) = api.plan(refused).notes
+    assert note == "9 rows are longer than max_length (100), which `train` refuses as over_long: error"
 
 
 def test_a_note_that_another_version_wrote_or_that_is_damaged_is_none(asked: JobMaker, tmp_path: Path) -> None:
@@ -248,8 +241,5 @@ def test_without_a_tokenizer_lengths_are_from_bytes_and_without_rows_it_says_why
     assert any("rows are not counted: " in note for note in refused.data_notes)
     rows.unlink()
     assert any("there is no such file" in note for note in api.plan(path).data_notes)
-
-
-def test_without_data_a_plan_asks_for_a_number_of_rows(asked: JobMaker) -> None:
     path = asked(path=[])
     assert api.plan(path).run.sentence == "say data.num_rows for time and cost"

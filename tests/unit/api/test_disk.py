@@ -15,7 +15,6 @@ from shardwise.units import format_bytes
 from tests.unit.disks import small_disk
 
 FAKE = api.Programs(preparation="fake_prepare", worker="fake_worker")
-
 SAVING = "train: {max_steps: 60, save_steps: 10, optimizer: adamw, precision: fp32}"
 
 
@@ -107,9 +106,7 @@ def test_checkpoints_that_are_there_already_are_counted(make, job, tmp_path) -> 
 def test_a_disk_without_room_for_more_files_is_named(make, job, tmp_path) -> None:
     with small_disk(tmp_path / "disk", kib=200_000, options=",nr_inodes=60") as disk:
         path = on(disk, job)
-        with pytest.raises(
-            InputError, match=f"output_dir {disk}/run: its disk .* has room for 5. more files; remove some"
-        ):
+        with pytest.raises(InputError, match=r"/run: its disk .* has room for 5. more files; remove some"):
             api.train(path, programs=FAKE)
 
 

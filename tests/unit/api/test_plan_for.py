@@ -1,5 +1,4 @@
-"""`plan --for`: the search asks only for what the target can say, and what that needs stands beside
-what this needs."""
+"""`plan --for`: asks for what the target can say alone, and says what that needs beside ours."""
 
 import random
 from dataclasses import replace
@@ -49,7 +48,6 @@ def test_a_target_refuses_what_no_plan_could_be_or_nothing(target, method, hardw
         api.plan(overrides=asked, target=target)
     except UnsupportedError as refused:
         limits = TARGETS[target].limits
-        assert limits is not None
         impossible = {f"method {method} is not": method not in limits.methods}
         impossible["fp16 is not"] = hardware == "2x T4" and "fp16" not in limits.precisions
         impossible["spreads over GPUs only"] = hardware == "cpu:2" and not limits.on_cpu
@@ -66,24 +64,20 @@ def test_a_loss_that_is_stated_is_that_of_the_target_too() -> None:
     }
     whole, sliced = (peaks["full", layout].on_stack for layout in ("fsdp", "tp"))
     tokens, words = 2 * 2048, 151936
-    assert whole is not None and sliced is not None
     assert whole.terms["logits made all at once"] == pytest.approx(12 * tokens * words, rel=0.02)
     assert sliced.terms["logits made all at once"] == pytest.approx(16 * tokens * words / 4, rel=0.02)
     for layout in ("fsdp", "tp"):
         chunked = peaks["chunked", layout].on_stack
-        assert chunked is not None and "logits made all at once" not in chunked.terms
+        assert "logits made all at once" not in chunked.terms
 
 
-def test_a_layout_that_fits_this_trainer_alone_is_not_chosen_for_another() -> None:
+def test_a_target_is_planned_for_with_what_takes_its_memory() -> None:
     """A batch whose whole logits take more than the GPU has is taken in smaller parts."""
     asked = [*JOB, "hardware=1x RTX-4090", "train.micro_batch_size=8", "train.gradient_checkpointing=full"]
     assert api.plan(overrides=asked).best is not None
     assert api.plan(overrides=asked, target="llama-factory").best is None
     smaller = api.plan(overrides=[*asked, "train.micro_batch_size=auto"], target="llama-factory")
-    assert smaller.best is not None and smaller.best.execution.micro_batch_size < 8
-
-
-def test_what_takes_the_memory_is_named_with_the_setting_that_saves_it() -> None:
+    assert smaller.best.execution.micro_batch_size < 8
     made = api.plan(overrides=[*JOB, "hardware=2x H100-SXM"], target="accelerate")
     assert made.on_stack and made.best and made.on_stack.peak_bytes > made.best.memory.peak_bytes
     assert made.on_stack.sentence in made.notes
@@ -91,9 +85,6 @@ def test_what_takes_the_memory_is_named_with_the_setting_that_saves_it() -> None
     assert plan_from_json(made.to_json()).on_stack == made.on_stack
     several = replace(made.on_stack, terms={**made.on_stack.terms, "buffers of gradients": 2**30})
     assert "the first of which goes with a loss" in several.sentence
-
-
-def test_whole_logits_are_said_to_be_of_this_trainer() -> None:
     made = api.plan(overrides=[*JOB, "hardware=2x H100-SXM", "train.loss=full"])
     assert "the figures are of this trainer; others keep more copies of their logits" in "\n".join(made.notes)
 
@@ -128,10 +119,8 @@ def test_a_loss_in_tiles_has_one_buffer_and_gradients_in_float32() -> None:
     """TRL's, of as many words for any vocabulary: kernels/chunked_logprob.py of trl 1.16.0."""
     asked = [*JOB, "hardware=1x H100-SXM", "train.micro_batch_size=1", "train.global_batch_size=1"]
     made = api.plan(overrides=asked, target="trl")
-    assert made.best is not None and made.on_stack is not None
     assert made.on_stack.setting == "" and "which goes with" not in made.on_stack.sentence
     stack = known_stacks()["trl"]
     wide, wider = (on_stack(made, replace(stack, tile=(4096, words))) for words in (2**21, 2**22))
-    assert wide is not None and wider is not None
     assert wider.peak_bytes - wide.peak_bytes == 2048 * 2**21 * 2  # of as many tokens as there are, in bfloat16
     assert wide.terms["float32 gradients of the head"] > 0

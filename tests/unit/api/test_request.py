@@ -57,9 +57,8 @@ def test_a_flag_is_named_and_taken_as_the_user_wrote_it() -> None:
 
 
 def test_a_plans_execution_is_asked_for_in_full(file: Path) -> None:
-    execution = Execution(
-        layout=Layout(dp_shard=2), micro_batch_size=3, gradient_accumulation_steps=2, gradient_checkpointing="full"
-    )
+    sizes = {"micro_batch_size": 3, "gradient_accumulation_steps": 2}
+    execution = Execution(layout=Layout(dp_shard=2), **sizes, gradient_checkpointing="full")
     data: dict[str, Any] = restricted_to(read_request(file).job.to_json(), execution)
     job = read_request(None, overrides=[f"{key}={json.dumps(value)}" for key, value in data.items()]).job
     assert job.layout != "auto"

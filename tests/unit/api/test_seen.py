@@ -16,7 +16,6 @@ def test_the_forecast_is_asked_for_the_longest_row_that_was_seen(layout, job, tm
     for length, best in ((64, whole), (16, short)):
         write_json(run.measured, {"rows_seen": [length, length]})
         seen = memory_seen(run)
-        assert seen is not None
         assert (seen.first, seen.later) == (length, length)
         assert seen.peaks == {rank: group.peak_bytes for group in best.memory.ranks for rank in group.ranks}
         for phases in seen.phases.values():
@@ -48,7 +47,6 @@ def test_of_what_a_pipeline_has_in_flight_the_first_rows_are_the_longest(schedul
 def memory_seen_of(run: RunDirectory, rows: tuple[int, int]) -> int:
     write_json(run.measured, {"rows_seen": rows, "trained_seen": [0, 0]})
     found = memory_seen(run)
-    assert found is not None
     return found.peaks[0]
 
 

@@ -1,5 +1,4 @@
-"""Models without a row in the catalogue, asked for as any other: planned from a build, or refused
-at their place."""
+"""Models without a row in the catalogue: planned from a build, or refused at their place."""
 
 import json
 from pathlib import Path

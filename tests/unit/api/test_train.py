@@ -1,5 +1,4 @@
-"""`train` from the job file to the report, with small programs in the place of data preparation and
-the trainer."""
+"""`train` from the job file to the report, with small programs in place of the real ones."""
 
 import json
 import os
@@ -13,24 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from shardwise import api
+from shardwise import api, errors
 from shardwise.catalog import probe
 from shardwise.catalog.calibration import noted_runs
 from shardwise.catalog.probe import FoundGpu
 from shardwise.cli.progress import plan_lines
-from shardwise.errors import (
-    DamagedResultError,
-    DoesNotFitError,
-    HardwareError,
-    InputError,
-    RunDirectoryError,
-    ShardwiseError,
-    UnsupportedError,
-    WorkerFailedError,
-)
 from shardwise.launch.processes import torchrun as joined
 from shardwise.spec.job.file import read_job
-from shardwise.spec.job.keys import LayoutSpec
 from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory
 from tests.marks import first
@@ -52,7 +40,6 @@ def test_a_job_becomes_a_run_directory_with_everything_in_it(make, job, capfd) -
     assert chosen.execution.layout.world_size == 2
     resolved = read_job(result.run.resolved)
     assert resolved.data == read_job(path).data
-    assert isinstance(resolved.layout, LayoutSpec)
     assert resolved.layout.to_layout() == chosen.execution.layout
     assert (resolved.train.micro_batch_size, resolved.train.precision) == (chosen.execution.micro_batch_size, "fp32")
     assert "auto" not in [*resolved.train.model_dump().values(), resolved.layout, resolved.hardware]
@@ -84,51 +71,44 @@ def test_what_is_not_trained_is_told_at_the_key_that_it_is_about(make, job, tmp_
     folder, path = tmp_path / "model", job("layout: {tp: 2}")
     line = 1 + path.read_text().split("\n").index("layout: {tp: 2}")
     (folder / "config.json").write_text(json.dumps({**CONFIG, "intermediate_size": 63}))
-    with pytest.raises(UnsupportedError, match=rf"job\.yaml:{line}: tp = 2 does not divide"):
+    with pytest.raises(errors.UnsupportedError, match=rf"job\.yaml:{line}: tp = 2 does not divide"):
         api.train(path, programs=FAKE)
     (folder / "config.json").write_text(json.dumps({**CONFIG, "model_type": "opt", "ffn_dim": 64}))
     path = job("layout: ddp")
     path.write_text(path.read_text().replace("max_length: 64", "max_length: 64, packing: true"))
-    with pytest.raises(UnsupportedError, match=r"job\.yaml:2: packing is not trained for opt"):
+    with pytest.raises(errors.UnsupportedError, match=r"job\.yaml:2: packing is not trained for opt"):
         api.train(path, programs=FAKE)
 
 
-def test_a_finished_run_is_not_trained_again(make, job) -> None:
-    api.train(job(), programs=FAKE)
+def test_a_finished_run_is_not_trained_again_nor_for_another_job_or_fewer_steps(make, job) -> None:
+    run = api.train(read_job(job()), programs=FAKE).run
+    assert read_job(run.job) == read_job(job()), "a job made by a program is written down"
     make("fail('must not run')")
     assert api.train(job(), programs=FAKE).outcome == "already_finished"
+    before = {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file()}
+    with pytest.raises(errors.RunDirectoryError, match=r"train\.learning_rate = 2e-05, and this job has 0\.001"):
+        api.train(job(), overrides=["train.learning_rate=1e-3"], programs=FAKE)
+    with pytest.raises(
+        errors.RunDirectoryError, match=r"has trained 3 steps, and this job asks for 2; raise train\.max"
+    ):
+        api.train(job(), overrides=["train.max_steps=2"], programs=FAKE)
+    assert {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file()} == before
 
 
 def test_a_failed_run_goes_on_when_it_is_started_again(make, job) -> None:
     worker = make("fail('the first time')", name="failing_worker")
-    with pytest.raises(WorkerFailedError, match="the first time"):
+    with pytest.raises(errors.WorkerFailedError, match="the first time"):
         api.train(job(), programs=api.Programs(preparation="fake_prepare", worker=worker))
     result = api.train(job("train: {logging_steps: 2, save_steps: 5}"), programs=FAKE)
     assert result.outcome == "finished"
     assert read_job(result.run.resolved).train.logging_steps == 2
 
 
-def test_another_job_may_not_go_on_in_the_same_folder(make, job) -> None:
-    result = api.train(job(), programs=FAKE)
-    before = result.run.resolved.read_bytes()
-    with pytest.raises(RunDirectoryError, match=r"train\.learning_rate = 2e-05, and this job has 0\.001"):
-        api.train(job(), overrides=["train.learning_rate=1e-3"], programs=FAKE)
-    assert result.run.resolved.read_bytes() == before
-
-
-def test_a_finished_run_that_is_asked_for_fewer_steps_stays_finished(make, job) -> None:
-    run = api.train(job(), programs=FAKE).run
-    before = {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file()}
-    with pytest.raises(RunDirectoryError, match=r"has trained 3 steps, and this job asks for 2; raise train\.max"):
-        api.train(job(), overrides=["train.max_steps=2"], programs=FAKE)
-    assert {path: path.read_bytes() for path in run.root.rglob("*") if path.is_file()} == before
-
-
 @pytest.mark.slow
 def test_a_finished_run_whose_result_is_damaged_is_no_success(make, job) -> None:
     run = api.train(job(), programs=FAKE).run
     (run.final / "config.json").write_text("")
-    with pytest.raises(DamagedResultError, match=r"config\.json has 0 bytes, and 2 were written") as caught:
+    with pytest.raises(errors.DamagedResultError, match=r"config\.json has 0 bytes, and 2 were written") as caught:
         api.train(job(), programs=FAKE)
     assert caught.value.exit_code == 1
     assert f"remove {run.final}, and the same command trains from the beginning" in str(caught.value)
@@ -168,19 +148,14 @@ def test_no_goal_leaves_out_ranks_that_were_started_already(goal, make, job, mon
 
 
 def test_nothing_is_started_or_written_for_a_job_that_does_not_fit(make, job, tmp_path) -> None:
-    config = tmp_path / "model" / "config.json"
-    huge = {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100, "head_dim": 128}
-    path = job()
-    config.write_text(json.dumps({**json.loads(config.read_text()), **huge}))
-    with pytest.raises(DoesNotFitError) as caught:
+    path, huge = job(), {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 100, "head_dim": 128}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG | huge))
+    with pytest.raises(errors.DoesNotFitError) as caught:
         api.train(path, programs=FAKE)
-    assert caught.value.exit_code == 1
-    assert not (tmp_path / "run").exists()
+    assert caught.value.exit_code == 1 and not (tmp_path / "run").exists()
 
 
-def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_anything_is_prepared(
-    make, job, tmp_path, monkeypatch
-) -> None:
+def test_what_does_not_fit_beside_what_others_hold_names_their_process_at_once(make, job, tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
@@ -188,10 +163,10 @@ def test_what_does_not_fit_beside_what_others_hold_names_their_process_before_an
     line = "0, GPU-a, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
     nvidia_smi(programs, gpus=line.format(free=300), holders="GPU-a, 1234, 80600, /usr/bin/python\n")
     path = job(hardware="1x H100-SXM")
-    with pytest.raises(DoesNotFitError) as caught:
+    with pytest.raises(errors.DoesNotFitError) as caught:
         api.train(path, programs=FAKE)
     first, second, third = str(caught.value).splitlines()[:3]
-    assert first == "nothing fits on 1x H100-SXM"
+    assert (first, caught.value.exit_code) == ("nothing fits on 1x H100-SXM", 1)
     assert second == "GPU 0: 78.9 GiB are held by python (pid 1234); planned for the 0.3 GiB that are free"
     assert third == "it fits where others leave the GPU to it: end what holds its memory, or wait"
     assert not (tmp_path / "run").exists()
@@ -209,25 +184,21 @@ def test_blocks_are_not_to_be_compiled_without_a_compiler(make, job, monkeypatch
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(probe.shutil, "which", lambda _: None)
     path = job("train: {compile: true}", hardware="4x H100-SXM")
-    with pytest.raises(InputError, match=r"need a C compiler.*install gcc, or set train.compile: false"):
+    with pytest.raises(errors.InputError, match=r"need a C compiler.*install gcc, or set train.compile: false"):
         api.train(path, programs=FAKE)
     monkeypatch.setenv("CC", "/opt/cc")
     assert api.train(path, programs=FAKE).outcome == "finished"
 
 
-def test_hardware_that_is_not_here_is_planned_but_not_trained(make, job) -> None:
-    path = job(hardware="8 x 8x B200")
-    assert api.plan(path).candidates
-    with pytest.raises(HardwareError, match=rf"{path}:4: hardware is 8 x 8x B200"):
-        api.train(path, programs=FAKE)
-
-
-def test_data_that_cannot_be_prepared_are_said_once_by_the_preparation(make, job, capfd) -> None:
+def test_data_that_cannot_be_prepared_are_said_once_and_a_kill_too(make, job, capfd) -> None:
     make(REFUSING, name="bad_prepare")
     with pytest.raises(api.ReportedError) as caught:
         api.train(job(), programs=api.Programs(preparation="bad_prepare", worker="fake_worker"))
     assert caught.value.exit_code == 2
     assert capfd.readouterr().err == "error: rows.jsonl:3: empty\n"
+    make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
+    with pytest.raises(errors.WorkerFailedError, match="data preparation was ended by signal 9"):
+        api.train(job(), programs=api.Programs(preparation="dying_prepare", worker="fake_worker"))
 
 
 REFUSING = "print('error: rows.jsonl:3: empty', file=sys.stderr); sys.exit(2)"
@@ -239,20 +210,20 @@ def test_data_that_are_refused_leave_no_run_directory_behind(program, make, job,
     refusing = api.Programs(preparation="bad_prepare", worker="fake_worker")
     nested, before = f"output_dir={tmp_path}/not/there/yet", set(tmp_path.iterdir())
     for run in (lambda: api.train(job(), programs=refusing), lambda: api.verify(job(), programs=refusing)):
-        with pytest.raises(ShardwiseError):
+        with pytest.raises(errors.ShardwiseError):
             run()
-    with pytest.raises(ShardwiseError):
+    with pytest.raises(errors.ShardwiseError):
         api.train(job(), overrides=[nested], programs=refusing)
     assert set(tmp_path.iterdir()) - before <= {tmp_path / "rows.jsonl", tmp_path / "job.yaml"}
     (tmp_path / "run").mkdir()
-    with pytest.raises(ShardwiseError):
+    with pytest.raises(errors.ShardwiseError):
         api.train(job(), programs=refusing)
     assert list((tmp_path / "run").iterdir()) == [], "a folder that was there stays, as it was"
 
 
 def test_data_that_are_refused_take_nothing_from_a_run_that_went_before(make, job, tmp_path) -> None:
     make(TRAIN.replace('outcome("finished")', "rank or fail('no memory')"), name="failing_worker")  # after its steps
-    with pytest.raises(WorkerFailedError, match="no memory"):
+    with pytest.raises(errors.WorkerFailedError, match="no memory"):
         api.train(job(), programs=api.Programs(preparation="fake_prepare", worker="failing_worker"))
     before = {path.name for path in (tmp_path / "run").iterdir()}
     make(REFUSING, name="bad_prepare")
@@ -276,17 +247,6 @@ def test_a_path_without_rows_is_named_where_the_user_wrote_it(make, job, tmp_pat
     assert [line.startswith(said) for line in capfd.readouterr().err.splitlines()] == [True]
 
 
-def test_preparation_that_is_killed_says_so(make, job) -> None:
-    make("os.kill(os.getpid(), signal.SIGKILL)", name="dying_prepare")
-    with pytest.raises(WorkerFailedError, match="data preparation was ended by signal 9"):
-        api.train(job(), programs=api.Programs(preparation="dying_prepare", worker="fake_worker"))
-
-
-def test_a_job_made_by_a_program_is_written_down(make, job) -> None:
-    result = api.train(read_job(job()), programs=FAKE)
-    assert read_job(result.run.job) == read_job(job())
-
-
 JOINING = """
 import sys
 from shardwise import api
@@ -304,16 +264,14 @@ except ShardwiseError as error:
 
 @pytest.mark.parametrize("folder", ["FOLDER/rows.jsonl", "FOLDER/rows.jsonl/below", "/proc/no-such/run"])
 @pytest.mark.parametrize("verb", ["train", "joined", "verify", "compare"])
-def test_an_output_dir_that_cannot_be_written_is_named_with_its_line(
-    verb, folder, make, job, tmp_path, monkeypatch
-) -> None:
+def test_an_output_dir_that_cannot_be_written_is_named_with_its_line(verb, folder, make, job, tmp_path, monkeypatch):
     path, asked = job(), folder.replace("FOLDER", str(tmp_path))
     path.write_text(path.read_text().replace(f"output_dir: {tmp_path / 'run'}", f"output_dir: {asked}"))
     if verb == "joined":
         for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.setenv("MASTER_ADDR", "localhost")
-    with pytest.raises(RunDirectoryError) as caught:
+    with pytest.raises(errors.RunDirectoryError) as caught:
         if verb == "verify":
             api.verify(path, layouts=["ddp"], programs=FAKE)
         elif verb == "compare":
@@ -332,7 +290,7 @@ def torchrun(job: Path, preparation: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize(("rank", "whom"), first(1, [(0, "rank 1"), (1, "rank 0")], ci=1))
+@pytest.mark.parametrize(("rank", "whom"), first(0, [(0, "rank 1"), (1, "rank 0")], ci=1))
 def test_a_rank_whose_variables_are_left_over_says_within_seconds_for_whom_it_waits(rank, whom, make, job) -> None:
     left_over = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost"}
     environment = {**os.environ, **left_over, "MASTER_PORT": "29511", "COLUMNS": "1000"}
@@ -383,5 +341,5 @@ def test_a_mistake_that_only_another_rank_sees_is_said_by_that_rank(job, monkeyp
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joined, "STOPPED_WITHIN_SECONDS", 0.0)
-    with pytest.raises(InputError, match="it belongs under train:"):
+    with pytest.raises(errors.InputError, match="it belongs under train:"):
         api.train(job("learning_rate: 1"), programs=FAKE)

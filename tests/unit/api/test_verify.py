@@ -1,16 +1,20 @@
-"""`verify` around its trainings: what it starts, and says of layouts that differ or fail."""
+"""`verify` around its trainings: what it starts and says, and what rounding may do."""
 
+import math
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from shardwise import api
+from shardwise.api.checks.proof import ROUNDING, Look, damped_look
 from shardwise.api.checks.verifying import for_parity
 from shardwise.catalog.config import shape_from_data
 from shardwise.errors import InputError, StoppedError, UnsupportedError, WorkerFailedError
 from shardwise.spec.job.file import parse_job
+from shardwise.spec.job.keys import TrainSpec
 
 FAKE = api.Programs(preparation="fake_prepare", worker="wrong_worker")
 
@@ -42,10 +46,8 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job
     updates: list[object] = []
     layouts = ["fsdp", "hsdp", "tp-3"]
     parity = api.verify(job(), layouts=layouts, on_update=updates.append, programs=FAKE)
-    assert {row.layout: row.first and row.first.figure for row in parity.layouts} == {
-        "fsdp-2": "grad_norm",
-        "hsdp-4": "weights",
-    }
+    first = {row.layout: row.first and row.first.figure for row in parity.layouts}
+    assert first == {"fsdp-2": "grad_norm", "hsdp-4": "weights"}
     said = "differs at step 2: grad_norm is 1.5, on one process 1"
     assert parity.sentence == f"fsdp-2 {said}; with sgd {said}"
     assert capfd.readouterr().err.count("counting rows") == 1, "the data are prepared once"
@@ -55,7 +57,6 @@ def test_each_layout_is_trained_anew_and_the_first_difference_is_named(make, job
     assert [(u.layout, u.number, u.total) for u in tried if not u.again] == asked
     again = [(u.layout, u.again) for u in tried if u.again]
     assert again == [("single-1", "sgd"), ("fsdp-2", "sgd"), ("hsdp-4", "sgd")], "one process is trained again once"
-
     make(WRONG.replace("1.5 if", "1.0 if"), name="wrong_worker")
     assert api.verify(job(), layouts=["fsdp"], programs=FAKE).agrees, "an earlier run must not speak for this one"
 
@@ -76,7 +77,7 @@ def test_a_layout_that_fails_differs_and_one_process_that_fails_ends_it(make, jo
     rows = [(row.layout, None if row.first is None else row.first.figure) for row in parity.layouts]
     assert rows == [("zero2-2", "run"), ("zero1-2", "run"), ("ddp-2", None)]
     killed = parity.layouts[1].first
-    assert killed is not None and killed.detail.startswith("rank 1 was ended by signal 9 (SIGKILL)")
+    assert killed.detail.startswith("rank 1 was ended by signal 9 (SIGKILL)")
     assert parity.sentence.startswith("zero2-2 did not train: rank 1 failed while training (step 17): ValueError")
     make("fail('no weights')", name="wrong_worker")
     with pytest.raises(WorkerFailedError, match="no weights"):
@@ -103,9 +104,7 @@ def test_what_cannot_be_answered_is_bad_input(job, monkeypatch) -> None:
         api.verify(job("layout: {dp_shard: 4, tp: 2}"), layouts=["hsdp+tp", "job"])
     with pytest.raises(InputError, match="tp-2: compile is not trained under tp; use compile: false"):
         api.verify(job("train: {compile: true}"), layouts=["tp"])
-    with pytest.raises(
-        UnsupportedError, match=r"job\.yaml:\d+: verify does not compare under fp16: .* fp32 to compare"
-    ):
+    with pytest.raises(UnsupportedError, match=r"yaml:\d+: verify does not compare under fp16: .* fp32 to compare"):
         api.verify(job("train: {precision: fp16}"), layouts=["fsdp"])
     for wrong in ({"steps": 0}, {"tolerance": float("nan")}, {"tolerance": 1.0}):
         with pytest.raises(InputError, match="expected at least 1"):
@@ -172,3 +171,46 @@ def test_a_request_that_a_training_was_too_far_on_to_follow_begins_no_other(make
     assert caught.value.exit_code == 128 + signal.SIGTERM
     assert [path.name for path in (tmp_path / "run" / "verify").iterdir()] == ["single-1"]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+STEPS, RATE, NORM, TRAINED, TOLERANCE = 20, 1e-3, 0.5, 1_000_000, 1e-5
+RECORDS: list[dict[str, Any]] = [{"learning_rate": RATE, "grad_norm": NORM}] * STEPS
+
+
+def look(train: TrainSpec | None = None, *, tolerance: float = TOLERANCE) -> Look:
+    return damped_look(train or TrainSpec(), RECORDS, num_trained=TRAINED, tolerance=tolerance)
+
+
+def carried(gradient: Callable[[int], float], train: TrainSpec, *, forgets: float = 1.0) -> float:
+    """Where AdamW takes one weight from 0; `forgets`: what is left of its second moment at a step's end."""
+    weight = first = second = 0.0
+    b1, b2 = train.adam_beta1, train.adam_beta2
+    for step in range(1, STEPS + 1):
+        first = b1 * first + (1 - b1) * gradient(step)
+        second = b2 * second + (1 - b2) * gradient(step) ** 2
+        weight -= RATE * first / (1 - b1**step) / (math.sqrt(second / (1 - b2**step)) + train.adam_epsilon)
+        second *= forgets
+    return weight
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
+def test_rounding_carries_no_tensor_past_the_floor(tolerance: float) -> None:
+    damped = look(tolerance=tolerance)
+    floor = damped.floor(RECORDS, tolerance=tolerance)
+    for size in (1, 10_000):
+        one = ROUNDING * NORM / math.sqrt(size)
+        assert abs(carried(lambda _, one=one: one, damped.train)) * math.sqrt(size) <= floor
+        assert abs(carried(lambda step, one=one: one * (-1) ** step, damped.train)) * math.sqrt(size) <= floor
+
+
+def test_a_second_moment_that_loses_a_percent_in_every_step_carries_a_matrix_past_it() -> None:
+    """Of a thousandth of all weights, whose gradients are a twentieth of others'."""
+    damped, size = look(), TRAINED // 1000
+    one = 0.05 * NORM / math.sqrt(TRAINED)
+    apart = carried(lambda _: one, damped.train) - carried(lambda _: one, damped.train, forgets=0.99)
+    assert abs(apart) * math.sqrt(size) > damped.floor(RECORDS, tolerance=TOLERANCE)
+
+
+def test_adafactor_is_trained_again_as_it_is_for_it_has_no_epsilon_of_adamw() -> None:
+    assert look(TrainSpec(optimizer="adafactor")).overrides == ()
+    assert look().overrides[0].text.startswith("train.adam_epsilon=")

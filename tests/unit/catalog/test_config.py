@@ -45,10 +45,15 @@ def test_what_cannot_be_read_is_refused_by_its_key(data, words):
     assert all(word in message for word in words)
 
 
-def test_code_beside_a_family_that_is_known_is_passed_over_and_beside_another_refused():
+def test_code_beside_a_known_family_is_passed_over_and_a_window_counts_where_it_is_used(tmp_path) -> None:
     code = {"auto_map": {"AutoConfig": "evil.Config"}}
     assert shape_from_data({**LLAMA, **code}, file="-") == shape_from_data(LLAMA, file="-")
     assert "auto_map" in str(refused({"model_type": "internlm2", **code}))
+    assert shape_from_data({"model_type": "mistral"}, file="-").sliding_window == 4096
+    assert shape_from_data({"model_type": "qwen2", "sliding_window": 128}, file="-").sliding_window is None
+    assert shape_from_data({**LLAMA, "sliding_window": 128}, file="-").sliding_window is None
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_config_file(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "64", True, None, 10**30, [64], {}])
@@ -73,17 +78,6 @@ def test_what_is_not_a_configuration_is_named(raw, word):
         parse_config(raw, file="config.json")
     assert word in str(caught.value)
     assert parse_config(b"{}".ljust(MAX_BYTES), file="config.json") == {}, "as large as it may be"
-
-
-def test_a_missing_file_is_a_sentence(tmp_path):
-    with pytest.raises(ModelError, match="cannot be read"):
-        read_config_file(tmp_path / "config.json")
-
-
-def test_a_window_counts_only_where_the_family_uses_it():
-    assert shape_from_data({"model_type": "mistral"}, file="-").sliding_window == 4096
-    assert shape_from_data({"model_type": "qwen2", "sliding_window": 128}, file="-").sliding_window is None
-    assert shape_from_data({**LLAMA, "sliding_window": 128}, file="-").sliding_window is None
 
 
 KEYS = (

@@ -40,7 +40,7 @@ def test_hardware_is_read_whatever_its_case_spaces_and_hyphens(text, name):
 
 def test_the_link_between_machines_is_stated_or_said_to_be_assumed():
     stated, assumed = parse_hardware("4 x 8x H100-SXM @ 100 Gb/s"), parse_hardware("4 x 8x H100-SXM")
-    assert stated.network is not None and (stated.network.bytes_per_second, stated.network.shared) == (12.5e9, True)
+    assert (stated.network.bytes_per_second, stated.network.shared) == (12.5e9, True)
     assert parse_hardware("8x MI300X").notes == ("AMD GPUs are planned for, and nothing was tried on ROCm",)
     assert stated.notes == () and parse_hardware("8x H100-SXM").notes == ()
     assert assumed.notes == (
@@ -75,10 +75,7 @@ def test_no_more_is_usable_than_pytorch_was_seen_to_print():
         ("2 x 8x H100-SXM @ fast", "expected"),
         ("8x H100-SXM @ 100 Gb/s", "which is one machine, and 100 Gb/s is a link between machines"),
         ("2 x 8x H100-SXM @ 0 Gb/s", "above 0 and at most 100000 Gb/s"),
-        (
-            "16x H100-SXM",
-            "write '2 x 8x H100-SXM' for 2 machines, or '1 x 16x H100-SXM' if one machine is what you mean",
-        ),
+        ("16x H100-SXM", "write '2 x 8x H100-SXM' for 2 machines, or '1 x 16x H100-SXM' if one machine is what you"),
         ("144x GB200", "'2 x 72x GB200' for 2 machines"),
         ("", "expected"),
         ("cpu:5000", "1024"),
@@ -120,10 +117,14 @@ def test_a_driver_name_finds_its_entry(driver, name):
     assert find_gpu(driver).gpu.name == name
 
 
-def test_no_two_of_many_entries_share_a_name():
+def test_no_two_entries_share_a_name_and_each_has_the_units_and_links_of_its_kind() -> None:
     assert len(known_gpus()) >= 60
     names = [name for known in known_gpus().values() for name in known.names]
     assert len(names) == len(set(names))
+    for name in ("T4", "V100-16GB", "RTX-2080-Ti", "Titan-RTX", "Quadro-RTX-8000"):
+        assert "bfloat16" not in find_gpu(name).gpu.dense_flops
+    for name in ("RTX-3090", "RTX-4090", "RTX-5090", "L40S", "A10G", "RTX-6000-Ada", "H100-PCIe"):
+        assert find_gpu(name).link.name.startswith("pcie")
 
 
 @pytest.mark.parametrize("known", known_gpus().values(), ids=lambda known: known.gpu.name)
@@ -187,13 +188,6 @@ def test_what_processes_can_take_is_what_pytorch_prints_as_the_capacity(name, pr
 @pytest.mark.parametrize(("name", "gigabytes"), figures(LINKS))
 def test_links_are_one_direction_of_what_vendors_print(name, gigabytes):
     assert find_gpu(name).link.bytes_per_second == gigabytes * 1e9
-
-
-def test_gpus_before_ampere_have_no_units_for_bfloat16_and_cards_without_nvlink_talk_over_pci_express():
-    for name in ("T4", "V100-16GB", "RTX-2080-Ti", "Titan-RTX", "Quadro-RTX-8000"):
-        assert "bfloat16" not in find_gpu(name).gpu.dense_flops
-    for name in ("RTX-3090", "RTX-4090", "RTX-5090", "L40S", "A10G", "RTX-6000-Ada", "H100-PCIe"):
-        assert find_gpu(name).link.name.startswith("pcie")
 
 
 def unsourced(table, path=""):

@@ -1,11 +1,14 @@
-"""What a job's `model:` may name."""
+"""What a job's `model:` may name, and what is said of an adapter's use elsewhere."""
 
 import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
+from shardwise.catalog.engines import KINDS, LLAMA_CPP, VLLM, adapter_lines, model_lines, rank_of
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.catalog.hub import is_hub_id
 from shardwise.catalog.models import find_model, known_models, read_model
@@ -34,9 +37,15 @@ def test_the_catalogue_has_the_well_known_models():
     assert {"tinyllama-1.1b", "llama-3.1-405b", "codellama-34b", "qwen3-8b", "deepseek-v3"} <= set(known_models())
 
 
-def test_a_folder_and_its_config_are_the_same_model(tmp_path):
+def test_a_model_is_known_by_its_folder_its_config_or_its_newest_snapshot(tmp_path, monkeypatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     assert find_model(str(tmp_path)) == find_model(str(tmp_path / "config.json")) == read_model(str(tmp_path))
+    folder = tmp_path / "hub" / "models--org--small" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert find_model("org/small", offline=True).vocab_size == 99
 
 
 def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
@@ -51,15 +60,6 @@ def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ModelError, match=r"config\.json"):
         find_model(str(tmp_path))
-
-
-def test_the_newest_snapshot_of_the_local_cache_is_read(tmp_path, monkeypatch):
-    folder = tmp_path / "hub" / "models--org--small" / "snapshots" / "abc"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert find_model("org/small", offline=True).vocab_size == 99
 
 
 def test_an_unknown_name_is_a_sentence_with_the_nearest(tmp_path, monkeypatch):
@@ -151,22 +151,71 @@ def test_no_other_host_gets_the_token(hub):
     assert [token for _, token in hub] == ["Bearer secret", None]
 
 
-def test_a_token_that_cannot_be_sent_is_not_printed(hub, monkeypatch):
+def test_an_endpoint_says_who_may_read_or_that_it_does_not_answer(hub, monkeypatch) -> None:
+    with pytest.raises(ModelError, match="run `hf auth login`, or set HF_TOKEN"):
+        find_model("org/gated")
     monkeypatch.setenv("HF_TOKEN", "sec\nret")
     with pytest.raises(ModelError) as caught:
         find_model("org/gated")
     assert "ret" not in str(caught.value).replace("HF_TOKEN", "")
-
-
-def test_a_gated_model_says_what_to_do(hub):
-    with pytest.raises(ModelError, match="run `hf auth login`, or set HF_TOKEN"):
-        find_model("org/gated")
-
-
-def test_an_endpoint_that_does_not_answer_is_a_sentence(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelError, match="cannot be reached"):
         find_model("org/there")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match="HF_HUB_OFFLINE"):
         find_model("org/there")
+
+
+PAGE = Path(__file__).parents[3] / "docs/howto/adapter.md"
+MERGE = "  merge first: shardwise merge run    # "
+
+
+def _said(config: dict[str, Any], **options: Any) -> list[str]:
+    given = {"final": "run/final", "base": "org/base", "merge": "shardwise merge run", "dtype": "bfloat16", "stops": []}
+    return adapter_lines({"r": 8, **config}, **{**given, **options})
+
+
+@pytest.mark.parametrize(
+    ("config", "vllm", "llama_cpp"),
+    [
+        ({}, " --max-lora-rank 8    # vLLM 0.32", " --outfile mine.gguf    # llama.cpp"),
+        ({"r": 24}, " --max-lora-rank 32    #", "--outfile mine.gguf"),
+        ({"r": 257}, " --max-lora-rank 320    #", "--outfile mine.gguf"),
+        ({"r": 600}, MERGE + "vLLM 0.32 takes ranks up to 512", "--outfile mine.gguf"),
+        ({"use_rslora": True}, " --max-lora-rank 8", MERGE + "llama.cpp of November 2026 takes rsLoRA sqrt(r) times"),
+        ({"use_dora": True}, MERGE + "vLLM 0.32 refuses DoRA", "refuses DoRA"),
+        ({"modules_to_save": ["lm_head"]}, MERGE + "vLLM 0.32 refuses modules_to_save", "refuses modules_to_save"),
+        (
+            {"target_parameters": ["experts.gate_up_proj"], "rank_pattern": {"gate_up_proj": 16}},
+            " --max-lora-rank 16 --enable-mixed-moe-lora-format    #",
+            "refuses adapters of stacked experts",
+        ),
+    ],
+)
+def test_the_lines_for_an_adapter_are_finished_or_say_to_merge_first(config, vllm, llama_cpp) -> None:
+    first, second = _said(config)
+    assert vllm in first and llama_cpp in second
+    assert first.startswith((MERGE, "  vllm serve org/base --enable-lora --lora-modules mine=run/final"))
+
+
+def test_the_lines_say_type_stop_token_and_the_largest_rank() -> None:
+    served, _, *stop = _said({}, dtype="float32", stops=["<|im_end|>"])
+    assert served.split("    #")[0].endswith(" --dtype bfloat16 --generation-config run/final")
+    assert stop[0].startswith("  trained answers end in <|im_end|>, at which the base does not stop: `shardwise chat`,")
+    assert model_lines("a b", dtype="float32", stops=["</s>"]) == [
+        "  vllm serve 'a b' --dtype float32    # vLLM 0.32",
+        f"  python llama.cpp/convert_hf_to_gguf.py 'a b' --outfile model.gguf --outtype f32    # {LLAMA_CPP}",
+        "  answers end in </s>: generation_config.json stops at it, as the base did not",
+    ]
+    assert "--dtype" not in model_lines("m", dtype="bfloat16", stops=[])[0]
+    assert rank_of({"r": 8, "rank_pattern": {"a": 16, "b": 4}}) == 16
+
+
+def test_the_page_has_the_same_table() -> None:
+    def cell(reason: str | None, options: str = "") -> str:
+        return f"merge first: {reason}" if reason else f"adapter, with `{options}`" if options else "adapter"
+
+    rows = [f"| {kind.name} | {cell(kind.vllm, kind.options)} | {cell(kind.llama_cpp)} |" for kind in KINDS]
+    table = "\n".join([f"| adapter | {VLLM} | {LLAMA_CPP} |", "|---|---|---|", *rows])
+    assert f"\n\n{table}\n\n" in PAGE.read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ def test_hardware_is_offered_in_the_sizes_of_some_provider(gpu: str, names: list
     assert [size.name for size in offered_sizes(find_gpu(gpu), most=128)] == names
 
 
-def test_several_machines_are_offered_where_they_have_a_fabric() -> None:
+def test_several_machines_are_offered_where_they_have_a_fabric_and_every_size_where_asked() -> None:
     sizes = offered_sizes(find_gpu("H100-SXM"), most=40)
     assert [size.name for size in sizes][-3:] == ["8x H100-SXM", "2 x 8x H100-SXM", "4 x 8x H100-SXM"]
     assert all((size.network is None) == (size.num_nodes == 1) for size in sizes)
@@ -40,6 +40,9 @@ def test_several_machines_are_offered_where_they_have_a_fabric() -> None:
     names = {kind[0].gpu.name for kind in offered}
     assert len(names) > 40
     assert not any(name.startswith("MI") for name in names)
+    sizes = [size.name for size in every_size(parse_hardware("2 x 3x L4"), most=10)]
+    assert sizes == ["1x L4", "2x L4", "3x L4", "2 x 3x L4", "3 x 3x L4"]
+    assert [size.num_gpus for size in every_size(parse_hardware("H100-SXM"), most=24)] == [*range(1, 9), 16, 24]
 
 
 @pytest.mark.parametrize("name", providers())
@@ -53,13 +56,7 @@ def test_every_provider_has_a_source_and_machines_of_gpus_that_are_known(name: s
     assert all(find_gpu(gpu).network.name != "ethernet100" for gpu in provider.fabric)
 
 
-def test_every_number_of_a_node_and_of_whole_nodes_is_a_size() -> None:
-    sizes = [size.name for size in every_size(parse_hardware("2 x 3x L4"), most=10)]
-    assert sizes == ["1x L4", "2x L4", "3x L4", "2 x 3x L4", "3 x 3x L4"]
-    assert [size.num_gpus for size in every_size(parse_hardware("H100-SXM"), most=24)] == [*range(1, 9), 16, 24]
-
-
-def test_a_list_in_a_job_is_what_is_written_with_commas() -> None:
+def test_a_list_is_what_is_written_with_commas_and_no_one_hardware() -> None:
     job = Job.model_validate({"model": "m", "hardware": ["4x A100-80GB", "8x L40S"]})
     assert job.hardware == "4x A100-80GB, 8x L40S"
     assert Job.model_validate(job.to_json()) == job
@@ -68,9 +65,6 @@ def test_a_list_in_a_job_is_what_is_written_with_commas() -> None:
     assert Job.model_validate({"model": "m", "hardware": written}).hardware == job.hardware
     flag = Override.of_flag("--hardware", key="hardware", value=written)
     assert read_request(None, overrides=["model=m", flag]).job.hardware == job.hardware
-
-
-def test_what_is_open_is_refused_where_one_hardware_is_needed() -> None:
     assert is_open(" Any ")
     assert not is_open("4x A100-80GB")
     with pytest.raises(HardwareError, match="leaves it open, which only `plan` answers; leave hardware out"):
@@ -93,7 +87,7 @@ def test_every_list_says_when_it_was_written_and_every_price_is_of_a_known_gpu(p
     assert all(0.02 <= price <= 20 for price in (*each, *prices.lowest.values()))
 
 
-def test_the_typical_price_is_the_median_of_providers_and_lowest_offers_have_no_part_in_it() -> None:
+def test_typical_prices_are_medians_of_providers_and_cited_for_what_was_asked() -> None:
     price = price_of("H100-NVL")  # three providers, one of them with two clouds, and a marketplace
     assert price == Price(lowest=1.99, highest=6.98, typical=2.92, providers=3)
     gpu = find_gpu("H100-NVL").gpu
@@ -103,9 +97,6 @@ def test_the_typical_price_is_the_median_of_providers_and_lowest_offers_have_no_
     # Of a marketplace alone no typical price is known, of others none at all.
     assert price_of("RTX-4070-Ti") == Price(lowest=0.09, highest=0.09, typical=None, providers=0)
     assert price_of("Titan-RTX") is None
-
-
-def test_a_citation_names_the_documents_of_the_gpus_that_were_asked_about_and_no_others() -> None:
     one = cited(["MI300X"])
     assert (one.date, one.source) == ("2026-08-22", "gpurentalprices.com (CC BY 4.0)")
     several = cited(["MI300X", "A10G", "H20"])

@@ -41,13 +41,11 @@ def driver(tmp_path, monkeypatch):
     return prints
 
 
-@pytest.mark.parametrize(
-    ("visible", "name"), [("1", "1x H200"), ("GPU-bbb,0", "2x H200"), ("0,7,1", "1x H200"), ("", None), ("-1", None)]
-)
-def test_hidden_gpus_do_not_count(driver, monkeypatch, visible, name):
+@pytest.mark.parametrize(("visible", "count"), [("1", 1), ("GPU-bbb,0", 2), ("0,7,1", 1), ("", None), ("-1", None)])
+def test_hidden_gpus_do_not_count(driver, monkeypatch, visible, count):
     driver(TWO_H200)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert this_machine().name == (name or f"cpu:{min(usable_cores(), MAX_PROCESSES)}")
+    assert this_machine().name == (f"{count}x H200" if count else f"cpu:{min(usable_cores(), MAX_PROCESSES)}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert this_machine().gpu.memory_bytes == 143000 * MIB  # the smallest
 
@@ -58,7 +56,7 @@ def test_gpus_of_different_kinds_are_a_sentence(driver):
         this_machine()
 
 
-def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_around(driver):
+def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_around(driver) -> None:
     text = "{n}, GPU-{n}, NVIDIA H100 80GB HBM3, 81559, 570.1, {free}, Disabled\n"
     gpus = text.format(n=0, free=81000) + text.format(n=1, free=29800)
     driver(gpus, holders="GPU-1, 1234, 51200, /usr/bin/python\nGPU-zzz, 9, 70000, other\n")
@@ -69,9 +67,6 @@ def test_what_others_hold_of_the_gpus_that_a_job_takes_is_named_and_planned_arou
     assert cluster.notes == ("GPU 1: 50.1 GiB are held by python (pid 1234); planned for the 29.1 GiB that are free",)
     driver(gpus)
     assert "GPU 1: 50.1 GiB are held by processes that the driver does not name, such as" in this_machine().notes[0]
-
-
-def test_of_several_holders_the_largest_come_first_with_what_they_hold(driver):
     lines = [f"GPU-aaa, {pid}, {mib}, /opt/a{pid}" for pid, mib in ((1, 1024), (2, 4096), (3, 2048), (4, 512), (5, 1))]
     driver("", holders="\n".join([*lines, "GPU-aaa, [N/A], 1, x"]))
     said = "a3 (pid 3, 2.0 GiB), a1 (pid 1, 1.0 GiB), a4 (pid 4, 0.5 GiB) and 1 more"

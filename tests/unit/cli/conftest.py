@@ -21,6 +21,11 @@ class Said:
 Shardwise = Callable[..., Said]
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path_factory.mktemp("cache") / "cache"))
+
+
 @pytest.fixture
 def shardwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shardwise:
     monkeypatch.setenv("COLUMNS", "120")

@@ -9,7 +9,6 @@ from shardwise.spec.data_facts import DataFacts
 from shardwise.spec.run import read_json, write_json
 from tests.unit.cli.conftest import Shardwise
 from tests.unit.cli.plan_json import flaws
-from tests.unit.counting import JobMaker
 from tests.unit.report.runs import finished_run
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
 
@@ -35,7 +34,7 @@ def test_rows_are_shown_in_80_columns_and_a_pipe_gets_no_escape_codes(shardwise,
     assert "rows.jsonl:2\n<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\n«1?<|im_end|>»\n" in shown
 
 
-def test_json_has_the_same_figures_and_says_whether_rows_are_accepted(shardwise: Shardwise, asked: JobMaker) -> None:
+def test_json_has_the_same_figures_and_what_takes_refused_rows_is_said_below_them(shardwise, asked) -> None:
     said = shardwise("data", asked(), "--json")
     found = json.loads(said.out)
     assert (said.code, found["version"], found["accepted"]) == (0, 1, True)
@@ -45,9 +44,6 @@ def test_json_has_the_same_figures_and_says_whether_rows_are_accepted(shardwise:
     again = json.loads(refused.out)
     assert (again["accepted"], again["lengths"]["num_over"], again["lengths"]["longest"]) == (False, 9, 651)
     assert again["train"]["num_rows"] is None
-
-
-def test_what_takes_refused_rows_is_said_below_them(shardwise: Shardwise, asked: JobMaker) -> None:
     said = shardwise("data", asked(max_length=100))
     words = " ".join(said.out.split())
     assert said.code == 2
@@ -59,9 +55,7 @@ def test_what_takes_refused_rows_is_said_below_them(shardwise: Shardwise, asked:
     assert "absent.yaml" in absent.err
 
 
-def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(
-    shardwise: Shardwise, asked: JobMaker, tmp_path: Path
-) -> None:
+def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(shardwise, asked, tmp_path) -> None:
     path = asked()
     before = shardwise("plan", path)
     assert "`shardwise data` with the same job counts its rows" in " ".join(before.out.split())
@@ -89,9 +83,7 @@ def test_a_plan_says_what_was_counted_in_its_terminal_its_json_and_its_page(
     assert "9 rows are longer than max_length (100), which `train` refuses" in refused.out
 
 
-def test_the_report_says_what_was_counted_in_its_terminal_its_json_and_its_page(
-    shardwise: Shardwise, asked: JobMaker, tmp_path: Path
-) -> None:
+def test_the_report_says_what_was_counted_in_its_terminal_its_json_and_its_page(shardwise, asked, tmp_path) -> None:
     facts = json.loads(shardwise("data", asked(max_length=300, over_long="truncate"), "--json").out)
     run = finished_run(tmp_path / "finished")
     write_json(run.data, {**facts, "fingerprint": "0" * 64})

@@ -43,16 +43,14 @@ def test_weights_and_keys_and_values_are_those_that_transformers_holds(model_typ
 
 
 def test_what_fits_is_said_with_a_table(asked) -> None:
-    code, said = asked(
-        "--model", "llama-3.1-8b", "--method", "full", "--hardware", "1x L4", "--set", "data.max_length=8192"
-    )
+    model = ("--model", "llama-3.1-8b", "--method", "full")
+    code, said = asked(*model, "--hardware", "1x L4", "--set", "data.max_length=8192")
     assert code == 1
     assert "does not fit on 1x L4" in said and "8 sequences of 8,192 tokens take 23.0 GiB of 20.4 GiB" in said
     assert "weights          15.0 GiB in bfloat16" in said and "128 KiB a token" in said
     assert "16,384 17.0 23.0! 31.0!" in " ".join(said.split())
-    code, said = asked(
-        "--model", "llama-3.1-70b", "--method", "qlora", "--hardware", "1x H100-SXM", "--global-batch-size", "1"
-    )
+    model = ("--model", "llama-3.1-70b", "--method", "qlora")
+    code, said = asked(*model, "--hardware", "1x H100-SXM", "--global-batch-size", "1")
     assert code == 0
     assert "one sequence of 1,024 tokens takes " in said and "in 4 bits, with adapters" in said
 
@@ -68,16 +66,18 @@ def test_open_hardware_is_answered_with_the_cheapest_that_holds_it(asked) -> Non
     assert (small.hardware, small.asked.fits) == (None, None)
 
 
-def test_what_generating_has_not_is_refused(asked, shardwise) -> None:
-    has_not = (
-        "--task generate has no --solve, --rehearse, --calibrated, --what-if, --for, --timeline, --html or --output"
-    )
+def test_what_generating_reads_is_taken_and_what_it_has_not_is_refused(asked, shardwise) -> None:
+    others = "--solve, --rehearse, --calibrated, --what-if, --for, --timeline, --html or --output"
+    has_not = f"--task generate has no {others}"
     assert asked("--model", "llama-3.1-8b", "--timeline") == (2, f"error: {has_not}; leave them out\n")
     refused = shardwise("plan", "--model", "llama-3.1-8b", "--task", "serve").err
     assert "--task serve: there is no such task; write --task train or --task generate" in refused
+    keys = ["model=llama-3.1-8b", "hardware=1x L4", "method=lora"]
+    small, large = (api.generation(overrides=[*keys, f"lora.r={rank}"]) for rank in (8, 256))
+    assert small.weight_bytes < large.weight_bytes
 
 
-def test_a_length_beyond_the_positions_is_refused_and_the_table_ends_with_them(asked) -> None:
+def test_a_length_beyond_the_positions_is_refused_and_none_is_counted(asked, tmp_path) -> None:
     model = ("--model", "llama-3.1-8b", "--hardware", "1x H100-SXM")
     code, said = asked(*model, "--max-length", "131073")
     assert code == 2
@@ -88,9 +88,6 @@ def test_a_length_beyond_the_positions_is_refused_and_the_table_ends_with_them(a
     code, said = asked(*model, "--max-length", "131072", "--json")
     assert max(one["length"] for one in json.loads(said)["table"]) == 131072
     assert api.generation(overrides=["model=tinyllama-1.1b", "hardware=1x L4"]).table[-1].length == 2048
-
-
-def test_a_model_with_fewer_positions_than_the_usual_length_is_counted_with_its_own(tmp_path) -> None:
     config = AutoConfig.for_model("llama", **SIZES, vocab_size=64, max_position_embeddings=128)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(tmp_path)
@@ -106,14 +103,6 @@ def test_a_key_that_generating_does_not_read_is_refused(key, asked) -> None:
     assert code == 2
     assert said.startswith(f"error: --set {key}: --task generate does not read this key; it reads model, method, ")
     assert said.endswith("lora.modules_to_save, and --dtype\n")
-
-
-def test_keys_that_generating_reads_are_taken(asked) -> None:
-    small, large = (
-        api.generation(overrides=["model=llama-3.1-8b", "hardware=1x L4", "method=lora", f"lora.r={rank}"])
-        for rank in (8, 256)
-    )
-    assert small.weight_bytes < large.weight_bytes
 
 
 def test_the_type_is_the_one_asked_for_or_the_models_after_training(asked, shardwise, tmp_path) -> None:

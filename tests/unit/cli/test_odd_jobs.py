@@ -35,9 +35,7 @@ def test_an_odd_job_is_answered_or_refused_in_a_sentence(shardwise, tmp_path, mo
 
 
 @pytest.mark.parametrize("seed", OPEN)
-def test_a_question_with_open_hardware_or_an_open_value_is_answered_or_refused_in_a_sentence(
-    shardwise, tmp_path, monkeypatch, seed
-) -> None:
+def test_an_open_question_is_answered_or_refused_in_a_sentence(shardwise, tmp_path, monkeypatch, seed) -> None:
     _is_answered(shardwise, open_case(seed), tmp_path, monkeypatch, most_seconds=MOST_SECONDS_OPEN)
 
 

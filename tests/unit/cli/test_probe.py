@@ -34,11 +34,6 @@ MESSAGES = {
 FORWARD, BACKWARD = {"1000000": 1e-4, "1000000000": 0.03}, {"1000000": 4e-4, "1000000000": 0.05}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
-
-
 def _rates(**differs: object) -> Rates:
     known = Rates(
         version=VERSION,
@@ -80,11 +75,14 @@ def test_cpu_processes_have_the_rates_that_were_measured_shared_between_them() -
     assert four.gather(2**24) > 1.4 * pair.gather(2**24), "three quarters of all bytes pass a rank, not half"
 
 
-def test_what_steps_take_beyond_the_rates_slows_the_forecast_and_not_the_peak() -> None:
+def test_steps_slow_the_forecast_by_what_they_take_and_one_process_has_the_cores_left() -> None:
     before, peak = _seconds("{}", "hardware=cpu:1"), parse_hardware("cpu:1").gpu.dense_flops
     slower = _seconds("{}", "hardware=cpu:1", step_over_rates={"float32": 1.5})
     assert slower == pytest.approx(1.5 * before)
     assert parse_hardware("cpu:1").gpu.dense_flops == peak
+    kept = "train.gradient_checkpointing=none"  # whatever memory is free while this runs
+    alone, beside = (_seconds("{}", kept, f"hardware=cpu:{processes}") for processes in (1, 2))
+    assert beside == pytest.approx(alone)
 
 
 def test_plans_for_this_machine_use_what_was_measured() -> None:
@@ -92,7 +90,6 @@ def test_plans_for_this_machine_use_what_was_measured() -> None:
     before = api.plan(overrides=asked)
     write_rates(_rates())
     after = api.plan(overrides=asked)
-    assert before.best is not None and after.best is not None
     assert after.best.time.step_seconds < before.best.time.step_seconds / 2
     assert any("nominal" in reason for reason in before.best.reasons)
     assert not any("nominal" in reason for reason in after.best.reasons)
@@ -114,13 +111,6 @@ def test_a_damaged_hardware_file_is_as_if_it_were_not_there(content) -> None:
     assert read_rates() is None
 
 
-def test_one_process_has_the_cores_that_others_leave_to_it() -> None:
-    """`train` starts it with as many threads as the machine has cores."""
-    kept = "train.gradient_checkpointing=none"  # whatever memory is free while this runs
-    alone, beside = (_seconds("{}", kept, f"hardware=cpu:{processes}") for processes in (1, 2))
-    assert beside == pytest.approx(alone)
-
-
 def test_messages_of_cpu_processes_take_time_from_the_computation() -> None:
     """Gloo works on the core that computes, so that nothing is hidden behind a backward."""
     seconds: list[float] = []
@@ -135,7 +125,6 @@ def _seconds(layout: str, *others: str, **measured: object) -> float:
     asked = ["model=SmolLM2-135M", "method=full", f"layout={layout}", "train.micro_batch_size=1", "hardware=cpu:2"]
     write_rates(_rates(**measured))
     best = api.plan(overrides=[*asked, *([] if others else ["train.global_batch_size=2"]), *others]).best
-    assert best is not None
     return best.time.step_seconds
 
 
@@ -146,16 +135,12 @@ def test_fsdp_takes_what_was_measured_of_a_unit_for_each_block_and_both_ends(lay
     assert found == pytest.approx(units * 10e-3)
 
 
-def test_zero1_takes_what_was_measured_of_its_exchange() -> None:
+def test_messages_of_an_exchange_and_of_each_step_are_counted() -> None:
     dear = MESSAGES | {"exchange": {size: 2 * seconds for size, seconds in MESSAGES["exchange"].items()}}
     once = _seconds("zero1")
     pair = RankGroup(size=2, link=parse_hardware("cpu:2").node.link)
     assert _seconds("zero1", message_seconds=dear) - once == pytest.approx(pair.exchange(4 * 134_515_008), rel=0.01)
     assert _seconds("fsdp", message_seconds=dear) == _seconds("fsdp")
-
-
-def test_processes_add_up_a_loss_and_a_norm_in_each_step() -> None:
-    """Two messages of eight bytes, whatever the layout; a process alone sends none."""
     write_rates(_rates())
     assert host_seconds(work(job(), shape(), execution(Layout(tp=2)), "cpu:2")) == pytest.approx(0.8e-3, rel=0.01)
     assert host_seconds(work(job(), shape(), execution(), "cpu:1")) == 0
@@ -203,9 +188,8 @@ def test_a_folder_that_a_probe_cannot_write_into_is_named(monkeypatch: pytest.Mo
     monkeypatch.setattr("tempfile.TemporaryDirectory", refused)
     with pytest.raises(InputError) as unwritable:
         api.probe(processes=1)
-    assert str(unwritable.value) == (
-        f"{tmp_path} cannot be written: Permission denied; start the probe in another folder"
-    )
+    said = f"{tmp_path} cannot be written: Permission denied; start the probe in another folder"
+    assert str(unwritable.value) == said
     little = shutil.disk_usage(tmp_path)._replace(free=100 * 2**20)
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: little)
     with pytest.raises(InputError) as full:
@@ -216,9 +200,7 @@ def test_a_folder_that_a_probe_cannot_write_into_is_named(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.97, False), (0.43, True)])
-def test_a_probe_says_that_other_programs_were_at_work(
-    share: float, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_probe_says_that_other_programs_were_at_work(share, said, tmp_path, monkeypatch, capsys) -> None:
     measured = _rates(share_of_cores=share)
     monkeypatch.setattr(api, "probe", lambda **_options: (measured, tmp_path))
     with pytest.raises(SystemExit):
@@ -251,7 +233,7 @@ def test_this_machine_is_probed(quick, capsys, monkeypatch, tmp_path) -> None:
     found = json.loads(capsys.readouterr().out)
     assert not ended.value.code
     rates = read_rates(gpu=found["gpu"])
-    assert rates is not None and rates.to_json() == found
+    assert rates.to_json() == found
     assert rates.best_flops()["float32"] > 1e9 and rates.alone_over_rates > 0.3
     assert all(0.3 < over < 30 for over in rates.step_over_rates.values())
     assert rates.gpu or 0 <= rates.unit_seconds < 1

@@ -14,7 +14,6 @@ from tests.speed import children, quiet_seconds
 from tests.unit.cli.conftest import Shardwise
 
 SHARDWISE = [sys.executable, "-m", "shardwise"]
-
 JOB = "model: tinyllama-1.1b\nhardware: 2x RTX-6000-Ada\ndata: {max_length: 512}\ntrain: {global_batch_size: 16}\n"
 
 
@@ -55,7 +54,7 @@ def test_a_wrong_command_line_is_bad_input(shardwise: Shardwise, arguments: list
     assert said.err
 
 
-def test_a_plan_for_a_job_file_and_for_flags_is_the_same(shardwise: Shardwise, job: Path) -> None:
+def test_a_plan_for_a_job_file_and_for_flags_is_the_same_and_written_where_asked(shardwise, job, tmp_path) -> None:
     flags = ["--hardware", "2x RTX-6000-Ada", "--max-length", "256", "--global-batch-size", "4"]
     of_flags = shardwise("plan", "--model", "tinyllama-1.1b", *flags, "--json")
     of_file = shardwise("plan", job, "--max-length", "256", "--set", "train.global_batch_size=4", "--json")
@@ -64,9 +63,6 @@ def test_a_plan_for_a_job_file_and_for_flags_is_the_same(shardwise: Shardwise, j
     assert plan == json.loads(of_flags.out)
     assert plan["version"] == 1
     assert (plan["job"]["data"]["max_length"], plan["job"]["train"]["global_batch_size"]) == (256, 4)
-
-
-def test_a_plan_is_written_where_it_is_asked_for(shardwise: Shardwise, job: Path, tmp_path: Path) -> None:
     assert shardwise("plan", job, "--output", tmp_path / "plan.json").code == 0
     assert json.loads((tmp_path / "plan.json").read_text())["chosen"] is not None
     said = shardwise("plan", job, "--output", job / "plan.json")
@@ -74,13 +70,17 @@ def test_a_plan_is_written_where_it_is_asked_for(shardwise: Shardwise, job: Path
     assert "cannot be written" in said.err
 
 
-def test_a_pipe_gets_neither_escape_codes_nor_question_marks_for_tables(job: Path) -> None:
+def test_a_pipe_gets_no_escape_codes_and_may_be_left_early(job: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "TERM": "xterm-256color"}
     done = subprocess.run([*SHARDWISE, "plan", str(job)], capture_output=True, check=True, env=environment)
     assert b"\x1b" not in done.stdout
     assert done.stderr == b""
     assert done.stdout.isascii()
     assert b"-> " in done.stdout
+    with subprocess.Popen([*SHARDWISE, "plan", str(job)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        program.stdout.close()
+        assert program.stderr.read() == b""
+    assert program.returncode == 0
 
 
 def test_doctor_says_what_is_here_and_what_is_lacking(shardwise: Shardwise) -> None:
@@ -91,13 +91,6 @@ def test_doctor_says_what_is_here_and_what_is_lacking(shardwise: Shardwise) -> N
     assert found["version"] == 1
     assert isinstance(found["can_train"], bool)
     assert all({"severity", "what", "hint"} == set(finding) for finding in found["findings"])
-
-
-def test_a_reader_that_leaves_early_changes_nothing(job: Path) -> None:
-    with subprocess.Popen([*SHARDWISE, "plan", str(job)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
-        program.stdout.close()
-        assert program.stderr.read() == b""
-    assert program.returncode == 0
 
 
 def test_the_names_that_a_refusal_points_to_are_listed(shardwise: Shardwise) -> None:

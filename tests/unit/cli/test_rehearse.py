@@ -19,20 +19,10 @@ from shardwise.spec.plan.forecast import Candidate, Plan
 from shardwise.spec.support.trained import rehearsal_refusals
 from tests.marks import first
 from tests.unit.cli.conftest import Shardwise
+from tests.unit.configs import config
 
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
-
+POSITIONS = {"max_position_embeddings": 128, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+CONFIG = config("llama", 64, 128, 4, 4, 2, vocab=512, **POSITIONS)
 
 #: Model, hardware and layout -> seconds of a processor within which it is rehearsed, on as few cores as one.
 LARGE: dict[str, tuple[str, str, str, int]] = {
@@ -80,9 +70,7 @@ def test_every_distinct_rank_has_its_peak_beside_the_forecast(job: Path, shardwi
 
 
 @pytest.mark.parametrize(("layout", "size", "vocabulary"), first(1, [("ddp", 8, 512), ("fsdp", 2, 32)]))
-def test_parts_are_those_of_the_forecast(
-    layout: str, size: int, vocabulary: int, job: Path, shardwise: Shardwise
-) -> None:
+def test_parts_are_those_of_the_forecast(layout, size, vocabulary, job, shardwise) -> None:
     """Whole gradients that FSDP has yet to reduce, and that of the head's weight, are gradients."""
     (job.parent / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": vocabulary}))
     options = [f"layout={layout}", f"train.micro_batch_size={size}", "hardware=cpu:2", "data.max_length=16"]
@@ -143,7 +131,6 @@ def test_a_plan_is_corrected_by_what_is_rehearsed(job: Path, shardwise: Shardwis
     assert after["memory"]["peak_bytes"] != before["memory"]["peak_bytes"]
     assert after["memory"]["peak_low_bytes"] == after["memory"]["peak_bytes"]
     rehearsed = re.fullmatch(r"rehearsed, it fits: .+ of 23.5 GiB in .+; the forecast is (.+)", after["reasons"][-1])
-    assert rehearsed is not None
     assert after["reasons"][0].startswith(f"needs {rehearsed[1]}, of 23.5 GiB"), "the same figures as above"
     assert after["reasons"][:-1] == before["reasons"]
     assert made["candidates"][1:] == forecast["candidates"][1:]
@@ -201,20 +188,18 @@ def test_what_does_not_fit_when_it_is_rehearsed_gives_way_and_where_nothing_does
     assert none.advice[0].startswith(f"{strategy}: rehearsed, it does not fit: ")
 
 
-def test_a_rehearsal_that_fails_is_no_lack_of_memory(job, monkeypatch) -> None:
+def test_what_is_not_rehearsed_keeps_its_forecast_and_a_failure_is_said(job, shardwise, monkeypatch) -> None:
+    said = shardwise("plan", job, "--rehearse", "--json", "--set", "train.offload=optimizer")
+    chosen = json.loads(said.out)["candidates"][0]
+    assert (said.code, chosen["fits"]) == (0, True)
+    assert chosen["reasons"][-1].startswith("not rehearsed: offload optimizer is not rehearsed")
+
     def fails(*_: Any, **__: Any) -> None:
         raise UnsupportedError("rank 0 fails: no kernel takes it")
 
     monkeypatch.setitem(with_rehearsals.__globals__, "rehearse_candidate", fails)
     with pytest.raises(UnsupportedError, match=r"every rehearsal fails\n.*: rank 0 fails: no kernel takes it"):
         with_rehearsals(plan(job))
-
-
-def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwise) -> None:
-    said = shardwise("plan", job, "--rehearse", "--json", "--set", "train.offload=optimizer")
-    chosen = json.loads(said.out)["candidates"][0]
-    assert (said.code, chosen["fits"]) == (0, True)
-    assert chosen["reasons"][-1].startswith("not rehearsed: offload optimizer is not rehearsed")
 
 
 @pytest.mark.parametrize(
@@ -225,9 +210,7 @@ def test_what_is_not_rehearsed_keeps_its_forecast(job: Path, shardwise: Shardwis
         (("--task", "generate"), "--task generate has no --solve, --rehearse, --calibrated, --what-if, --for, "),
     ],
 )
-def test_a_plan_that_is_not_rehearsed_is_refused(
-    options: tuple[str, str], sentence: str, job: Path, shardwise: Shardwise
-) -> None:
+def test_a_plan_that_is_not_rehearsed_is_refused(options, sentence, job, shardwise) -> None:
     said = shardwise("plan", job, "--rehearse", *options)
     assert (said.code, said.out) == (2, "")
     assert sentence in said.err

@@ -84,13 +84,9 @@ def test_verify_tries_one_of_each_kind_and_says_how_to_try_all(flags, asked, sha
 
 @pytest.mark.parametrize("verb", ["verify", "compare"])
 @pytest.mark.parametrize("as_json", [False, True])
-def test_each_layout_is_named_as_it_begins_and_json_stays_alone_on_stdout(
-    as_json, verb, shardwise, monkeypatch, tmp_path
-) -> None:
-    answers = {
-        "verify": replace(parity(agrees=True), unable=()),
-        "compare": versus([ran(tmp_path, "ddp-2", seconds=2.0)], job="tiny"),
-    }
+def test_each_layout_is_named_as_it_begins_and_json_is_alone_on_stdout(as_json, verb, shardwise, monkeypatch, tmp_path):
+    one = ran(tmp_path, "ddp-2", seconds=2.0)
+    answers = {"verify": replace(parity(agrees=True), unable=()), "compare": versus([one], job="tiny")}
 
     def trying(_job: str, **options: Any) -> object:
         options["on_update"](api.Trying(layout="ddp-2", number=2, total=7))
@@ -120,7 +116,6 @@ def test_compare_prints_measured_above_forecast_and_the_fastest(shardwise, monke
     assert "ddp-2: rank 0: 90.0 % busy" in said.out
     assert "ddp-2 is the fastest: 2.00 s per step, 1.50 times as fast as fsdp-2" in said.out
     assert shardwise("compare", "job.yaml").code == 2
-
     found = replace(found, unable=(("tp-2", "tp is not trained"),))
     said = shardwise("compare", "job.yaml", "--layouts", "ddp,tp")
     assert said.code == 2, "tp was named, and cannot run"
@@ -129,9 +124,7 @@ def test_compare_prints_measured_above_forecast_and_the_fastest(shardwise, monke
 
 
 @pytest.mark.parametrize("names", [("ddp-2",), ()])
-def test_compare_prints_what_stands_beside_a_layout_that_failed_and_exits_1(
-    names, shardwise, monkeypatch, tmp_path
-) -> None:
+def test_compare_prints_what_stands_beside_a_layout_that_failed_and_exits_1(names, shardwise, monkeypatch, tmp_path):
     lost = Failed(layout="fsdp-2", run=str(tmp_path / "fsdp-2"), reason="rank 1 was ended by signal 9\nits log: x")
     found = versus([ran(tmp_path, name, seconds=2.0) for name in names], job="tiny", failed=[lost])
     monkeypatch.setattr(api, "compare", lambda job, **options: found)

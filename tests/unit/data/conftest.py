@@ -15,11 +15,7 @@ CHATML = (
 )
 
 SPECIAL = ["<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>"]
-
-CORPUS = [
-    "the cat sat on the mat and the dog sat on the log",
-    "what is two and two? four. hello! how are you today?",
-] * 8
+CORPUS = ["the cat sat on the mat and the dog sat on the log", "what is two and two? four. hello! how are you?"] * 8
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,22 @@
+"""The order of samples, and batches that are the same for any number of ranks."""
+
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.masking_utils import find_packed_sequence_indices
 
 from shardwise.data.batches import Batches, EvalBatches
 from shardwise.data.micro_batches import FILLER, Batcher, GlobalBatch
+from shardwise.data.order import epoch_order, pack, permutation, samples_per_epoch
 from shardwise.data.store import IGNORED, PreparedData
 from tests.unit.data.helpers import store
 
@@ -46,10 +53,8 @@ def labels_of(rank_batches: list[GlobalBatch]) -> list[int]:
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 5])
 def test_global_batches_are_the_same_for_any_ranks(data: PreparedData, ranks: int, micro_batch_size: int) -> None:
     alone = list(batches(data, num_epochs=2).from_(0))
-    shares = [
-        list(batches(data, rank=rank, ranks=ranks, micro_batch_size=micro_batch_size, num_epochs=2).from_(0))
-        for rank in range(ranks)
-    ]
+    sizes = {"ranks": ranks, "micro_batch_size": micro_batch_size}
+    shares = [list(batches(data, rank=rank, **sizes, num_epochs=2).from_(0)) for rank in range(ranks)]
     for step, whole in enumerate(alone):
         parts = [share[step] for share in shares]
         for part in parts:
@@ -63,7 +68,7 @@ def test_global_batches_are_the_same_for_any_ranks(data: PreparedData, ranks: in
         assert all(shape == shapes[0] for shape in shapes)
 
 
-def test_a_batch_reached_directly_is_the_one_reached_by_going_through(data: PreparedData) -> None:
+def test_a_batch_is_the_same_reached_directly_and_mixes_no_two_epochs(data: PreparedData) -> None:
     through = list(batches(data, num_epochs=3).from_(0))
     for step, expected in enumerate(through):
         direct = next(batches(data, num_epochs=3).from_(step))
@@ -71,6 +76,12 @@ def test_a_batch_reached_directly_is_the_one_reached_by_going_through(data: Prep
         for one, other in zip(direct.micro_batches, expected.micro_batches, strict=True):
             assert torch.equal(one.input_ids, other.input_ids)
             assert torch.equal(one.labels, other.labels)
+    found = list(batches(data, num_epochs=2).from_(0))
+    assert [len(batch.sample_ids) for batch in found] == [6, 6, 6, 5] * 2
+    assert [batch.epoch for batch in found] == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]
+    assert {len(batch.micro_batches) for batch in found} == {3}
+    larger = batches(data, global_batch_size=10**15, num_epochs=2)
+    assert [len(batch.sample_ids) for batch in larger.from_(0)] == [23, 23]
 
 
 @pytest.mark.parametrize(
@@ -80,15 +91,6 @@ def test_a_batch_reached_directly_is_the_one_reached_by_going_through(data: Prep
 def test_steps_follow_from_epochs(data: PreparedData, num_epochs: float, max_steps: int | None, total: int) -> None:
     run = batches(data, num_epochs=num_epochs, max_steps=max_steps)
     assert (run.steps_per_epoch, run.total_steps, len(list(run.from_(0)))) == (4, total, total)
-
-
-def test_no_batch_mixes_two_epochs_and_the_last_may_be_short(data: PreparedData) -> None:
-    found = list(batches(data, num_epochs=2).from_(0))
-    assert [len(batch.sample_ids) for batch in found] == [6, 6, 6, 5] * 2
-    assert [batch.epoch for batch in found] == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]
-    assert {len(batch.micro_batches) for batch in found} == {3}
-    larger = batches(data, global_batch_size=10**15, num_epochs=2)
-    assert [len(batch.sample_ids) for batch in larger.from_(0)] == [23, 23]
 
 
 def test_rows_are_padded_on_the_right_to_multiples_of_eight_and_stay_one_document(data: PreparedData) -> None:
@@ -114,13 +116,10 @@ def test_no_rank_has_the_longest_rows_of_each_micro_batch(tmp_path: Path, micro_
     assert [sum(int(data.lengths[sample]) for sample in seen(share)) for share in shares] == [68, 68]
 
 
-def test_rows_stop_at_max_length(tmp_path: Path) -> None:
+def test_labels_are_the_next_tokens_and_rows_stop_at_max_length(tmp_path: Path) -> None:
     short = store(tmp_path, [13, 11], max_length=13)
     assert next(batches(short).from_(0)).micro_batches[0].input_ids.shape == (2, 13)
-
-
-def test_labels_are_the_next_tokens_and_the_last_has_none(tmp_path: Path) -> None:
-    data = store(tmp_path, [6])
+    data = store(tmp_path / "six", [6])
     ids, positions, labels = data.sample(0)
     assert ids.tolist() == [1, 2, 3, 4, 5, 6]
     assert positions.tolist() == [0, 1, 2, 3, 4, 5]
@@ -129,18 +128,15 @@ def test_labels_are_the_next_tokens_and_the_last_has_none(tmp_path: Path) -> Non
     assert data.where(0) == "source-0.jsonl:1"
 
 
-def test_padding_behind_a_pack_is_a_document_of_its_own(tmp_path: Path) -> None:
+def test_padding_behind_a_pack_is_a_document_and_packs_do_not_mix_sources(tmp_path: Path) -> None:
     data = store(tmp_path, [9, 4, 6], packed=True, max_length=20)
     micro = next(batches(data, micro_batch_size=1).from_(0)).micro_batches[0]
     assert micro.input_ids.shape == (1, 20)
     assert micro.position_ids[0].tolist() == [*range(9), *range(4), *range(6), 0]
     documents = find_packed_sequence_indices(micro.position_ids)
     assert documents[0].tolist() == [0] * 9 + [1] * 4 + [2] * 6 + [3]
-
-
-def test_packs_do_not_mix_sources_and_weights_act_on_them(tmp_path: Path) -> None:
     weighed = {"sources": [0, 0, 0, 1, 1, 1], "weights": (1.0, 2.0)}
-    data = store(tmp_path, [3, 3, 3, 3, 3, 3], **weighed, packed=True, max_length=9)
+    data = store(tmp_path / "weighed", [3, 3, 3, 3, 3, 3], **weighed, packed=True, max_length=9)
     assert [data.documents(sample).tolist() for sample in range(len(data))] == [[0, 1, 2], [3, 4, 5]]
     found = [sample for batch in batches(data, global_batch_size=2).from_(0) for sample in batch.sample_ids]
     assert sorted(found) == [0, 1, 1]
@@ -205,3 +201,60 @@ def test_ranks_that_share_a_sequence_get_even_parts_of_the_same_samples(data: Pr
             assert torch.equal(long.input_ids[:, :length], short.input_ids)
             assert torch.equal(long.labels[:, :length], short.labels)
             assert bool((long.labels[:, length:] == IGNORED).all())
+
+
+def order(sizes: list[int], weights: list[float], *, epoch: int = 0, seed: int = 1, shuffle: bool = True) -> list[int]:
+    sources = np.repeat(np.arange(len(sizes), dtype=np.uint16), sizes)
+    return epoch_order(sources, weights=weights, seed=seed, epoch=epoch, shuffle=shuffle).tolist()
+
+
+def test_each_epoch_and_seed_has_an_order_of_its_own_and_the_same_elsewhere() -> None:
+    assert permutation(8, 42, 1, 0).tolist() == [7, 0, 1, 6, 5, 4, 3, 2]
+    epochs = [order([101], [1.0], epoch=epoch, seed=seed) for epoch, seed in ((0, 1), (1, 1), (0, 2))]
+    assert all(sorted(epoch) == list(range(101)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert order([3, 2], [1.0, 1.0], shuffle=False) == [0, 1, 2, 3, 4]
+
+
+def test_a_weight_says_how_often_rows_are_shown_in_each_epoch_and_in_the_long_run() -> None:
+    assert Counter(order([3, 2], [2.0, 1.0])) == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1}
+    assert len(order([10, 10], [1.0, 0.001])) == 11
+    assert sorted(order([3, 0], [1.0, 0.5])) == [0, 1, 2]
+    seen = Counter[int]()
+    for epoch in range(10):
+        shown = order([10], [0.7], epoch=epoch)
+        assert len(set(shown)) == len(shown) == 7
+        seen.update(shown)
+    assert set(seen.values()) == {7}
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_half_a_weight_shows_half_of_the_rows_and_then_the_other_half(shuffle: bool) -> None:
+    first, second = (order([10], [0.5], epoch=epoch, shuffle=shuffle) for epoch in (0, 1))
+    assert len(first) == len(second) == 5
+    assert sorted(first + second) == list(range(10))
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0], [2.5, 0.3], [0.001, 3.0]])
+def test_an_epoch_is_as_long_as_it_is_said_to_be(weights: list[float]) -> None:
+    for epoch in range(4):
+        assert len(order([7, 5], weights, epoch=epoch)) == samples_per_epoch([7, 5], weights)
+
+
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=200), spare=st.integers(0, 60))
+@settings(max_examples=200)
+def test_every_document_stands_once_and_no_pack_is_overfull(lengths: list[int], spare: int) -> None:
+    capacity = max(lengths) + spare
+    sizes = np.array(lengths, np.int32)
+    offsets, documents = pack(sizes, capacity=capacity)
+    assert sorted(documents.tolist()) == list(range(len(lengths)))
+    packs = [documents[start:stop] for start, stop in pairwise(offsets)]
+    assert all(1 <= sizes[members].sum() <= capacity for members in packs)
+    assert all((np.diff(members) > 0).all() for members in packs)
+    assert [members[0] for members in packs] == sorted(members[0] for members in packs)
+
+
+def test_packing_a_hundred_thousand_rows_is_dense() -> None:
+    lengths = np.random.default_rng(0).integers(1, 2000, 100_000).astype(np.int32)
+    offsets, _ = pack(lengths, capacity=4096)
+    assert lengths.sum() / ((len(offsets) - 1) * 4096) > 0.999

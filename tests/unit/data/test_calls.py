@@ -27,9 +27,7 @@ def calling(arguments: Any, **more: Any) -> dict[str, Any]:
 
 
 def read(*messages: Any, columnar: bool = False, **columns: Any) -> Conversation:
-    example = read_row(BY_NAME["messages"], {"messages": list(messages), **columns}, columnar=columnar)
-    assert isinstance(example, Conversation)
-    return example
+    return read_row(BY_NAME["messages"], {"messages": list(messages), **columns}, columnar=columnar)
 
 
 def renderer_of(of_call: str, *, model: Path) -> Renderer:
@@ -74,9 +72,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("family", CALLS)
-def test_arguments_are_an_object_for_templates_that_want_one_and_json_text_for_those_that_write_text(
-    plain_model: Path, family: str
-) -> None:
+def test_arguments_are_an_object_for_templates_that_want_one_and_json_text_for_others(plain_model, family) -> None:
     of_call, *expected = CALLS[family]
     renderer = renderer_of(of_call, model=plain_model)
     for arguments, text in zip((TEXT, OBJECT), expected, strict=True):
@@ -86,7 +82,7 @@ def test_arguments_are_an_object_for_templates_that_want_one_and_json_text_for_t
         assert "'city'" not in shown, "nor is it Python's notation"
 
 
-def test_every_spelling_of_a_call_is_the_same_call() -> None:
+def test_every_spelling_of_a_call_is_the_same_call_and_a_null_is_the_users_own() -> None:
     function = {"name": "f", "arguments": TEXT}
     for call in ({"function": function}, json.dumps({"function": function}), function, json.dumps(function)):
         for calls in ([call], json.dumps([call])):
@@ -95,6 +91,12 @@ def test_every_spelling_of_a_call_is_the_same_call() -> None:
     for legacy in (function, json.dumps(function)):
         message = read(USER, {"role": "assistant", "function_call": legacy}).messages[1]
         assert message["function_call"] == {"name": "f", "arguments": OBJECT}
+    arguments = {"city": "Paris", "n": None}
+    for columnar, spelling in ((False, arguments), (False, json.dumps(arguments)), (True, json.dumps(arguments))):
+        example = read(USER, calling(spelling), tools=json.dumps([{"default": None}]), columnar=columnar)
+        assert example.messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
+        assert example.tools == [{"default": None}]
+        assert example.notes == ()
 
 
 @pytest.mark.parametrize("nothing", ["", None, []])
@@ -109,9 +111,7 @@ def test_a_call_without_arguments_is_one_with_an_empty_object_and_that_is_said(n
     ("arguments", "shown"),
     [("Paris", "'Paris'"), ('["Paris"]', """'["Paris"]'"""), ('{"city": ', "'{\"city\": '"), (5, "5"), ([1], "a list")],
 )
-def test_arguments_that_hold_no_object_are_refused_with_the_message_and_its_line(
-    tmp_path: Path, plain_model: Path, arguments: Any, shown: str
-) -> None:
+def test_arguments_that_hold_no_object_are_refused_with_message_and_line(tmp_path, plain_model, arguments, shown):
     rows = [{"messages": [USER, ANSWER]}, {"messages": [USER, calling(OBJECT), calling(arguments)]}]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     error = refused(tmp_path / "run", model=plain_model, data={"path": str(path)})
@@ -124,16 +124,11 @@ def test_arguments_that_hold_no_object_are_refused_with_the_message_and_its_line
         read(USER, calling('{"city": "Paris", "city": "Rome"}'))
 
 
-def test_a_row_that_quotes_its_arguments_in_pythons_notation_keeps_the_template_that_writes_json(
-    plain_model: Path,
-) -> None:
+def test_a_template_that_writes_json_is_kept_and_one_that_refuses_says_so(plain_model) -> None:
     quoted = {"role": "user", "content": str(OBJECT)}
     for of_call, expected in (("{{ arguments | tojson }}", WRITTEN), ("{{ arguments }}", TEXT)):
         renderer = renderer_of(of_call.replace("arguments", "call.function.arguments"), model=plain_model)
         assert renderer.render(read(quoted, calling(TEXT))).text == f"{OBJECT}f {expected}"
-
-
-def test_a_template_that_refuses_a_row_for_another_reason_says_so(plain_model: Path) -> None:
     renderer = renderer_of("{{ raise_exception('no calls here') }}", model=plain_model)
     with pytest.raises(RowError, match="the chat template refuses this row: no calls here"):
         renderer.render(read(USER, calling(TEXT)))
@@ -154,7 +149,6 @@ def test_calls_and_answers_of_tools_in_the_spelling_of_sharegpt_become_those_of_
         {"from": "GPT", "value": "sunny"},
     ]
     example = read_row(BY_NAME["conversations"], {"conversations": spoken, "tools": json.dumps([{"name": "f"}])})
-    assert isinstance(example, Conversation)
     assert [message["role"] for message in example.messages] == ["user", "assistant", "tool", "assistant", "assistant"]
     assert example.messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": OBJECT}}]
     assert [found["function"]["name"] for found in example.messages[3]["tool_calls"]] == ["f", "g"]
@@ -165,29 +159,21 @@ def test_calls_and_answers_of_tools_in_the_spelling_of_sharegpt_become_those_of_
 
 
 #: Two rows that are told apart by their keys alone, as objects of a column of one type.
-SCHEMAS = [
-    {"type": "function", "function": {"name": "f", "parameters": {"properties": {key: {"type": "string"}}}}}
-    for key in ("city", "n")
-]
+TAKES = [{"name": "f", "parameters": {"properties": {key: {"type": "string"}}}} for key in ("city", "n")]
+SCHEMAS = [{"type": "function", "function": function} for function in TAKES]
 ROWS = [
-    {
-        "messages": [USER, calling({"city": "Paris", "at": {"lat": 1, "tags": [{"a": 1}, {"b": 2}]}})],
-        "tools": SCHEMAS[:1],
-    },
-    {"messages": [USER, calling({"n": 3, "at": {"lon": 2, "tags": []}})], "tools": SCHEMAS[1:]},
+    {"messages": [USER, calling({"city": "Paris", "at": {"x": 1, "of": [{"a": 1}, {"b": 2}]}})], "tools": SCHEMAS[:1]},
+    {"messages": [USER, calling({"n": 3, "at": {"y": 2, "of": []}})], "tools": SCHEMAS[1:]},
     {"messages": [USER, calling({}), ANSWER], "tools": None},
 ]
 
 
-def test_nulls_that_fill_up_a_parquet_file_are_not_in_tools_or_calls_and_that_is_said_once(
-    tmp_path: Path, plain_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nulls_that_fill_up_a_parquet_file_are_not_in_tools_or_calls_as_is_said_once(tmp_path, plain_model, capsys):
     filled = pa.Table.from_pylist(ROWS)
     assert filled.to_pylist()[1]["messages"][1]["tool_calls"][0]["function"]["arguments"]["city"] is None
     pq.write_table(filled, tmp_path / "rows.parquet")
     for row, value in zip(ROWS, filled.to_pylist(), strict=True):
         example = read_row(BY_NAME["messages"], value, columnar=True)
-        assert isinstance(example, Conversation)
         assert example.messages[1]["tool_calls"] == row["messages"][1]["tool_calls"]
         assert example.tools == row["tools"]
         assert example.notes == (FILLED,)
@@ -201,24 +187,13 @@ def test_nulls_that_fill_up_a_parquet_file_are_not_in_tools_or_calls_and_that_is
     assert capsys.readouterr().err.count(FILLED) == 1
 
 
-def test_a_null_in_json_is_the_users_own() -> None:
-    arguments = {"city": "Paris", "n": None}
-    for columnar, spelling in ((False, arguments), (False, json.dumps(arguments)), (True, json.dumps(arguments))):
-        example = read(USER, calling(spelling), tools=json.dumps([{"default": None}]), columnar=columnar)
-        assert example.messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
-        assert example.tools == [{"default": None}]
-        assert example.notes == ()
-
-
 def test_messages_that_a_column_holds_as_json_text_are_read(tmp_path: Path) -> None:
     messages = [USER, calling(OBJECT), ANSWER]
     for spelling in (json.dumps(messages), [json.dumps(message) for message in messages]):
         example = read_row(BY_NAME["messages"], {"messages": spelling})
-        assert isinstance(example, Conversation)
         assert example.messages == messages
     pair = {"prompt": json.dumps(messages[:1]), "completion": json.dumps(messages[1:])}
     example = read_row(BY_NAME["prompt_completion"], pair)
-    assert isinstance(example, Conversation)
     assert example.messages == messages
     for plain in ({**pair, "completion": "sunny"}, {"prompt": "[1, 2]", "completion": "[3]"}):
         assert read_row(BY_NAME["prompt_completion"], plain) == Pair(**plain)
@@ -245,9 +220,7 @@ def test_maps_of_a_parquet_file_are_objects(tmp_path: Path, plain_model: Path) -
     assert "text cannot be read: the key 'a' stands twice in one object" in str(error)
 
 
-def test_marks_and_keys_that_nothing_reads_are_honoured_or_said(
-    tmp_path: Path, chat_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_marks_and_keys_that_nothing_reads_are_honoured_or_said(tmp_path, chat_model, capsys) -> None:
     unmarked = [USER, ANSWER, USER, ANSWER]
     marked = [{**USER, "timestamp": 3}, {**ANSWER, "train": False, "id": 7}, USER, {**ANSWER, "weight": 1, "id": 8}]
     found = {}
@@ -264,18 +237,14 @@ def test_marks_and_keys_that_nothing_reads_are_honoured_or_said(
     assert [problem.where for problem in error.problems] == [f"{path}:2", f"{path}:3"]
     assert all(problem.message.startswith(said) for problem in error.problems)
     error = refused(tmp_path / "none", model=chat_model, data={"path": str(path)})
-    assert [(problem.where, "has no trained token" in problem.message) for problem in error.problems] == [
-        (f"{path}:3", True)
-    ]
+    (problem,) = error.problems
+    assert (problem.where, "has no trained token" in problem.message) == (f"{path}:3", True)
 
 
-def test_a_template_that_writes_messages_whole_reads_all_their_keys(
-    tmp_path: Path, chat_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_template_that_writes_messages_whole_reads_all_their_keys(tmp_path, chat_model, capsys) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"messages": [{**USER, "mood": "keen"}, ANSWER]}])
     template = tmp_path / "template.jinja"
     template.write_text("{% for message in messages %}{{ message | tojson }}{% endfor %}")
-    prepared(
-        tmp_path / "run", model=chat_model, data={"path": str(path), "chat_template": str(template), "train_on": "all"}
-    )
+    data = {"path": str(path), "chat_template": str(template), "train_on": "all"}
+    prepared(tmp_path / "run", model=chat_model, data=data)
     assert "not used" not in capsys.readouterr().err

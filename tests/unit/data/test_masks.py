@@ -79,7 +79,6 @@ CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "name": "f", "tool_call_id": "7", "content": "four"}
 ANSWER = {"role": "assistant", "content": "hello", "reasoning_content": "so"}
 
-
 FOUR = talk("hi", "hello", "two?", "four 🙂.")
 LAST = Conversation(messages=FOUR.messages, learns=(False, False, False, True))
 FIRST = Conversation(messages=FOUR.messages, learns=(False, True, False, False))
@@ -136,9 +135,7 @@ def test_what_is_trained_without_a_template(plain: Tokenizer, example: Example, 
         (None, conversation([USER, {"role": "assistant", "content": "a"}], tools=[{"name": "f"}]), "tools"),
     ],
 )
-def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(
-    chat: Tokenizer, train_on: TrainOn, template: str | None, example: Example, lost: str
-) -> None:
+def test_what_a_message_says_and_no_template_writes_is_refused_and_never_lost(chat, train_on, template, example, lost):
     with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
         encoded(chat, example, rules(template=template, train_on=train_on))
 
@@ -149,13 +146,10 @@ def test_masks_that_have_no_meaning_for_plain_text_are_refused(plain: Tokenizer,
         shown(plain, Text(text="the cat"), rules(train_on=train_on))
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused_unless_all_is_trained(chat: Tokenizer) -> None:
+def test_a_template_that_rewrites_or_raises_refuses_the_row(chat: Tokenizer) -> None:
     with pytest.raises(RowError, match=r"rewrites earlier turns.*use train_on: all, or"):
         shown(chat, FOUR, rules(template=UNSTABLE))
     assert "four 🙂." in shown(chat, FOUR, rules(template=UNSTABLE, train_on="all"))
-
-
-def test_a_template_that_raises_refuses_the_row_with_its_own_words(chat: Tokenizer) -> None:
     with pytest.raises(RowError, match="the chat template refuses this row: no robots"):
         shown(chat, talk("hi", "hello"), rules(template="{{ raise_exception('no robots') }}"))
     with pytest.raises(RowError, match="the chat template refuses this row: access to attribute '__class__'"):
@@ -184,6 +178,5 @@ def test_rows_that_are_too_long_or_train_nothing(row: Tokens, policy: OverLong, 
 def test_a_row_is_cut_to_max_length() -> None:
     row = tokens(11, trained_from=5)
     kept = shorten(row, rules(max_length=10, over_long="truncate"))
-    assert isinstance(kept, Tokens)
     assert (len(kept.ids), kept.num_trained, kept.was_truncated) == (10, 5, True)
     assert shorten(row, rules(max_length=11)) is row

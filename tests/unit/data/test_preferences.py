@@ -70,15 +70,12 @@ def test_text_is_taken_as_it_is_with_an_end(model, request, tmp_path) -> None:
         assert "<|im_start|>assistant" in tokenizer.decode(chat.rows(0)[0][0])
 
 
-def test_a_sample_is_a_pair_as_long_as_its_longer_side(plain_model, tmp_path) -> None:
+def test_a_sample_is_a_pair_whose_sides_share_a_prompt_that_ends_before_a_word(plain_model, tmp_path) -> None:
     data = prepared(tmp_path, plain_model, [TEXT] * 5, eval_fraction=0.4)
     sides = [len(ids) for ids, _, _ in data.rows(0)]
     assert (len(data), data.sides, int(data.lengths[0])) == (3, 2, max(sides))
     assert data.tokens_of(np.arange(3)) == 3 * sum(sides)
     assert data.chosen_tokens(np.arange(3), prompts=True) == 3 * (sides[0] - 1)
-
-
-def test_a_prompt_that_sides_share_ends_before_a_word(plain_model, tmp_path) -> None:
     row = {side: f"the cat sat{TEXT[side]}" for side in ("chosen", "rejected")}
     example: Any = read_row(formats_of("dpo")[0], row)
     assert (example.chosen.prompt, example.chosen.completion) == ("the cat sat on the", " mat")
@@ -115,11 +112,7 @@ def test_labels_are_kept_and_answers_change_prompts(plain_model, tmp_path) -> No
         ("dpo", {**TEXT, "chosen": " "}, "chosen is empty; expected text to train on"),
         ("dpo", {"chosen": "the cat", "rejected": "the cat sat"}, "begin alike, and one of them has nothing more"),
         ("kto", {"prompt": "a", "completion": "b", "label": "yes"}, "label is 'yes'; expected true for a good answer"),
-        (
-            "dpo",
-            {**CHAT, "chosen": [{**says("no"), "weight": 0}]},
-            "message 2 is marked as not trained, and all behind",
-        ),
+        ("dpo", {**CHAT, "chosen": [{**says("no"), "weight": 0}]}, "message 2 is marked as not trained, and all"),
     ],
 )
 def test_a_bad_row_is_answered_with_a_sentence(objective, row, sentence, chat_model) -> None:
@@ -128,13 +121,16 @@ def test_a_bad_row_is_answered_with_a_sentence(objective, row, sentence, chat_mo
         load_tokenizer(str(chat_model)).renderer(rules).sides(read_row(formats_of(objective)[0], row))
 
 
-def test_rows_of_another_objective_are_refused_with_the_one_that_reads_them() -> None:
+def test_rows_of_another_objective_or_without_their_prompt_are_refused() -> None:
     with pytest.raises(RowError, match="are learnt from with objective: dpo, orpo or simpo"):
         recognise(tuple(TEXT)[1:])
     with pytest.raises(RowError, match="objective dpo reads preference; change format or objective"):
         recognise(("messages",), wanted="messages", objective="dpo")
     with pytest.raises(RowError, match="expected chosen and rejected"):
         recognise(("messages",), objective="dpo")
+    row = {"prompt": "the dog?", **{side: [*CHAT["prompt"], *CHAT[side]] for side in ("chosen", "rejected")}}
+    with pytest.raises(RowError, match="prompt is in no message that chosen and rejected begin with; write it there"):
+        read_row(formats_of("dpo")[0], row)
 
 
 @pytest.mark.parametrize("objective", ["dpo", "kto"])
@@ -157,7 +153,6 @@ def test_packed_micro_batches_have_the_rows_of_padded_ones_in_less_room(objectiv
     assert micros[0].input_ids.shape == micros[1].input_ids.shape
     assert len(micros[0].input_ids) < micros[0].num_rows
     for micro in micros:
-        assert micro.documents is not None
         for at, sample in enumerate(micro.sample_ids):
             alone, stored = micro.alone(at), [] if sample < 0 else data.rows(sample)
             assert alone.real.sum() == sum(len(ids) for ids, _, _ in stored)
@@ -181,9 +176,3 @@ def test_a_prompt_and_answers_of_which_some_are_text_and_some_messages_are_a_cha
     form = formats_of("dpo")[0]
     found: Any = read_row(form, row)
     assert found == read_row(form, CHAT)
-
-
-def test_a_prompt_that_is_in_no_message_of_either_side_is_refused() -> None:
-    row = {"prompt": "the dog?", **{side: [*CHAT["prompt"], *CHAT[side]] for side in ("chosen", "rejected")}}
-    with pytest.raises(RowError, match="prompt is in no message that chosen and rejected begin with; write it there"):
-        read_row(formats_of("dpo")[0], row)

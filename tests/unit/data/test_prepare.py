@@ -1,4 +1,4 @@
-"""Whole preparations: real workers, real files, real cache."""
+"""Whole preparations: real workers, real files, real cache, and many rows."""
 
 import json
 import os
@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shardwise.data.prepare import ingest
 from shardwise.data.prepare.build import put
 from shardwise.data.store import PreparedData, open_prepared
 from shardwise.errors import DataError
 from shardwise.spec.run import read_json
+from shardwise.units import MIB
 from tests.unit.data.helpers import prepared, run_directory, write_jsonl
 from tests.unit.disks import small_disk
 
@@ -47,7 +49,6 @@ def test_a_second_preparation_finds_the_first_without_the_heavy_libraries(tmp_pa
     assert (int(data.lengths.sum()), int(data.lengths.max())) == (train["num_tokens"], train["longest"])
     assert int(data.trained_counts.sum()) == train["num_trained_tokens"]
     assert data.where(7) == f"{path}:8"
-
     heavy = "{'torch', 'transformers', 'tokenizers', 'pyarrow', 'datasets', 'huggingface_hub'}"
     start = "import sys; from shardwise.programs.prepare import main; main(sys.argv[1:])"
     code = f"{start}; print({heavy} & set(sys.modules))"
@@ -95,7 +96,7 @@ def test_every_kind_of_file_gives_the_same_tokens(tmp_path, plain_model) -> None
     assert data.where(150 + 21) == f"{tmp_path}/rows.parquet:22"
 
 
-def test_a_text_file_holds_a_document_a_line(tmp_path, plain_model, capsys) -> None:
+def test_a_text_file_holds_a_document_a_line_and_an_empty_one_is_passed_over(tmp_path, plain_model, capsys) -> None:
     path = tmp_path / "book.txt"
     path.write_bytes(b"\xef\xbb\xbfonce upon\r\n\n a time \n")
     data_json = prepared(tmp_path / "run", model=plain_model, data={"path": str(path)})
@@ -103,9 +104,6 @@ def test_a_text_file_holds_a_document_a_line(tmp_path, plain_model, capsys) -> N
     shown = ["".join(text for text, _ in row["text"]) for row in data_json["preview"]]
     assert shown == ["once upon</s>", " a time </s>"]
     assert train_part(data_json).where(1) == f"{path}:3"
-
-
-def test_an_empty_text_in_a_folder_is_passed_over(tmp_path, plain_model, capsys) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "one.txt").write_text("once upon\n")
     (tmp_path / "books" / "two.txt").touch()
@@ -188,8 +186,6 @@ def test_a_damaged_or_unfinished_entry_is_prepared_anew(tmp_path, plain_model, c
 
 
 def test_a_file_that_changes_meanwhile_stops_it(tmp_path, plain_model, monkeypatch) -> None:
-    from shardwise.data.prepare import ingest
-
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS)
     work = ingest._work
 
@@ -222,15 +218,13 @@ def test_a_cache_that_cannot_be_written(tmp_path, plain_model, monkeypatch) -> N
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "file"))
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
     done = run_python(run.root, "-m", "shardwise.programs.prepare")
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout, run.data.exists()) == (2, "", False)
     assert "cannot write the data cache: Not a directory; set SHARDWISE_CACHE" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("kib", [12, 40])
-def test_a_cache_whose_disk_is_too_small_is_said_before_and_no_row_is_lost_in_silence(
-    tmp_path, plain_model, monkeypatch, kib
-) -> None:
+def test_a_cache_whose_disk_is_too_small_is_said_and_no_row_lost_in_silence(tmp_path, plain_model, monkeypatch, kib):
     """Wherever it fills up: in a worker, or in what joins their parts."""
     path = write_jsonl(tmp_path / "rows.jsonl", QUESTIONS * 80)
     run = run_directory(tmp_path / "run", model=plain_model, data={"path": str(path)})
@@ -250,3 +244,37 @@ def test_an_array_is_whole_on_the_disk_or_an_error(tmp_path) -> None:
         (disk / "other").write_bytes(bytes(8 * 1024))
         with pytest.raises(OSError, match="No space left"), (disk / "values").open("wb") as file:
             put(values, file)
+
+
+#: Prepares, and prints in KiB: the peak right after the imports, the peak at the end, and the largest child's.
+MEASURE = """
+import resource, sys
+from pathlib import Path
+import shardwise.data.prepare.ingest
+from shardwise.data.prepare.prepare import prepare
+from shardwise.spec.run import RunDirectory
+peak = lambda who: resource.getrusage(who).ru_maxrss
+before = peak(resource.RUSAGE_SELF)
+prepare(RunDirectory(Path(sys.argv[1])))
+print(before, peak(resource.RUSAGE_SELF), peak(resource.RUSAGE_CHILDREN))
+"""
+
+
+def measure(folder: Path, model: Path, *, num_rows: int) -> tuple[int, int]:
+    """(bytes the parent grew by, peak of its largest worker in bytes)."""
+    rows = ({"question": f"what is {number}?", "answer": f"it is {number}"} for number in range(num_rows))
+    data = {"path": str(write_jsonl(folder / "rows.jsonl", rows)), "packing": True}
+    run = run_directory(folder / f"run-{num_rows}", model=model, data=data)
+    command = [sys.executable, "-c", MEASURE, str(run.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before, after, child = map(int, done.stdout.split())
+    return (after - before) * 1024, child * 1024
+
+
+@pytest.mark.slow
+def test_ten_times_the_rows_need_a_few_bytes_more_per_row(tmp_path: Path, plain_model: Path) -> None:
+    small, small_worker = measure(tmp_path, plain_model, num_rows=10_000)
+    large, large_worker = measure(tmp_path, plain_model, num_rows=100_000)
+    # A row's facts are 13 bytes and a few copies; as a Python dict of two strings a row is about 400.
+    assert (large - small) / 90_000 < 200
+    assert large_worker - small_worker < 150 * MIB

@@ -1,5 +1,6 @@
 """What a row says is in what is rendered, or the row is refused: under templates in the manner of the families."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from shardwise.data.read.formats import Conversation, conversation
 from shardwise.data.read.messages import RowError
 from shardwise.data.workers.said import LEFT_OUT
 from shardwise.data.workers.tokens import Tokenizer, load_tokenizer
-from shardwise.spec.job.data import TrainOn
 from tests.unit.data.templates import TEMPLATES
 from tests.unit.data.test_masks import UNSTABLE, rules, shown
 
@@ -68,9 +68,7 @@ TOOLS = [{"type": "function", "function": {"name": "look", "description": "looks
         ("GLM", [u(), a(reasoning="so")], r"reasoning of message 2 \(assistant\)"),
     ],
 )
-def test_a_text_of_which_the_template_writes_nothing_refuses_the_row_with_the_messages_number(
-    chat: Tokenizer, family: str, messages: list[dict[str, Any]], lost: str, train_on: TrainOn
-) -> None:
+def test_a_text_that_the_template_leaves_out_refuses_the_row_with_its_message(chat, family, messages, lost, train_on):
     with pytest.raises(RowError, match=f"^{lost} is not read by the chat template and would be lost; remove it, or "):
         shown(chat, conversation(messages), rules(template=TEMPLATES[family], train_on=train_on))
 
@@ -95,9 +93,7 @@ WHOLE: list[tuple[str, list[dict[str, Any]], Any]] = [
 
 
 @pytest.mark.parametrize(("family", "messages", "tools"), WHOLE)
-def test_a_row_that_is_whole_under_its_template_is_not_refused(
-    chat: Tokenizer, family: str, messages: list[dict[str, Any]], tools: Any
-) -> None:
+def test_a_row_that_is_whole_under_its_template_is_not_refused(chat, family, messages, tools) -> None:
     for train_on in ("all", "completion"):
         text = shown(chat, conversation(messages, tools=tools), rules(template=TEMPLATES[family], train_on=train_on))
         assert "⟦" in text
@@ -116,7 +112,7 @@ def test_a_loss_is_found_beside_a_text_that_the_template_checks_and_writes_other
         renderer.render(conversation([told("developer", "be brief"), u("yes"), a()]))
 
 
-def test_a_template_that_expects_text_gets_a_calls_arguments_as_text(chat: Tokenizer) -> None:
+def test_a_template_gets_arguments_as_text_or_is_the_one_for_tools_where_it_expects_so(chat: Tokenizer) -> None:
     messages = [u(), call(at="Zürich"), T, a()]
     text = shown(chat, conversation(messages), rules(template=TEMPLATES["DEEPSEEK"], train_on="completion"))
     assert '```json\n{"at": "Zürich"}\n```' in text
@@ -124,6 +120,12 @@ def test_a_template_that_expects_text_gets_a_calls_arguments_as_text(chat: Token
     printed = "{% for m in messages %}{{ m.content }}" + each + "{% endfor %}"
     text = shown(chat, conversation([u(), call(at="Zürich"), T, a()]), rules(template=printed, train_on="all"))
     assert text == '⟦hilook{"at": "Zürich"}{"sky": "blue"}hello⟧'
+    named = {"default": TEMPLATES["PHI"], "tool_use": TEMPLATES["QWEN25"]}
+    renderer = replace(chat.renderer(rules()), template=named)
+    assert renderer.render(conversation([u(), a()])).text.startswith("<|user|>")
+    assert "# Tools" in renderer.render(conversation([u(), a()], tools=TOOLS)).text
+    with pytest.raises(RowError, match=r"named rag, tool_use and no default; name one in data\.chat_template"):
+        replace(chat.renderer(rules()), template={"rag": "", "tool_use": ""}).render(conversation([u(), a()]))
 
 
 THOUGHTS = [u(), a("four", reasoning_content="two and two"), u("and"), a("six", reasoning_content="four and two")]
@@ -131,9 +133,7 @@ IN_CONTENT = [u(), a("<think>\ntwo and two\n</think>\n\nfour"), u("and"), a("<th
 
 
 @pytest.mark.parametrize("messages", [THOUGHTS, IN_CONTENT])
-def test_reasoning_of_earlier_turns_that_a_template_leaves_out_is_said_where_they_are_not_trained(
-    chat: Tokenizer, messages: list[dict[str, Any]]
-) -> None:
+def test_reasoning_of_earlier_turns_that_a_template_leaves_out_is_said_where_they_are_not_trained(chat, messages):
     renderer = chat.renderer(rules(template=TEMPLATES["QWEN3"], train_on="completion"))
     for _ in range(2):  # the second one's shape is known
         rendered = renderer.render(conversation(messages))
@@ -153,9 +153,7 @@ def test_reasoning_of_earlier_turns_that_a_template_leaves_out_is_said_where_the
         (LAST_THOUGHT, "all", THOUGHTS, r"reasoning_content of message 2 \(assistant\)"),
     ],
 )
-def test_a_trained_turn_that_loses_its_own_reasoning_is_refused(
-    chat: Tokenizer, template: str, train_on: TrainOn, messages: list[dict[str, Any]], lost: str
-) -> None:
+def test_a_trained_turn_that_loses_its_own_reasoning_is_refused(chat, template, train_on, messages, lost) -> None:
     with pytest.raises(RowError, match=f"^{lost} is not read by .* or train the last turn alone with train_on: compl"):
         shown(chat, conversation(messages), rules(template=template, train_on=train_on))
 
@@ -187,9 +185,7 @@ ASKS = (
     ("template", "before", "behind"), [(ASKS, "", ""), ("{% set keep = true %}" + ASKS, "<think>", "</think>")]
 )
 @pytest.mark.parametrize("answer", ["hello", "<b>hello</b>"])
-def test_a_template_that_asks_for_more_than_it_writes_trains_all_that_it_did_not_ask_for(
-    chat: Tokenizer, template: str, before: str, behind: str, answer: str
-) -> None:
+def test_a_template_that_asks_for_more_than_it_writes_trains_all_the_rest(chat, template, before, behind, answer):
     turn = f"<|im_start|>user\nhi<|im_end|><|im_start|>assistant\n{before}⟦{behind}{answer}<|im_end|>⟧"
     assert shown(chat, conversation([u(), a(answer), u(), a(answer)]), rules(template=template)) == 2 * turn
 
@@ -209,14 +205,3 @@ def test_a_template_that_asks_for_more_than_it_writes_trains_all_that_it_did_not
 def test_a_chat_may_be_opened_by_the_assistant(chat: Tokenizer, family: str, expected: str) -> None:
     messages = [a(" hello"), u(), a("ok")]
     assert shown(chat, conversation(messages), rules(template=TEMPLATES[family])) == expected
-
-
-def test_of_named_templates_the_one_for_tools_is_for_rows_with_tools(chat: Tokenizer) -> None:
-    from dataclasses import replace
-
-    named = {"default": TEMPLATES["PHI"], "tool_use": TEMPLATES["QWEN25"]}
-    renderer = replace(chat.renderer(rules()), template=named)
-    assert renderer.render(conversation([u(), a()])).text.startswith("<|user|>")
-    assert "# Tools" in renderer.render(conversation([u(), a()], tools=TOOLS)).text
-    with pytest.raises(RowError, match=r"named rag, tool_use and no default; name one in data\.chat_template"):
-        replace(chat.renderer(rules()), template={"rag": "", "tool_use": ""}).render(conversation([u(), a()]))

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,9 +40,8 @@ def test_masks_from_the_ends_of_spans_are_those_from_all_offsets(kind: str) -> N
         setattr(tokenizer, part, value)
     alphabet = pre_tokenizers.ByteLevel.alphabet() if "bytes" in kind else []
     special = ["<unk>", "<|im_end|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
+    options = {"special_tokens": special, "initial_alphabet": alphabet, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=330, **options)
     tokenizer.train_from_iterator(CORPUS, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     tokenizer, widths, refused = fast.backend_tokenizer, byte_widths(fast), 0
@@ -65,9 +63,7 @@ def test_masks_from_the_ends_of_spans_are_those_from_all_offsets(kind: str) -> N
 
 
 @pytest.mark.parametrize(("family", "noted"), [("llama", {}), ("qwen2", {OTHERWISE: 2})])
-def test_rows_that_transformers_cuts_otherwise_than_tokenizer_json_are_noted(
-    family: str, noted: dict[str, int], tmp_path: Path, plain_model: Path
-) -> None:
+def test_rows_that_transformers_cuts_otherwise_than_tokenizer_json_are_noted(family, noted, tmp_path, plain_model):
     written = Tokenizer.from_file(str(shutil.copytree(plain_model, tmp_path / "model") / "tokenizer.json"))
     written.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "merged_with_next"), BYTES])
     alphabet = pre_tokenizers.ByteLevel.alphabet()

@@ -28,20 +28,17 @@ def test_a_page_that_loads_something_from_outside_is_refused():
     pytest.importorskip("mkdocs")
     refused = "<p>words</p><script async src=https://example.org/x.js></script>"
     code = (
-        "import types, site_hooks as hooks; page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri='p.md'))\n"
+        "import types, site_hooks as hooks\nplace = types.SimpleNamespace\npage = place(file=place(src_uri='p.md'))\n"
     )
     code += f"hooks.on_post_page('<a href=https://example.org>', page=page); hooks.on_post_page({refused!r}, page=page)"
     done = run_python("-c", f"import sys; sys.path.insert(0, 'tools')\n{code}")
     assert "p.md loads something from outside: <script async src=https://example.org/x.js>" in done.stderr
 
 
-def test_no_picture_loads_anything_from_outside():
+def test_no_picture_loads_from_outside_and_all_show_what_is_said_today() -> None:
     outside = re.compile(r"url\(.?https?:|href=.https?:")
     pictures = (ROOT / "docs").rglob("*.svg")
     assert [path.name for path in pictures if outside.search(path.read_text(encoding="utf-8"))] == []
-
-
-def test_pictures_show_what_the_program_says_today():
     compared = run_python("tools/pictures.py")
     assert compared.returncode == 0, compared.stdout + compared.stderr
 

@@ -1,11 +1,13 @@
-"""What the package imports is what pyproject.toml declares."""
+"""What is imported is declared, and the pure wing runs where torch is not installed."""
 
 import ast
 import re
 import sys
 import tomllib
+from pathlib import Path
 
-from tests.unit.house.tree import ROOT
+from shardwise import api
+from tests.unit.house.tree import ROOT, run_python
 
 #: A distribution's name where it is not the module's.
 DISTRIBUTIONS = {"ruamel": "ruamel.yaml", "mlflow": "mlflow-skinny"}
@@ -54,3 +56,19 @@ def test_what_is_declared_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text().lower()
     _, all_of_them = declared()
     assert not [name for name in all_of_them - {"wandb", "mlflow-skinny"} if f"\n{name}==" not in pins]
+
+
+def test_the_pure_wing_imports_without_torch_and_templates_for_pages_only() -> None:
+    checked = run_python("tools/check_pure_wing.py")
+    assert checked.returncode == 0, checked.stderr
+    code = "from shardwise import api; import shardwise.cli.main, sys; [getattr(api, name) for name in api.MODULES]; "
+    checked = run_python("-c", code + "assert not {'torch', 'jinja2'} & set(sys.modules)")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_name_of_the_api_is_imported_from_where_checkers_of_types_see_it():
+    tree = ast.walk(ast.parse(Path(api.__file__).read_text(encoding="utf-8")))
+    seen = [node for node in tree if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwise")]
+    assert {one.name: node.module for node in seen for one in node.names} == {
+        name: f"shardwise.{module}" for name, module in api.MODULES.items()
+    }

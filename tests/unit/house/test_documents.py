@@ -1,43 +1,70 @@
-"""What the documents promise is there, and what is there is in the documents."""
+"""What documents and the demo promise is there, and pages are what their tools write today."""
 
 import re
 
+import pytest
+
 from shardwise.cli.main import VERBS
-from tests.unit.house.tree import ROOT, text_of
+from shardwise.spec.job.file import read_job
+from tests.unit.house.tree import ROOT, run_python, text_of
 
 TARGETS = re.findall(r"^([a-z][a-z-]*):.*## ", text_of("Makefile"), flags=re.MULTILINE)
 
 
-def test_the_readme_shows_every_verb_and_no_other():
+def test_the_readme_and_continuous_integration_name_the_commands_there_are() -> None:
     readme, verbs = text_of("README.md"), {verb.__name__ for verb in VERBS}
     assert [verb for verb in verbs if f"shardwise {verb}" not in readme] == []
     assert set(re.findall(r"(?:^|`)shardwise ([a-z]+)", readme, flags=re.MULTILINE)) <= verbs
-
-
-def test_the_contributing_page_names_every_make_target():
-    assert {"help", "demo", "test", "test-all", "check", "docs", "bench", "clean"} <= set(TARGETS)
-    assert [target for target in TARGETS if f"`make {target}`" not in text_of("CONTRIBUTING.md")] == []
-
-
-def test_no_document_names_a_make_target_that_does_not_exist():
-    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    documents = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", ".ci/run", *pages)
-    named = {
-        target
-        for name in documents
-        for target in re.findall(r"(?:^|`)make ([a-z-]+)\b", text_of(name), flags=re.MULTILINE)
-    }
-    assert named <= set(TARGETS)
-
-
-def test_continuous_integration_runs_the_readme_commands():
     script = text_of(".ci/run")
     assert "set -euo pipefail" in script
     for command in ("make check", "make test", "make demo", "make docs"):
         assert re.search(rf"^step {command}\b", script, flags=re.MULTILINE)
 
 
+def test_documents_name_the_make_targets_that_there_are() -> None:
+    assert {"help", "demo", "test", "test-all", "check", "docs", "bench", "clean"} <= set(TARGETS)
+    assert [target for target in TARGETS if f"`make {target}`" not in text_of("CONTRIBUTING.md")] == []
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    documents = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", ".ci/run", *pages)
+    texts = "\n".join(map(text_of, documents))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)\b", texts, flags=re.MULTILINE)) <= set(TARGETS)
+
+
 def test_the_constraints_pin_torch_without_a_build_and_every_other_version_exactly():
     lines = [line for line in text_of("constraints.txt").splitlines() if not line.startswith("#")]
     assert "torch==2.13.0" in lines
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.]+", line)] == []
+
+
+DEMO = ROOT / "examples/demo"
+ROWS = ("basics.jsonl", "yaml_answers.jsonl", "preferences.jsonl")
+
+
+def test_the_rows_are_what_the_generator_writes(tmp_path):
+    written = run_python("examples/demo/make_data.py", tmp_path)
+    assert written.returncode == 0, written.stderr
+    for name in ROWS:
+        assert (tmp_path / name).read_bytes() == (DEMO / "data" / name).read_bytes()
+
+
+def test_the_job_files_are_valid_and_the_second_starts_from_the_result_of_the_first():
+    jobs = [read_job(DEMO / name) for name in ("pretrain.yaml", "lora.yaml", "qlora.yaml", "prefer.yaml")]
+    assert all((ROOT / source.path).is_file() for job in jobs for source in job.data.path)
+    assert jobs[1].model == jobs[2].model == jobs[3].model == f"{jobs[0].output_dir}/final"
+
+
+#: Tool -> the pages that it writes.
+PAGES = {
+    "tools/matrix.py": ("support.md",),
+    "tools/seeds.py": ("seeds.md",),
+    "tools/reference.py": ("reference/cli.md", "reference/job.md", "reference/plan.md", "reference/run.md"),
+    "tools/gpu.py": ("how/measured.md",),
+    "tools/toy.py": ("learn/parallelism.md",),
+}
+
+
+@pytest.mark.parametrize("tool", PAGES)
+def test_a_page_is_what_its_tool_writes(tool):
+    compared = run_python(tool)
+    assert compared.returncode == 0, compared.stderr
+    assert [page for page in PAGES[tool] if f": {page}\n" not in text_of("mkdocs.yml")] == []

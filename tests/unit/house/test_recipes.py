@@ -83,7 +83,6 @@ pathlib.Path("found.json").write_text(json.dumps({**sizes, "weight": weight.toli
 @pytest.mark.slow
 def test_an_optimizer_is_added_by_the_files_of_its_recipe_alone(tmp_path: Path) -> None:
     recipe = re.search(r"### Add an optimizer\n(.*?)\n#", text_of("CONTRIBUTING.md"), re.DOTALL)
-    assert recipe is not None
     named = re.findall(r"^\d\. `src/shardwise/([\w/.]+)`", recipe[1].replace("NAME", "lion"), re.MULTILINE)
     assert set(STEPS) <= set(named) and len(named) <= 6
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))

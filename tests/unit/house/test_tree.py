@@ -6,13 +6,8 @@ from tests.unit.house.tree import ROOT, run_python, tracked_files
 
 #: In pieces, so that this file does not hold what it forbids.
 PLACES_OF_ONE_MACHINE = ("/wo" + "rk/", "/ro" + "ot/", "/op" + "t/pypi", "/op" + "t/wheels")
-REGISTRY_HOSTS = (
-    "py" + "pi.org",
-    "python" + "hosted.org",
-    "npm" + "js.org",
-    "npm" + "js.com",
-    "download.py" + "torch.org",
-)
+REGISTRY_HOSTS = ("py" + "pi.org", "python" + "hosted.org", *("npm" + "js." + end for end in ("org", "com")))
+REGISTRY_HOSTS += ("download.py" + "torch.org",)
 
 
 def test_the_list_of_files_in_the_architecture_is_the_tree():

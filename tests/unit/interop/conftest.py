@@ -15,7 +15,6 @@ from shardwise.spec.layout.execution import Execution
 
 #: What most cases share: 8 rows a step on two GPUs.
 JOB: dict[str, Any] = {"model": "llama-3.1-8b", "data": {"path": "rows.jsonl"}, "train": {"max_steps": 100}}
-
 Make = Callable[..., Chosen]
 
 

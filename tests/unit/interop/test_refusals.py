@@ -38,6 +38,7 @@ def zero(stage: int) -> dict[str, Any]:
     return {"dp_shard": 2, "zero_stage": stage, "reshard_after_forward": False}
 
 
+DDP: dict[str, Any] = {"layout": {"dp_replicate": 2}}
 FSDP = "plan again with --set layout=fsdp"
 #: Target, what is asked, and words of the sentence.
 OTHERS: list[tuple[str, dict[str, Any], str]] = [
@@ -50,10 +51,7 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("torchtitan", {"precision": "fp16"}, "fp16 is not exported to torchtitan: it has no loss scaling"),
     ("torchtitan", SGD, "train.optimizer sgd is not exported to torchtitan: it has AdamW"),
     *(
-        (
-            *(to, {"layout": {"dp_replicate": 2}, "offload": "parameters"}),
-            f"{to} offloads what it shards, and ddp shards nothing; {FSDP}",
-        )
+        (to, {**DDP, "offload": "parameters"}, f"{to} offloads what it shards, and ddp shards nothing; {FSDP}")
         for to in ("accelerate", "deepspeed")
     ),
     (
@@ -66,11 +64,7 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("skypilot", {"hardware": "cpu:2"}, "SkyPilot has no name for cpu that is known here; it has A10, "),
     ("skypilot", {"hardware": "2x RTX-4080"}, "no name for RTX-4080 that"),
-    (
-        "axolotl",
-        {"layout": {"dp_replicate": 2}},
-        "weights of ddp in bfloat16; plan again with --set train.precision=bf16",
-    ),
+    ("axolotl", DDP, "weights of ddp in bfloat16; plan again with --set train.precision="),
     ("axolotl", {"precision": "bf16"}, "weights of fsdp in float32, which FSDP2 makes of them"),
     ("llama-factory", {"precision": "bf16"}, "no pure bfloat16 under DeepSpeed"),
     ("ms-swift", {"precision": "bf16"}, "keeps float32 masters under DeepSpeed"),

@@ -30,7 +30,10 @@ TORCHTITAN = {
 }
 
 
-def test_accelerate_reads_every_key_and_says_the_layout_of_the_plan(make) -> None:
+def test_accelerate_reads_every_key_and_no_word_as_false(make) -> None:
+    text = export(make(precision="fp32", layout={"dp_replicate": 2}), "accelerate").files["accelerate.yaml"]
+    assert yaml_of(text)["mixed_precision"] == "no"
+    assert yaml_of(text)["distributed_type"] == "MULTI_GPU"
     text = export(make(**TWO_NODES, gradient_checkpointing="full"), "accelerate").files["accelerate.yaml"]
     made = yaml_of(text)
     assert (made["distributed_type"], made["num_machines"], made["num_processes"]) == ("FSDP", 2, 8)
@@ -47,12 +50,6 @@ def test_accelerate_reads_every_key_and_says_the_layout_of_the_plan(make) -> Non
     assert made.keys() <= named | {"compute_environment"}
     known = {action.dest for action in launch.launch_command_parser()._actions}
     assert {*sharding, *made["parallelism_config"]} <= known
-
-
-def test_a_word_that_yaml_reads_as_false_is_in_quotes(make) -> None:
-    text = export(make(precision="fp32", layout={"dp_replicate": 2}), "accelerate").files["accelerate.yaml"]
-    assert yaml_of(text)["mixed_precision"] == "no"
-    assert yaml_of(text)["distributed_type"] == "MULTI_GPU"
 
 
 def test_what_other_trainers_do_otherwise_is_said(make) -> None:
@@ -97,16 +94,13 @@ def test_deepspeed_has_the_stage_of_the_layout(make, layout, how, zero) -> None:
     assert made["optimizer"]["params"].get("torch_adam") == (None if how else True)
 
 
-def test_sgd_is_one_that_zero_has_to_be_told_of(make) -> None:
+def test_deepspeed_is_told_of_sgd_and_of_a_share_of_warmup(make) -> None:
     chosen = make(job={"train": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1}}, optimizer="sgd")
     made = json.loads(export(chosen, "deepspeed").files["deepspeed.json"])
     assert made["optimizer"] == {"type": "SGD", "params": {"lr": 2e-05, "weight_decay": 0.1, "momentum": 0.9}}
     assert made["zero_allow_untested_optimizer"] is True
     said = "\n".join(export(chosen, "accelerate").files.values())
     assert "SGD(lr=2e-05, momentum=0.9, weight_decay=0.1 on matrices, 0 on norms and biases)" in said
-
-
-def test_a_share_of_warmup_is_written_as_it_is(make) -> None:
     said = "\n".join(export(make(job={"train": {"warmup_ratio": 0.015}}), "deepspeed").said)
     assert "linear with 1.5 % of warmup" in said
 
@@ -183,15 +177,12 @@ def test_torchtitan_is_told_every_degree_in_keys_that_it_has(make, layout, set_t
     assert found["optimizer"].startswith("default_adamw(lr=2e-05, betas=(0.9, 0.999)")
 
 
-def test_axolotl_is_told_how_fsdp_shards(make) -> None:
+def test_axolotl_llama_factory_and_ms_swift_are_told_how_to_shard(make) -> None:
     chosen = make(layout={"dp_replicate": 2, "dp_shard": 2}, hardware="4x L4", gradient_checkpointing="full")
     made = yaml_of(export(chosen, "axolotl").files["axolotl.yaml"])
     assert (made["dp_shard_size"], made["dp_replicate_size"], made["fsdp_version"]) == (2, 2, 2)
     assert made["fsdp_config"]["activation_checkpointing"] is True and made["gradient_checkpointing"] is False
     assert (made["max_steps"], made["micro_batch_size"], made["sequence_len"]) == (100, 2, 1024)
-
-
-def test_llama_factory_and_ms_swift_shard_by_deepspeed(make) -> None:
     lora = {"method": "lora", "lora": {"r": 8, "target_modules": ["q_proj", "v_proj"]}}
     made = export(make(job=lora, offload="optimizer"), "llama-factory")
     settings, zero = yaml_of(made.files["llama_factory.yaml"]), json.loads(made.files["deepspeed.json"])

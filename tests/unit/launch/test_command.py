@@ -1,8 +1,12 @@
+"""What ranks are started with, and what doctor says of the machine."""
+
 import os
+from importlib import metadata
 
 import pytest
 
 from shardwise.errors import InputError
+from shardwise.launch import cudnn
 from shardwise.launch.doctor import doctor, supported_ranges
 from shardwise.launch.processes import command
 from shardwise.launch.processes.command import rank_environment, require_torch, worker_environment
@@ -11,10 +15,14 @@ from shardwise.spec.cluster import DeviceKind
 from tests.unit.fakes import nvidia_smi
 
 
-def test_one_process_has_no_address_whatever_another_group_had() -> None:
+def test_one_process_has_no_address_and_what_the_user_has_set_stays() -> None:
     base = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1"}
     environment = worker_environment(base, processes=1, kind="cpu") | rank_environment(0, processes=1, port=None)
     assert not {"MASTER_ADDR", "MASTER_PORT"} & environment.keys()
+    mine = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "true", "GLOO_SOCKET_IFNAME": "eth0", "PATH": "/bin"}
+    environment = worker_environment(mine, processes=2, kind="cuda")
+    assert {name: environment[name] for name in mine} == mine
+    assert "CUDA_VISIBLE_DEVICES" not in environment
 
 
 @pytest.mark.parametrize(("cores", "processes", "threads"), [(16, 4, "4"), (2, 4, "1"), (8, 3, "2")])
@@ -22,13 +30,6 @@ def test_the_cores_are_shared_by_the_processes(cores, processes, threads, monkey
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     environment = worker_environment({}, processes=processes, kind="cpu")
     assert environment["OMP_NUM_THREADS"] == threads
-
-
-def test_what_the_user_has_set_stays() -> None:
-    mine = {"OMP_NUM_THREADS": "7", "TOKENIZERS_PARALLELISM": "true", "GLOO_SOCKET_IFNAME": "eth0", "PATH": "/bin"}
-    environment = worker_environment(mine, processes=2, kind="cuda")
-    assert {name: environment[name] for name in mine} == mine
-    assert "CUDA_VISIBLE_DEVICES" not in environment
 
 
 def test_ranks_on_gpus_let_segments_grow_unless_the_user_has_settings_of_the_allocator(monkeypatch) -> None:
@@ -81,3 +82,47 @@ def test_doctor_says_that_blocks_cannot_be_compiled_for_a_gpu_without_a_c_compil
     monkeypatch.setenv("CC", "/opt/cc")
     assert doctor().facts["c_compiler"] == "/opt/cc"
     assert lacking not in [finding.what for finding in doctor().findings]
+
+
+@pytest.fixture
+def hidden_by(tmp_path, monkeypatch):
+    """A folder on LD_LIBRARY_PATH with a cuDNN of a version."""
+
+    def make(version):
+        (tmp_path / f"libcudnn.so.{version}").touch()
+        (tmp_path / "libcudnn.so.9").symlink_to(f"libcudnn.so.{version}")
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
+        return tmp_path
+
+    return make
+
+
+def test_doctor_says_what_an_old_cudnn_of_the_system_costs(hidden_by) -> None:
+    folder = hidden_by("9.10.2")
+    said, hint = cudnn.old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"])
+    assert said == (
+        f"cuDNN 9.10.2 in {folder}, a folder of LD_LIBRARY_PATH, hides the one that torch brings; below 9.15.1 PyTorch "
+        "takes FlashAttention-2 here, and attention over long rows takes about 1.6 times as long"
+    )
+    assert hint == f"leave {folder} out of LD_LIBRARY_PATH"
+    assert cudnn.old_cudnn(["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 5090", "Z9000"]) is None
+
+
+def test_a_new_cudnn_of_the_system_is_none_to_speak_of(hidden_by) -> None:
+    hidden_by("9.15.1")
+    assert cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"]) is None
+
+
+@pytest.mark.parametrize(("version", "says"), [("9.10.2.21", "cuDNN 9.10.2 came with torch"), ("9.20.0.1", None)])
+def test_doctor_says_what_an_old_cudnn_of_torch_costs(monkeypatch, version, says) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    versions = {"nvidia-cudnn-cu12": version}
+
+    def of(name):
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(cudnn.metadata, "version", of)
+    found = cudnn.old_cudnn(["NVIDIA H100 80GB HBM3"])
+    assert found is None if says is None else found is not None and found[0].startswith(says)

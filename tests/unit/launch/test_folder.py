@@ -1,10 +1,14 @@
+"""A run directory: the job that it is of, the number of processes, and who else is in it."""
+
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from shardwise import api
 from shardwise.api import plan
+from shardwise.api.runs.opening import replanned
 from shardwise.errors import RunDirectoryError
 from shardwise.launch.lock import locked
 from shardwise.launch.run_folder import check_same_job, held_to, is_finished, known_data, write_start
@@ -127,3 +131,32 @@ def test_a_folder_is_one_runs_at_a_time_and_no_file(run: RunDirectory) -> None:
     inside.root.touch()
     with pytest.raises(RunDirectoryError, match="cannot be used"), locked(inside):
         pass
+
+
+BEFORE = {"first_step": 1, "hardware": "cpu:4", "world_size": 4}
+
+
+@pytest.fixture
+def now():
+    """The plan for two processes."""
+    return api.plan(overrides=["model=smollm2-135m", "hardware=cpu:2", "data.num_rows=10", "data.max_length=64"])
+
+
+def test_another_number_of_processes_is_said_or_refused_and_the_same_is_not(run, now) -> None:
+    append_line(run.starts, BEFORE)
+    assert replanned(run, now, allowed=True) is None, "there is no checkpoint to go on from"
+    write_json(run.checkpoint(7) / "manifest.json", {})
+    layout = now.best.execution.layout
+    assert replanned(run, now, allowed=True) == (
+        f"the run in {run.root} was planned for cpu:4 and comes back with cpu:2: it was planned again "
+        f"({layout.strategy}, {layout.written}) and goes on from checkpoint-7 with the same global batch and the same "
+        "samples"
+    )
+    with pytest.raises(RunDirectoryError) as caught:
+        replanned(run, now, allowed=False)
+    assert str(caught.value) == (
+        f"the run in {run.root} was planned for cpu:4 and comes back with cpu:2, and --no-replan is set; start it with "
+        "cpu:4 again, or leave --no-replan out to plan it again"
+    )
+    append_line(run.starts, {**BEFORE, "hardware": "cpu:2", "world_size": 2})
+    assert replanned(run, now, allowed=False) is None

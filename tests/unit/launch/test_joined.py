@@ -9,19 +9,9 @@ import pytest
 from shardwise.errors import InputError, RunDirectoryError
 from shardwise.launch.processes import torchrun as joined
 from shardwise.launch.processes.stop_requests import StopRequests
-from shardwise.launch.processes.torchrun import (
-    Place,
-    await_others,
-    exit_written_on_error,
-    place_in_group,
-    wait_for_rank_0,
-    write_begin,
-    write_exit,
-    write_preparing,
-)
+from shardwise.launch.processes.torchrun import Place
 
 STARTED = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
-
 FIRST = Place(rank=0, size=2, local_size=2, launch="x")
 SECOND = replace(FIRST, rank=1)
 
@@ -46,113 +36,95 @@ REMEDY = (
 )
 
 
-def test_without_a_launchers_variables_the_user_started_this_process() -> None:
-    assert place_in_group({}) is None
+def test_a_place_is_read_from_the_launchers_variables_with_how_long_it_waits(monkeypatch) -> None:
+    assert joined.place_in_group({}) is None
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
-        assert place_in_group({key: value for key, value in STARTED.items() if key != name}) is None
-
-
-def test_a_place_is_read_from_the_launchers_variables() -> None:
-    place = place_in_group(STARTED)
+        assert joined.place_in_group({key: value for key, value in STARTED.items() if key != name}) is None
+    place = joined.place_in_group(STARTED)
     assert (place.rank, place.size, place.local_size) == (1, 4, 2)
-    assert place.launch == place_in_group({**STARTED, "RANK": "3"}).launch
-    fewer = place_in_group({**STARTED, "WORLD_SIZE": "3"})
+    assert place.launch == joined.place_in_group({**STARTED, "RANK": "3"}).launch
+    fewer = joined.place_in_group({**STARTED, "WORLD_SIZE": "3"})
     assert place.launch != fewer.launch, "a start with fewer machines, which is planned again"
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert (FIRST.patience, replace(FIRST, local_size=1).patience) == (300, 600)
 
 
 @pytest.mark.parametrize("wrong", [{"RANK": "one"}, {"RANK": "4"}, {"LOCAL_WORLD_SIZE": "9"}, {"WORLD_SIZE": ""}])
 def test_impossible_variables_are_refused(wrong) -> None:
     with pytest.raises(InputError, match="the environment says"):
-        place_in_group({**STARTED, **wrong})
-
-
-def test_the_other_ranks_wait_for_the_start_file(run) -> None:
-    heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(wait_for_rank_0(run, SECOND, say=silent)))
-    waiting.start()
-    time.sleep(0.5)
-    assert heard == []
-    write_begin(run, FIRST, kind="cuda")
-    waiting.join(timeout=5)
-    assert heard == ["cuda"]
+        joined.place_in_group({**STARTED, **wrong})
 
 
 def test_the_other_ranks_exit_with_the_code_of_rank_0_and_quietly(run, capfd, monkeypatch) -> None:
     monkeypatch.setattr(joined, "STOPPED_WITHIN_SECONDS", 0.3)
     for code, at_least in ((2, 0.3), (0, 0.0)):
-        write_exit(run, FIRST, exit_code=code)
+        joined.write_exit(run, FIRST, exit_code=code)
         began = time.monotonic()
         with pytest.raises(SystemExit) as caught:
-            wait_for_rank_0(run, SECOND, say=silent)
+            joined.wait_for_rank_0(run, SECOND, say=silent)
         assert caught.value.code == code
         assert time.monotonic() - began >= at_least, "rank 0 has time to print the error"
         assert capfd.readouterr() == ("", "")
 
 
-def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_sign_of_it(
-    run, monkeypatch, left_over
-) -> None:
+def test_the_other_ranks_wait_while_rank_0_prepares_and_say_where_there_is_no_sign_of_it(run, monkeypatch, left_over):
     monkeypatch.setattr(joined, "SAID_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.5)
     said: list[str] = []
     with pytest.raises(RunDirectoryError) as caught:
-        wait_for_rank_0(run, SECOND, say=said.append)
+        joined.wait_for_rank_0(run, SECOND, say=said.append)
     waits = f"rank 1 of 2 on {socket.gethostname()} waits for rank 0 at 127.0.0.1:29500, and sees no sign of it in "
     assert said == [f"{waits}{run.logs}; {REMEDY}"]
     assert str(caught.value) == f"{waits}{run.logs} after 0.5 s; {REMEDY}"
     with pytest.raises(RunDirectoryError, match="output_dir must lie on a disk that all nodes share, at the same path"):
-        wait_for_rank_0(run, replace(SECOND, local_size=1), say=said.append)
-    write_preparing(run, FIRST)
-    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
+        joined.wait_for_rank_0(run, replace(SECOND, local_size=1), say=said.append)
+    joined.write_preparing(run, FIRST)
+    waiting = threading.Thread(target=joined.wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
     waiting.start()
     waiting.join(timeout=1.0)
     assert waiting.is_alive()
-    write_begin(run, FIRST, kind="cpu")
+    joined.write_begin(run, FIRST, kind="cpu")
     waiting.join(timeout=5)
     assert not waiting.is_alive()
 
 
 def test_rank_0_waits_for_a_sign_of_each_rank_and_names_those_that_leave_none(run, monkeypatch, left_over) -> None:
-    write_preparing(run, FIRST)
-    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
+    joined.write_preparing(run, FIRST)
+    waiting = threading.Thread(target=joined.wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
     waiting.start()
     with StopRequests() as requests:
-        await_others(run, FIRST, requests=requests, say=silent)
-        write_begin(run, FIRST, kind="cpu")
+        joined.await_others(run, FIRST, requests=requests, say=silent)
+        joined.write_begin(run, FIRST, kind="cpu")
         waiting.join(timeout=5)
         monkeypatch.setattr(joined, "PATIENCE_SECONDS", 0.3)
         monkeypatch.setattr(joined, "SAID_AFTER_SECONDS", 0.1)
         said: list[str] = []
         with pytest.raises(RunDirectoryError) as caught:
-            await_others(run, replace(FIRST, size=4), requests=requests, say=said.append)
-        waits = (
-            f"rank 0 of 4 on {socket.gethostname()} waits for ranks 2-3 at 127.0.0.1:29500, and sees no sign of them "
-            f"in {run.logs}"
-        )
+            joined.await_others(run, replace(FIRST, size=4), requests=requests, say=said.append)
+        waits = f"rank 0 of 4 on {socket.gethostname()} waits for ranks 2-3 at 127.0.0.1:29500"
+        waits += f", and sees no sign of them in {run.logs}"
         assert said == [f"{waits}; output_dir must lie on a disk that all nodes share, at the same path; {REMEDY}"]
         assert f"{waits} after 0.3 s; output_dir must lie on a disk" in str(caught.value)
         monkeypatch.setattr(joined, "PATIENCE_SECONDS", 60.0)
         signal.raise_signal(signal.SIGTERM)
-        await_others(run, replace(FIRST, size=4), requests=requests, say=silent)
-    with exit_written_on_error(run, FIRST):
+        joined.await_others(run, replace(FIRST, size=4), requests=requests, say=silent)
+    with joined.exit_written_on_error(run, FIRST):
         pass
     assert not list(run.logs.glob("here-*"))
 
 
-def test_ranks_on_one_machine_wait_for_five_minutes_at_most(monkeypatch) -> None:
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert (FIRST.patience, replace(FIRST, local_size=1).patience) == (300, 600)
-
-
-def test_the_start_file_of_another_launch_is_not_read(run) -> None:
-    write_begin(run, replace(FIRST, launch="another"), kind="cpu")
-    waiting = threading.Thread(target=wait_for_rank_0, args=(run, SECOND), kwargs={"say": silent}, daemon=True)
+def test_the_other_ranks_wait_for_the_start_file_and_read_none_of_another_launch(run) -> None:
+    heard: list[str] = []
+    waiting = threading.Thread(
+        target=lambda: heard.append(joined.wait_for_rank_0(run, SECOND, say=silent)), daemon=True
+    )
     waiting.start()
+    joined.write_begin(run, replace(FIRST, launch="another"), kind="cpu")
     waiting.join(timeout=0.6)
-    assert waiting.is_alive()
-    write_begin(run, FIRST, kind="cpu")
+    assert heard == []
+    joined.write_begin(run, FIRST, kind="cuda")
     waiting.join(timeout=5)
-    assert not waiting.is_alive()
+    assert heard == ["cuda"]
 
 
 @pytest.mark.slow
@@ -163,22 +135,22 @@ def test_a_start_over_several_machines_leaves_nothing_that_the_next_of_its_name_
 
     def follow() -> None:
         with pytest.raises(SystemExit) as caught:
-            wait_for_rank_0(run, second, say=silent)
+            joined.wait_for_rank_0(run, second, say=silent)
         codes.append(caught.value.code)
 
     waiting = threading.Thread(target=follow)
     waiting.start()
-    with exit_written_on_error(run, first):
-        write_exit(run, first, exit_code=0)  # it has come to its end before
+    with joined.exit_written_on_error(run, first):
+        joined.write_exit(run, first, exit_code=0)  # it has come to its end before
     waiting.join(timeout=5)
     assert codes == [0]
-    with pytest.raises(InputError), exit_written_on_error(run, first):
+    with pytest.raises(InputError), joined.exit_written_on_error(run, first):
         raise InputError("a mistake")
-    with exit_written_on_error(run, first):
-        write_begin(run, first, kind="cpu")
+    with joined.exit_written_on_error(run, first):
+        joined.write_begin(run, first, kind="cpu")
     assert list(run.logs.glob("start-*")) == []
-    with exit_written_on_error(run, FIRST):
-        write_begin(run, FIRST, kind="cpu")
+    with joined.exit_written_on_error(run, FIRST):
+        joined.write_begin(run, FIRST, kind="cpu")
     assert len(list(run.logs.glob("start-*"))) == 1, "of one machine names are never the same"
 
 

@@ -54,10 +54,8 @@ outcome("finished")
 """)
     updates: list[FollowUpdate] = []
     run_workers(run, processes=2, module=module, on_update=updates.append)
-    assert updates == [
-        Phase(name="training", total_steps=3, detail={}),
-        StepMetrics(step=1, loss=2.5, peak_memory_bytes=20),
-    ]
+    step = StepMetrics(step=1, loss=2.5, peak_memory_bytes=20)
+    assert updates == [Phase(name="training", total_steps=3, detail={}), step]
     for rank in (0, 1):
         assert run.rank_log(rank).read_text() == f"{STARTED}\nto stdout\nto stderr\n"
         threads = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -217,10 +215,9 @@ def both_listen(run: RunDirectory) -> bool:
     return all((run.logs / f"rank_{rank}.pid").exists() for rank in (0, 1))
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), first(1, [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
-)
-def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(run, worker, number, code) -> None:
+@pytest.mark.parametrize(("name", "code"), first(1, [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 143)]))
+def test_a_signal_reaches_each_rank_once_and_the_save_is_waited_for(run, worker, name, code) -> None:
+    number = signal.Signals[name]
     with launch(run, worker(LOOP)) as launcher:
         wait_until(lambda: both_listen(run))
         launcher.send_signal(number)
@@ -302,9 +299,8 @@ outcome("finished")
 
 def sockets_listening(pid: int) -> list[str]:
     """Local addresses on which a process listens; 0A is the kernel's number for that state."""
-    rows = [
-        line.split() for name in ("tcp", "tcp6") for line in (PROC / str(pid) / "net" / name).read_text().splitlines()
-    ]
+    files = [PROC / str(pid) / "net" / name for name in ("tcp", "tcp6")]
+    rows = [line.split() for file in files for line in file.read_text().splitlines()]
     waiting = {f"socket:[{row[9]}]": row[1] for row in rows if row[3] == "0A"}
     held = [str(link.readlink()) for link in (PROC / str(pid) / "fd").iterdir() if link.is_symlink()]
     return [waiting[socket] for socket in held if socket in waiting]

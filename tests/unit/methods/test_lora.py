@@ -1,4 +1,4 @@
-"""Adapters: PEFT's names, and values that depend on seed, name and shape alone."""
+"""Adapters: PEFT's names, values of seed, name and shape, and joined products."""
 
 import re
 from typing import Any
@@ -6,11 +6,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from functorch.compile import make_boxed_func
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
 from shardwise.methods.lora import add_adapters, initial_adapter, is_adapter
+from shardwise.methods.lora_products import join_products
 from shardwise.models.load import build_on_meta
+from shardwise.parallel.recompute import apply_recompute
 from shardwise.spec.job.keys import LoraSpec
-from tests.unit.models.test_anatomy import SMALL
+from tests.marks import first
+from tests.unit.models.test_anatomy import GPT2, SMALL
 
 NAME = "model.layers.0.self_attn.q_proj.lora_A.default.weight"
 
@@ -45,20 +51,16 @@ def test_an_adapter_says_which_layers_all_linear_passes_over() -> None:
 
 def initial(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
     make = initial_adapter(name, shape, seed=seed)
-    assert make is not None
     return make()
 
 
-def test_initial_values_depend_on_seed_name_and_shape_alone() -> None:
+def test_initial_values_are_pefts_and_depend_on_seed_name_and_shape_alone() -> None:
     first = initial(NAME, (4, 32), seed=1)
     torch.manual_seed(5)
     assert torch.equal(first, initial(NAME, (4, 32), seed=1))
     assert not torch.equal(first, initial(NAME, (4, 32), seed=2))
     assert not torch.equal(first, initial(NAME.replace("0", "1"), (4, 32), seed=1))
     assert initial_adapter("model.layers.0.self_attn.q_proj.base_layer.weight", (4, 4), seed=1) is None
-
-
-def test_initial_values_are_distributed_as_in_peft() -> None:
     ours = initial(NAME, (64, 1024), seed=1)
     reference = torch.nn.init.kaiming_uniform_(torch.empty(64, 1024), a=5**0.5)
     assert ours.std().item() == pytest.approx(reference.std().item(), rel=0.02)
@@ -94,12 +96,141 @@ def test_under_autocast_inputs_are_read_as_they_are_and_nothing_else_changes() -
         ):
             logits = model(input_ids=torch.arange(60).view(2, 30)).logits
         logits.float().square().mean().backward()
-        return sum(t.nbytes for t in kept.values()), [
-            logits,
-            *(p.grad for p in model.parameters() if p.grad is not None),
-        ]
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        return sum(t.nbytes for t in kept.values()), [logits, *gradients]
 
     (lean, ours), (fat, peft) = trained(casts=False), trained(casts=True)
     assert len(ours) == 1 + 2 * len(layers)
     assert all(torch.equal(one, other) for one, other in zip(ours, peft, strict=True))
     assert lean < fat
+
+
+CONFIGS = {
+    "llama": transformers.LlamaConfig(**SMALL),
+    "qwen2, whose matrices have biases": transformers.Qwen2Config(**SMALL, num_key_value_heads=2),
+}
+
+
+def with_adapters(config: Any, **lora: Any) -> nn.Module:
+    """A float32 model whose adapters are not zero."""
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)
+    add_adapters(model, LoraSpec(r=4, **lora), base_model="base")
+    draw = torch.Generator().manual_seed(0)
+    drawn = {name: torch.randn(p.shape, generator=draw) / 8 for name, p in model.named_parameters()}
+    model.load_state_dict(drawn, assign=True, strict=False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+    return model.train()
+
+
+def trained(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Logits, and the gradients of two micro-batches."""
+    for _ in range(2):
+        logits = model(input_ids=torch.arange(60).view(2, 30), use_cache=False).logits
+        logits.square().mean().backward()
+    return {"logits": logits.detach(), **{name: p.grad for name, p in model.named_parameters() if p.grad is not None}}
+
+
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_results_and_gradients_are_pefts(config: Any, recompute: Any) -> None:
+    expected = trained(with_adapters(config, use_rslora=True))
+    model: Any = with_adapters(config, use_rslora=True)
+    join_products(model)
+    apply_recompute(model.model.layers, recompute)
+    found = trained(model)
+    assert len(found) == 1 + 3 * 7 * 2
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
+
+
+def test_one_matrix_of_a_group_and_inputs_of_their_own_are_right_too() -> None:
+    config = CONFIGS["llama"]
+    expected, model = (with_adapters(config, target_modules=["k_proj", "v_proj"]) for _ in range(2))
+    join_products(model)
+    theirs: Any = expected.get_submodule("model.layers.0.self_attn")
+    ours: Any = model.get_submodule("model.layers.0.self_attn")
+    one, other = torch.randn(2, 3, 32), torch.randn(2, 3, 32)
+    for name, x in (("k_proj", one), ("v_proj", other), ("v_proj", one)):
+        assert torch.allclose(getattr(ours, name)(x), getattr(theirs, name)(x), atol=1e-5)
+
+
+def test_float32_inputs_under_autocast_are_cast_as_linear_layers_cast_them() -> None:
+    expected, model = (with_adapters(CONFIGS["llama"]).to(torch.bfloat16) for _ in range(2))
+    join_products(model)
+    found = []
+    for one in (expected, model):
+        x = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        layer: Any = one.get_submodule("model.layers.0.self_attn.q_proj")
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result = layer(x)
+        result.sum().backward()
+        found.append((result, x.grad))
+    for theirs, ours in zip(*found, strict=True):
+        assert theirs.dtype == ours.dtype
+        assert torch.allclose(theirs, ours, rtol=2e-2, atol=2e-2 * float(theirs.detach().abs().max()))
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+@pytest.mark.parametrize(
+    ("config", "lora"),
+    [*((CONFIGS["llama"], lora) for lora in ({"use_dora": True}, {"lora_dropout": 0.1})), (None, {})],
+    ids=["dora", "dropout", "transposed matrices"],
+)
+def test_what_is_not_plain_lora_keeps_pefts_forward(config: Any, lora: dict[str, Any]) -> None:
+    model = with_adapters(config or transformers.GPT2Config(**GPT2), **lora)
+    join_products(model)
+    assert not any("joined" in vars(module) for module in model.modules())
+
+
+def compiled_products(model: Any) -> tuple[list[int], list[int], dict[str, torch.Tensor]]:
+    """Matrix products of each compiled graph, how many copy a matrix to add to it, and the results."""
+    copies: list[int] = []
+    counts: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        nodes = graph.graph.find_nodes(op="call_function", target=torch.ops.shardwise.sum_of_products.default)
+        summed = [len(node.args[0]) for node in nodes]
+        called = [str(node.target) for node in graph.graph.nodes]
+        counts.append(sum(name.startswith(("aten.mm", "aten.addmm")) for name in called) + sum(summed))
+        adding = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.addmm.default)
+        copies.append(sum(node.args[0].meta["val"].dim() == 2 for node in adding))
+        return make_boxed_func(graph.forward)
+
+    torch.compiler.reset()
+    for block in model.model.layers:
+        block.forward = torch.compile(block.forward, backend=aot_autograd(fw_compiler=count), fullgraph=True)
+    found = trained(model)
+    return counts, copies, found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+def test_a_compiled_block_computes_the_same_with_fewer_products() -> None:
+    """That blocks share graphs is tests/dist/test_compiled.py's."""
+    one = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 1})
+    theirs, _, expected = compiled_products(with_adapters(one))
+    model = with_adapters(one)
+    join_products(model)
+    ours, copies, found = compiled_products(model)
+    assert copies == [0, 0]
+    assert len(ours) == len(theirs) == 2, "forward and backward"
+    assert ours[0] == theirs[0] - 3
+    assert ours[1] < theirs[1]
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+@pytest.mark.parametrize("recompute", first(1, ["full", "selective"], ci=1))
+def test_a_compiled_block_that_is_computed_again_adds_in_place_too(recompute: Any) -> None:
+    one = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 1})
+    expected = trained(with_adapters(one))
+    model: Any = with_adapters(one)
+    join_products(model, together=False)
+    apply_recompute(model.model.layers, recompute)
+    _, copies, found = compiled_products(model)
+    assert copies == [0, 0]
+    for name, tensor in expected.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-5 * float(tensor.abs().max())), name

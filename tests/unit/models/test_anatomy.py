@@ -32,16 +32,15 @@ def test_embedding_blocks_and_head_are_found(config: Any, plain: bool) -> None:
     assert anatomy.plain_head == plain  # Gemma 2 caps its logits
 
 
-def test_a_model_without_a_head_is_refused() -> None:
+def test_what_cannot_be_built_or_sliced_is_refused_in_a_sentence() -> None:
     with torch.device("meta"):
         model = transformers.LlamaModel(transformers.LlamaConfig(**SMALL))
     with pytest.raises(UnsupportedError, match="is not a causal language model"):
         find_anatomy(model)
-
-
-def test_an_attention_that_is_not_installed_is_a_sentence() -> None:
     with pytest.raises(UnsupportedError, match="llama cannot be built here"):
         build_on_meta(transformers.LlamaConfig(**SMALL), attn_implementation="flash_attention_2")
+    with pytest.raises(UnsupportedError, match="gpt2 has no tensor parallel plan of its blocks in transformers"):
+        tensor_plan(transformers.GPT2Config())
 
 
 WORDS = {"rows": "colwise", "columns": "rowwise"}
@@ -72,18 +71,10 @@ def test_the_catalogue_slices_matrices_as_transformers_does(family: str) -> None
     assert all(norm.size == shape.head_dim for norm in shape.norms if norm.name in whole)
 
 
-def test_a_model_without_a_plan_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="gpt2 has no tensor parallel plan of its blocks in transformers"):
-        tensor_plan(transformers.GPT2Config())
-
-
-def test_a_plan_that_names_the_tied_embedding_is_that_of_the_blocks() -> None:
+def test_a_plan_may_name_the_tied_embedding_and_a_final_norm_without_weights() -> None:
     config = config_of("llama")  # transformers 5.17 adds this entry when it builds a tied model
     blocks = dict(config.base_model_tp_plan)
     config.base_model_tp_plan = {**blocks, "embed_tokens": "embedding_rowwise"}
     assert tensor_plan(config) == {name.removeprefix("layers.*."): style for name, style in blocks.items()}
-
-
-def test_the_final_norm_is_the_plans_though_it_has_no_weights() -> None:
     anatomy = find_anatomy(build_on_meta(transformers.OlmoConfig(**SMALL), attn_implementation="sdpa"))
     assert final_norm(anatomy, width=32) is anatomy.model.get_submodule("model.norm")

@@ -87,20 +87,15 @@ def test_an_expert_that_lacks_a_matrix_or_has_an_odd_one_is_a_sentence(tmp_path:
         load(tmp_path)
 
 
-def test_buffers_that_older_versions_saved_are_passed_over(tmp_path: Path) -> None:
+def test_older_buffers_are_passed_over_and_one_weight_under_two_keys_is_a_sentence(tmp_path: Path) -> None:
     saved_by_transformers("gpt_neox", tmp_path, tied=False)
     old = {"bias": torch.ones(1, 1, 8, 8, dtype=torch.bool), "masked_bias": torch.tensor(-1e9)}
     old["rotary_emb.inv_freq"] = torch.ones(4)  # of the files of EleutherAI's Pythia
     change_file(tmp_path, {f"gpt_neox.layers.0.attention.{name}": value for name, value in old.items()})
     load(tmp_path)
-
-
-def test_one_weight_under_two_keys_is_a_sentence(tmp_path: Path) -> None:
     weight = saved_by_transformers("gpt_neox", tmp_path, tied=False)["lm_head.weight"]
     change_file(tmp_path, {"lm_head.weight": weight.detach().clone()})
-    with pytest.raises(
-        ModelError, match=r"embed_out\.weight and lm_head\.weight are both lm_head\.weight of this arch"
-    ):
+    with pytest.raises(ModelError, match=r"embed_out\.weight and lm_head\.weight are both lm_head\.weight of this"):
         load(tmp_path)
 
 

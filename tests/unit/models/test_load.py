@@ -1,8 +1,9 @@
-"""Finding a model's folder: local, or the hub's own cache; the network is never needed twice."""
+"""Finding a model's folder, its weights, and what tells its content from another's."""
 
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from shardwise.api import plan
 from shardwise.catalog.models import known_models
 from shardwise.data.read.hub import tokenizer_folder
 from shardwise.errors import ModelError
+from shardwise.models import content
 from shardwise.models.built.shape import shape_of
+from shardwise.models.content import BLOCK_BYTES, folder_content
 from shardwise.models.load import build_on_meta, find_model_folder, materialise, read_config
 from shardwise.models.weights import Weights
 from shardwise.spec.job.keys import Job
@@ -151,3 +154,61 @@ def test_each_weight_that_is_not_finite_is_named_with_its_file(tmp_path, bad) ->
         f"the weight {name} holds NaN or infinity" for name in named
     ]
     assert {problem.where for problem in error.value.problems} == {str(folder / "model.safetensors")}
+
+
+WEIGHTS = "model.safetensors"
+ROWS, COLUMNS = 256, 64
+#: Of float32 elements.
+BLOCK = BLOCK_BYTES // 4
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two matrices of 16 blocks each, and a norm that is smaller than a block."""
+    made = tmp_path / "model"
+    made.mkdir()
+    for name in ("config.json", "tokenizer.json", "README.md"):
+        (made / name).write_text("{}")
+    tensors = {name: torch.zeros(ROWS, COLUMNS) for name in ("first", "second")}
+    save_file(tensors | {"norm": torch.ones(COLUMNS)}, made / WEIGHTS)
+    return made
+
+
+def _differing(folder: Path, change: Callable[[Path], object]) -> set[str]:
+    """Names of the files whose hashes a change of a copy makes others."""
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    change(other)
+    one, two = (folder_content(where, weights=[WEIGHTS]) for where in (folder, other))
+    return {name for name in one | two if one.get(name) != two.get(name)}
+
+
+def _set(name: str, place: int) -> Callable[[Path], object]:
+    """Changes one element of a tensor; the file keeps its size and its header."""
+
+    def change(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        tensors[name].view(-1)[place] = 0.5
+        save_file(tensors, folder / WEIGHTS)
+
+    return change
+
+
+LAST = ROWS * COLUMNS - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (_set("first", 0), WEIGHTS),
+        (_set("second", LAST // 2), WEIGHTS),
+        (_set("second", LAST), WEIGHTS),
+        (_set("norm", 7), WEIGHTS),
+        (lambda other: (other / "config.json").write_text("[]"), "config.json"),
+        (lambda other: (other / "generation_config.json").write_text("{}"), "generation_config.json"),
+        (lambda other: (other / "tokenizer.json").unlink(), "tokenizer.json"),
+    ],
+)
+def test_a_file_that_differs_has_another_hash_and_weights_do_where_they_are_sampled(folder, change, name, monkeypatch):
+    monkeypatch.setattr(content, "WHOLE_BYTES", (folder / WEIGHTS).stat().st_size - 1)
+    assert _differing(folder, change) == {name}

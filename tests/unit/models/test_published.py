@@ -16,17 +16,10 @@ from shardwise.models.load import build_on_meta, load_wide, read_config
 from shardwise.models.published import widened_by_transformers
 from shardwise.models.weights import Weights
 from tests.publishing import publish_fp8, publish_mxfp4
+from tests.unit.configs import config
 
-NARROW: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "num_experts_per_tok": 2,
-}
+NARROW = config("", 64, 96, 2, 4, 2, vocab=96, head_dim=16, num_experts_per_tok=2)
+del NARROW["model_type"]
 FAMILIES = {
     "fp8": ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 32, "mlp_only_layers": [1]}),
     "mxfp4": ("gpt_oss", {"num_local_experts": 5}),

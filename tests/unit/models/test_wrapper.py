@@ -42,11 +42,8 @@ INSIDE = {
 def test_the_catalogue_counts_what_is_built(name: str) -> None:
     known = known_models()[name]
     built = built_shape(known.config, file=name)
-    assert (built.num_parameters, built.wrapper, built.names) == (
-        known.shape.num_parameters,
-        known.shape.wrapper,
-        known.shape.names,
-    )
+    for part in ("num_parameters", "wrapper", "names"):
+        assert getattr(built, part) == getattr(known.shape, part), part
 
 
 @pytest.mark.parametrize("kind", installed(tuple(INSIDE)))
@@ -55,13 +52,11 @@ def test_every_parameter_is_the_language_model_s_or_lies_beside_it(kind: str) ->
     whole = build_on_meta(config, attn_implementation="eager")
     shape = built_shape(json.loads(config.to_json_string()), file="f")
     assert (shape.family, shape.names.blocks) == INSIDE[kind]
-    assert shape.wrapper is not None
     assert shape.wrapper.family == kind
     assert shape.num_parameters + shape.wrapper.frozen_parameters == sum(p.numel() for p in whole.parameters())
     for name in filter(None, (shape.names.embedding, shape.names.head, shape.names.final_norm, shape.names.blocks)):
         whole.get_submodule(name)
     inside = find_inside(whole)
-    assert inside is not None
     before = {name for name, _ in whole.named_modules()} | {name for name, _ in whole.named_parameters()}
     pattern = pattern_of(leave_others(whole, inside))
     left = {name for name, _ in whole.named_modules()} | {name for name, _ in whole.named_parameters()}
@@ -78,9 +73,8 @@ def test_one_whose_text_sees_ahead_is_refused() -> None:
 @pytest.mark.parametrize("kind", installed(("qwen3_5", "qwen3_5_moe")))
 def test_a_language_model_inside_another_splits_as_it_does_alone(kind: str) -> None:
     config = tiny_config(kind)
-    alone, whole = (
-        built_shape(json.loads(one.to_json_string()), file="f") for one in (config.get_text_config(), config)
-    )
+    both = (config.get_text_config(), config)
+    alone, whole = (built_shape(json.loads(one.to_json_string()), file="f") for one in both)
     assert whole.built == alone.built and "slices" in (alone.built or ())
 
 

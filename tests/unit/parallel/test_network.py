@@ -1,31 +1,31 @@
-"""Which network interface ranks of several machines talk over."""
+"""Which interface ranks talk over, and that the device mesh stands as the layout says."""
 
 import socket
+from datetime import timedelta
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from shardwise.errors import InputError
 from shardwise.parallel import network
-from shardwise.parallel.mesh import join_world
+from shardwise.parallel.mesh import TIMEOUT, device_index, join_world
 from shardwise.parallel.network import OF_NCCL, VARIABLE, check_named, choose_interface, interface_of, is_here
-from shardwise.spec.layout.axes import Layout
+from shardwise.spec.layout.axes import AXES, Layout
+from shardwise.train.watching.progress import LONG_SECONDS
+from tests.dist.worlds import run_world, said_by
 from tests.marks import first
 
 TWO = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.1.0.5", "fe80::1"), "ib0": ("10.2.0.5",)}
 ONE = {"lo": ("127.0.0.1",), "eth0": ("10.1.0.5",)}
 
 
-def test_the_interface_is_the_one_with_the_address_of_the_route_to_the_master() -> None:
+def test_the_interface_is_that_of_the_route_to_the_master_the_only_one_or_asked_for() -> None:
     assert interface_of("10.2.0.5", interfaces=TWO, master="n0") == "ib0"
     assert interface_of("fe80::1", interfaces=TWO, master="n0") == "eth0"
-
-
-def test_without_a_route_out_the_only_interface_is_taken_and_none_where_there_is_only_loopback() -> None:
     assert interface_of(None, interfaces=ONE, master="n0") == "eth0"
     assert interface_of(None, interfaces={"lo": ("127.0.0.1",)}, master="n0") is None
-
-
-def test_where_two_interfaces_may_be_meant_the_user_is_asked_to_name_one() -> None:
     with pytest.raises(InputError) as caught:
         interface_of(None, interfaces=TWO, master="n0")
     assert str(caught.value) == (
@@ -34,13 +34,10 @@ def test_where_two_interfaces_may_be_meant_the_user_is_asked_to_name_one() -> No
     )
 
 
-def test_what_the_user_has_set_stays(monkeypatch, capsys) -> None:
+def test_what_the_user_has_set_stays_and_a_master_that_cannot_be_reached_is_said(monkeypatch, capsys) -> None:
     monkeypatch.setenv(VARIABLE, "ib7")
     choose_interface("127.0.0.1")
     assert capsys.readouterr().out == ""
-
-
-def test_a_master_that_cannot_be_reached_is_said(monkeypatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(InputError, match=r"MASTER_ADDR is nowhere.invalid, which this machine .* has no route to"):
         choose_interface("nowhere.invalid")
@@ -66,15 +63,12 @@ REMEDY = (
     "RANK -u WORLD_SIZE -u LOCAL_RANK -u MASTER_ADDR -u MASTER_PORT` before the command"
 )
 
-
 HERE = "127.0.0.1"
 CASES = [(0, 2, "the other rank", HERE), (0, 4, "the other 3 ranks", socket.gethostname()), (1, 2, "rank 0", HERE)]
 
 
 @pytest.mark.parametrize(("rank", "size", "whom", "host"), first(1, CASES, ci=2))
-def test_a_rank_says_within_seconds_for_whom_it_waits_and_on_one_machine_not_for_an_hour(
-    rank, size, whom, host, left_over, monkeypatch, capfd
-) -> None:
+def test_a_rank_says_within_seconds_for_whom_it_waits(rank, size, whom, host, left_over, monkeypatch, capfd) -> None:
     for name, value in (("RANK", str(rank)), ("WORLD_SIZE", str(size)), ("MASTER_ADDR", host)):
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError) as caught:
@@ -84,7 +78,13 @@ def test_a_rank_says_within_seconds_for_whom_it_waits_and_on_one_machine_not_for
     assert str(caught.value) == f"{waits}, which nobody answered in 1 s; {REMEDY}"
 
 
-def test_variables_that_do_not_say_where_ranks_meet_are_refused(left_over, monkeypatch) -> None:
+def test_variables_that_do_not_say_where_ranks_meet_and_a_held_port_are_named(left_over, monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", left_over)), pytest.raises(InputError) as caught:
+        join_world(Layout(dp_shard=2))
+    assert str(caught.value) == (
+        f"rank 0 of 2 cannot listen at MASTER_ADDR: port {left_over} of 127.0.0.1 is in use by another program; set "
+        "MASTER_PORT to a free one"
+    )
     monkeypatch.delenv("MASTER_ADDR")
     monkeypatch.delenv("RANK")
     with pytest.raises(InputError) as caught:
@@ -96,15 +96,6 @@ def test_variables_that_do_not_say_where_ranks_meet_are_refused(left_over, monke
     )
     with pytest.raises(InputError, match="2 processes were started; the layout single needs 1; start them together"):
         join_world(Layout())
-
-
-def test_a_port_that_another_program_holds_is_named(left_over) -> None:
-    with socket.create_server(("127.0.0.1", left_over)), pytest.raises(InputError) as caught:
-        join_world(Layout(dp_shard=2))
-    assert str(caught.value) == (
-        f"rank 0 of 2 cannot listen at MASTER_ADDR: port {left_over} of 127.0.0.1 is in use by another program; set "
-        "MASTER_PORT to a free one"
-    )
 
 
 def test_an_interface_that_is_not_there_is_named_with_its_variable_before_anyone_waits(left_over, monkeypatch) -> None:
@@ -140,3 +131,33 @@ def test_an_address_is_here_where_it_is_this_machines_own() -> None:
     own = network._own_address("192.0.2.1")
     assert all(map(is_here, ("localhost", "127.0.0.1", "::1", socket.gethostname(), *([own] if own else []))))
     assert not any(map(is_here, ("192.0.2.1", "nowhere.invalid")))
+
+
+def _places(layout: Layout) -> tuple[list[int], list[int], int, list[timedelta]]:
+    """The last are the time-outs of every group of this rank, as torch lists them."""
+    world = join_world(layout)
+    coordinate, groups = world.mesh.get_coordinate(), distributed_c10d._world.pg_map
+    timeouts = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
+    return list(coordinate), dist.get_process_group_ranks(world.data_group), world.data_rank, timeouts
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2, dp_shard=2), Layout(dp_shard=2, tp=2), Layout(pp=2, tp=2)])
+def test_the_mesh_and_the_layout_agree_on_every_rank(layout: Layout) -> None:
+    assert TIMEOUT.total_seconds() > LONG_SECONDS, "the watch, which names who is waited for, gives up first"
+    for rank, (coordinate, data_ranks, data_rank, timeouts) in enumerate(run_world(4, _places, layout)):
+        at = layout.coordinates(rank)
+        assert coordinate == [getattr(at, axis) for axis in AXES]
+        assert len(data_ranks) == layout.data_world_size
+        assert data_ranks[data_rank] == rank
+        assert len(timeouts) > 3
+        assert {*timeouts} == {TIMEOUT}
+
+
+def test_a_world_or_a_number_of_gpus_that_does_not_fit_is_refused() -> None:
+    said = run_world(2, said_by, InputError, join_world, Layout(dp_replicate=4))[0]
+    assert said.startswith("2 processes were started; the layout ddp needs 4; start them together, by torchrun or srun")
+    assert (device_index(3, visible=4), device_index(3, visible=1)) == (3, 0)
+    assert said_by(InputError, device_index, 3, visible=2) == (
+        "LOCAL_RANK is 3, and 2 GPUs are visible to this process; start one process for each GPU, or let each process "
+        "see one GPU by CUDA_VISIBLE_DEVICES"
+    )

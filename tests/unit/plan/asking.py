@@ -11,16 +11,9 @@ from shardwise.spec.job.file import parse_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
+from tests.unit.configs import config
 
-TINY = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "intermediate_size": 352,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 2000,
-}
+TINY = config("llama", 128, 352, 6, 8, 4, vocab=2000)
 
 
 def job(**keys) -> Job:

@@ -26,16 +26,14 @@ from shardwise.models.varlen import register
 from shardwise.parallel import compiled
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.plan.work.activations import BlockSetting, everything_bytes, saved_bytes
-from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.tensors import TYPES
-from shardwise.spec.layout.axes import Layout
 from shardwise.train.cross_entropy import Targets
 from shardwise.train.loss import LossModule
 from shardwise.train.precision import TYPES as DTYPES
 from shardwise.train.precision import cast_activations
 from tests.marks import every, first
 from tests.unit.catalog.small import their_config
-from tests.unit.plan.asking import TINY, held, job, memory, shape
+from tests.unit.plan.asking import TINY, Layout, held, job, memory, shape, take_inventory
 
 RANK = 8
 SMALL = {
@@ -201,9 +199,8 @@ PEAKS = [
 )
 def test_the_peak_of_a_step_is_forecast_within_five_percent(precision, method, changes, keys):
     config = {**TINY, **changes}
-    measured = Trainer(
-        config, precision=precision, method=method, recompute=keys.get("gradient_checkpointing", "none")
-    ).peak()
+    recompute = keys.get("gradient_checkpointing", "none")
+    measured = Trainer(config, precision=precision, method=method, recompute=recompute).peak()
     forecast = memory(
         asked(method, data={"max_length": 128}),
         shape(config),
@@ -237,11 +234,7 @@ SAVED = [["lm_head", "embed_tokens"], ["lm_head"], ["embed_tokens"]]
 @pytest.mark.parametrize("saved", SAVED, ids="-".join)
 @pytest.mark.parametrize("tied", [False, True])
 def test_copies_of_the_ends_are_in_the_peak(tied, saved, micro_batches, precision):
-    """A vocabulary that outweighs the rest, and few tokens, so that the peak is where the ends' gradients are made.
-
-    Under autocast the head's copy in the compute type has gone when its gradient is widened, and is counted beside it:
-    up to a ninth too much of a model that is all head, and never too little.
-    """
+    """The peak is where the ends' gradients are made; under autocast up to a ninth too much is counted."""
     config = {**TINY, "vocab_size": 6000, "num_hidden_layers": 2, "tie_word_embeddings": tied}
     trainer = Trainer(config, precision=precision, method="lora", saved=saved, sequences=1, length=32)
     keys = {"gradient_accumulation_steps": micro_batches, "precision": precision, "micro_batch_size": 1}
@@ -354,8 +347,7 @@ def test_what_a_block_saves_is_counted_operator_by_operator(kind, packed, method
 
 
 class Cuts:
-    """torch's compiler without code: graphs are cut as inductor cuts them, and `casts` counts the matrices that each
-    casts to bfloat16, forwards and backwards in turn."""
+    """Graphs cut as inductor cuts them; `casts`: matrices that each casts to bfloat16, in turn."""
 
     def __init__(self):
         self.casts = []
@@ -488,13 +480,8 @@ def test_adafactor_keeps_sums_over_rows_and_columns_and_of_each_expert(kind):
 
 @pytest.mark.parametrize(("world", "method"), [(3, "full"), (7, "full"), (4, "lora"), (16, "lora")])
 def test_sharded_ranks_hold_what_fsdp2_gives_them(world, method):
-    odd = {
-        "hidden_size": 40,
-        "num_attention_heads": 5,
-        "num_key_value_heads": 5,
-        "intermediate_size": 11,
-        "vocab_size": 13,
-    }
+    odd = {"hidden_size": 40, **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 5)}
+    odd |= {"intermediate_size": 11, "vocab_size": 13}
     config = {**TINY, **odd, "num_hidden_layers": 2}
     forecasts = held(asked(method), shape(config), Layout(dp_shard=world), precision="mixed")
     for rank in range(world):

@@ -6,11 +6,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
-from shardwise.catalog.models import find_model
 from shardwise.errors import UnsupportedError
-from shardwise.plan.work.inventory import take_inventory
 from tests.unit.catalog.small import their_config
-from tests.unit.plan.asking import job, memory, shape
+from tests.unit.plan.asking import find_model, job, memory, shape, take_inventory
 from tests.unit.plan.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of
 
 #: Families whose stacked experts PEFT adapts.
@@ -70,39 +68,19 @@ def test_the_families_whose_experts_are_reached_are_those_of_peft():
     assert [kind for kind in SPARSE if FAMILIES[kind].bare_experts] == REACHED
 
 
+def targets(*names):
+    return {"target_modules": [*names]}
+
+
 @pytest.mark.parametrize(
     ("kind", "lora", "says"),
     [
-        (
-            "deepseek-v3",
-            {"target_modules": ["q_proj", "o_proj"]},
-            "names q_proj; of deepseek_v3 this version adapts q_a_proj, ",
-        ),
-        (
-            "deepseek-v3",
-            {"target_modules": ["experts.typo"]},
-            "names experts.typo; of deepseek_v3 this version adapts q_a_proj, ",
-        ),
-        (
-            "deepseek-v3",
-            {"target_modules": ["o_proj", "gate_proj"]},
-            "names gate_proj without up_proj, and in the experts",
-        ),
-        (
-            "mixtral-8x7b",
-            {"target_modules": ["w3"]},
-            "names w3 without w1, and in the experts of mixtral these are one",
-        ),
-        (
-            "mixtral-8x7b",
-            {"lora_dropout": 0.1},
-            "is 'all-linear', which reaches the stacked experts of mixtral, where PEFT",
-        ),
-        (
-            "mixtral-8x7b",
-            {"use_dora": True},
-            "knows no lora.use_dora: leave that out, or write lora.target_modules: [q_proj,",
-        ),
+        ("deepseek-v3", targets("q_proj", "o_proj"), "names q_proj; of deepseek_v3 this version adapts q_a_proj, "),
+        ("deepseek-v3", targets("experts.typo"), "names experts.typo; of deepseek_v3 this version adapts q_a_proj, "),
+        ("deepseek-v3", targets("o_proj", "gate_proj"), "names gate_proj without up_proj, and in the experts"),
+        ("mixtral-8x7b", targets("w3"), "names w3 without w1, and in the experts of mixtral these are one"),
+        ("mixtral-8x7b", {"lora_dropout": 0.1}, "is 'all-linear', which reaches the stacked experts of mixtral, where"),
+        ("mixtral-8x7b", {"use_dora": True}, "knows no lora.use_dora: leave that out, or write lora.target_modules: ["),
     ],
 )
 def test_what_peft_does_not_do_with_experts_is_refused_in_a_sentence(kind, lora, says):

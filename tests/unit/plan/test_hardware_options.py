@@ -1,22 +1,22 @@
-"""Hardware that is open: what is compared, what is shown, and what a plan says of the rest."""
+"""Hardware that is open: what is compared and shown, and what plans say of the rest and of prices."""
 
 from collections.abc import Sequence
 
 import pytest
 
 from shardwise.catalog.gpus import find_gpu
-from shardwise.catalog.models import find_model
 from shardwise.catalog.offers import alternatives, offered_hardware, offered_sizes
 from shardwise.errors import UnsupportedError
+from shardwise.plan.explain.reasons import price_sentence
 from shardwise.plan.hardware_options import GOALS, OWNED, SHOWN, best_of_catalogue, best_of_list
 from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal
 from shardwise.spec.plan.file import plan_from_json
-from shardwise.spec.plan.forecast import Plan
+from shardwise.spec.plan.forecast import Plan, cost_text
 from shardwise.spec.plan.offers import Offer, Offers
 from tests.marks import first
 from tests.speed import quiet_seconds
-from tests.unit.plan.asking import job, plan
+from tests.unit.plan.asking import find_model, job, plan
 
 SMALL = "qwen2.5-0.5b"
 #: Fast and slow, with and without a typical price, on links of every kind, in sizes from one to eight.
@@ -85,13 +85,6 @@ def test_the_best_for_a_goal_has_the_fewest_gpus_of_what_is_alike(goal: Goal):
     assert first.num_gpus == min(one.num_gpus for one in alike)
 
 
-def test_the_smallest_is_the_one_with_the_least_memory():
-    (smallest,) = (
-        one for one in offers(offered("llama-3.2-3b", method="lora")).options if "fewest-gpus" in one.best_for
-    )
-    assert smallest.hardware == "1x RTX-4070-Ti"
-
-
 @pytest.mark.parametrize("keys", first(1, JOBS[:2], ci=1), ids=str)
 def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     made = best_of_catalogue(job(**keys), model=find_model(SMALL, offline=True), kinds=offered_hardware(most=1024))
@@ -103,9 +96,8 @@ def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     assert any(one.num_gpus == 1 for one in found.shown)
     between = [one for one in between if one.num_gpus > 1]
     for one in between:
-        assert not any(
-            dollars(other) <= dollars(one) and other.step_seconds < one.step_seconds for other in found.shown
-        )
+        faster = [other for other in found.shown if other.step_seconds < one.step_seconds]
+        assert not any(dollars(other) <= dollars(one) for other in faster)
     fits = {one.hardware for one in found.options if one.fits}
     for name in OWNED:  # of each card that people own one or two have a row, where the job fits
         assert not fits & {f"1x {name}", f"2x {name}"} or any(one.hardware.endswith(name) for one in found.shown)
@@ -113,7 +105,7 @@ def test_at_most_ten_rows_are_shown_and_none_between_is_beaten_by_another(keys):
     assert found.options[: len(found.shown)] == found.shown
 
 
-def test_the_plan_is_that_of_the_job_on_the_first_of_what_was_compared():
+def test_the_plan_is_of_the_first_of_what_was_compared_and_the_smallest_has_least_memory() -> None:
     made = offered(method="lora", goal="cheapest", data={"num_rows": 1_000_000})
     first = offers(made).options[0]
     assert (made.hardware["name"], made.job["hardware"], made.job["goal"]) == (*[first.hardware] * 2, "cheapest")
@@ -123,18 +115,18 @@ def test_the_plan_is_that_of_the_job_on_the_first_of_what_was_compared():
     assert made.best.cost.usd + made.best.cost.usd_per_hour * start / 3600 == pytest.approx(first.typical_usd)
     assert first.usd[0] < first.typical_usd < first.usd[1]
     assert plan_from_json(made.to_json()) == made
+    options = offers(offered("llama-3.2-3b", method="lora")).options
+    (smallest,) = (one for one in options if "fewest-gpus" in one.best_for)
+    assert smallest.hardware == "1x RTX-4070-Ti"
 
 
-def test_lowest_offers_decide_nothing():
+def test_prices_are_said_as_what_they_are() -> None:
     cheap, dear = find_gpu("RTX-4070-Ti").gpu, find_gpu("RTX-4090").gpu
     assert cheap.usd_per_hour[0] < dear.usd_per_hour[0]
     found = offers(of_list("1x RTX-4070-Ti, 1x RTX-4090", method="lora", goal="cheapest"))
     assert found.sentence.startswith("cheapest: 1x RTX-4090 (")
     row = next(option for option in found.options if option.hardware == "1x RTX-4070-Ti")
     assert (*row.cells()[5:7], row.cost) == ("not known", "$0.090", "from $0.002 per 1M tokens")
-
-
-def test_a_price_of_one_provider_is_marked():
     found = offers(of_list("1x A10G, 1x L4", method="lora"))
     assert {option.hardware: option.cells()[5] for option in found.shown} == {"1x A10G": "$1.01*", "1x L4": "$0.70"}
     assert found.prices.startswith(
@@ -142,9 +134,6 @@ def test_a_price_of_one_provider_is_marked():
         "lowest offer, which may be for a single machine; prices of 2025-06 to 2026-08-22: gpurentalprices.com "
     )
     assert "(*" not in offers(of_list("1x L4", method="lora")).prices
-
-
-def test_where_nothing_has_a_price_the_cheapest_is_said_to_be_unknown():
     made = of_list("1x H20, 1x MI250", method="lora", goal="cheapest")
     assert offers(made).sentence.startswith("cheapest: not known, for nothing that fits has a typical price; ")
     assert offers(made).prices == "no price is known for what was compared"
@@ -152,14 +141,11 @@ def test_where_nothing_has_a_price_the_cheapest_is_said_to_be_unknown():
     assert plan_from_json(made.to_json()) == made
 
 
-def test_several_machines_are_offered_only_where_one_is_too_small():
+def test_several_machines_or_offload_are_offered_only_where_one_is_too_small() -> None:
     found = offers(offered("llama-3-70b", sizes_of("H100-SXM", "B200", "RTX-4090", most=64)))
     assert {option.hardware for option in found.options if option.fits} >= {"2 x 8x H100-SXM", "8x B200"}
     assert not any(" x " in option.hardware for option in found.options if "B200" in option.hardware)
     assert not any(option.fits for option in found.options if "4090" in option.hardware)
-
-
-def test_offload_is_no_answer_where_other_hardware_is_to_be_had():
     made = offered("llama-3.1-8b", sizes_of("L4", "H100-SXM"), goal="fewest-gpus")
     assert made.best.execution.offload == "none"
     assert made.job["train"]["offload"] == "auto"
@@ -183,9 +169,7 @@ def test_where_nothing_fits_the_plan_says_what_the_largest_lacks():
 
 
 def test_what_is_not_shown_is_counted():
-    made = best_of_catalogue(
-        job(method="lora"), model=find_model("llama-3.1-8b", offline=True), kinds=offered_hardware(most=8)
-    )
+    made = offered("llama-3.1-8b", offered_hardware(most=8), method="lora")
     found = offers(made)
     others = sum(not option.shown and option.fits is not False for option in found.options)
     unfit = sum(option.fits is False for option in found.options)
@@ -223,19 +207,15 @@ def test_of_a_list_what_does_not_fit_or_cannot_be_formed_stands_last_with_its_se
 
 @pytest.mark.parametrize(
     ("kernel", "without"),
-    [
-        ("flash_attention_2", {"T4"}),
-        ("flash_attention_3", {"T4", "RTX-4090", "RTX-4070-Ti", "A100-PCIe-80GB"}),
-        ("sdpa", set[str]()),
-    ],
+    [("flash_attention_2", NAMES[:1]), ("flash_attention_3", (*NAMES[:3], NAMES[4])), ("sdpa", ())],
 )
-def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: set[str]):
+def test_gpus_without_the_kernel_that_is_stated_are_passed_over_with_a_sentence(kernel: str, without: Sequence[str]):
     stated = {"train": {"attn_implementation": kernel}, "goal": "cheapest", "method": "lora"}
     for made in (offered(**stated), of_list(", ".join(f"1x {name}" for name in NAMES), **stated)):
         assert not made.best.not_trained
         sentence = f"is {kernel}, which needs"
         refused = {o.hardware.split("x ")[-1] for o in offers(made).options if sentence in (o.reason or "")}
-        assert refused == without
+        assert refused == {*without}
 
 
 def test_where_no_gpu_has_the_kernel_the_plan_says_that_it_is_not_trained():
@@ -251,3 +231,30 @@ def test_everything_on_offer_is_answered_in_seconds(method: str):
     kinds = offered_hardware(most=1024)
     assert quiet_seconds(lambda: made.append(offered("llama-3.1-8b", kinds, **asked)), limit=5) < 5
     assert made[0].best is not None
+
+
+def best_of(hardware, goal="fastest"):
+    return plan("qwen2.5-0.5b", hardware, f"method: lora\ngoal: {goal}\n").best
+
+
+def test_what_is_known_of_a_price_is_said_and_costs_begin_at_it() -> None:
+    said = price_sentence(find_gpu("MI355X").gpu, goal="fastest")
+    assert said.startswith(
+        "costs are at the one price known for the MI355X, $8.60 an hour (Oracle Cloud's price list, "
+    )
+    best = best_of("4x RTX-4070-Ti", "cheapest")
+    said = "only a lowest offer is known for the RTX-4070-Ti, $0.090 an hour, which costs begin at"
+    said += "; cheapest takes the fewest GPU hours"
+    assert said in best.reasons
+    assert best.cost.at_least
+    assert best.cost.usd_per_hour == pytest.approx(0.09 * best.execution.layout.world_size)
+    assert cost_text(best.cost) == f"from ${best.cost.usd_per_hour:.{3 if best.cost.usd_per_hour < 0.1 else 2}f}/h"
+
+
+@pytest.mark.parametrize(
+    ("goal", "ranked"), [("fastest", ""), ("cheapest", "; cheapest takes the fewest GPU hours"), ("fewest-gpus", "")]
+)
+def test_without_a_price_a_plan_says_so_and_forecasts_no_cost(goal: Goal, ranked: str):
+    best = best_of("2x H20", goal)
+    assert f"no price is known for the H20, so no cost is forecast{ranked}" in best.reasons
+    assert (best.cost.usd, best.cost.usd_per_hour) == (None, None)

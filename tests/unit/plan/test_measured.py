@@ -12,21 +12,20 @@ from shardwise.plan.time.step import step_of
 from shardwise.plan.work import activations
 from shardwise.plan.work.activations import BlockSetting
 from shardwise.units import GIB
+from tests.unit.configs import config
 from tests.unit.plan.asking import execution, job, shape, work
 
 
-def config(family, *sizes, tied=True, **others):
-    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    stated = dict(zip((*keys, "intermediate_size"), sizes, strict=True))
-    return {"model_type": family, "max_position_embeddings": 16384, "tie_word_embeddings": tied, **stated, **others}
+def model(family, *sizes, vocab, tied=True, **others):
+    return config(family, *sizes, vocab=vocab, max_position_embeddings=16384, tie_word_embeddings=tied, **others)
 
 
 MODELS = {
-    "toy": config("llama", 4096, 256, 4, 8, 4, 768, tied=False),
-    "q05": config("qwen2", 151936, 896, 24, 14, 2, 4864),
-    "l1": config("llama", 128256, 2048, 16, 32, 8, 8192, head_dim=64),
-    "q4": config("qwen3", 151936, 2560, 36, 32, 8, 9728, head_dim=128),
-    "l8": config("llama", 128256, 4096, 32, 32, 8, 14336, tied=False),
+    "toy": model("llama", 256, 768, 4, 8, 4, vocab=4096, tied=False),
+    "q05": model("qwen2", 896, 4864, 24, 14, 2, vocab=151936),
+    "l1": model("llama", 2048, 8192, 16, 32, 8, vocab=128256, head_dim=64),
+    "q4": model("qwen3", 2560, 9728, 36, 32, 8, vocab=151936, head_dim=128),
+    "l8": model("llama", 4096, 14336, 32, 32, 8, vocab=128256, tied=False),
 }
 #: Toys are all workspace and host; packed rows were handed a mask then; one peak was in a chunk of the loss of then.
 LEFT_OUT = {"toy32", "toymix", "toyres", "q05pack", "q05offo"}

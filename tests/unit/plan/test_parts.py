@@ -4,14 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.plan.work.in_flight import flights, pairs_in_flight
-from shardwise.plan.work.inventory import take_inventory
-from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.schedule import actions
-from tests.unit.plan.asking import elements, held, job, memory, shape
+from tests.unit.plan.asking import Layout, elements, held, job, memory, shape, take_inventory
 from tests.unit.spec.test_schedule import in_flight
 
 SCHEDULES = ["sequential", "gpipe", "1f1b", "interleaved", "zero_bubble"]
-
 axis = st.integers(1, 3)
 layouts = st.builds(
     Layout,

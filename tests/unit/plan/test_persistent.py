@@ -1,31 +1,32 @@
-"""What ranks hold between steps: the rules of thumb, and where the truth differs from them."""
+"""What ranks hold between steps: the rules of thumb, 8-bit AdamW, and where the truth differs."""
+
+import re
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from shardwise.catalog.gpus import parse_hardware
+from shardwise import api
 from shardwise.catalog.models import find_model, known_models
 from shardwise.plan.answer import make_plan
-from shardwise.plan.work.inventory import take_inventory
+from shardwise.spec.job.keys import TrainSpec
 from shardwise.spec.model.flops import model_flops_per_token
+from shardwise.train.optim import build_optimizer
 from shardwise.units import GIB
-from tests.unit.plan.asking import elements, held, job, shape
+from tests.unit.plan.asking import elements, held, job, parse_hardware, shape, take_inventory
 
 
-def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block():
+def test_four_bit_storage_takes_4_bits_and_a_scale_for_each_block_and_of_experts_a_level() -> None:
     model = find_model("llama-2-7b", offline=True)
     (one,) = held(job(method="qlora"), model)
     matrices = 32 * sum(m.num_parameters for m in model.matrices)
     adapters = take_inventory(job(method="qlora"), model).trained_elements
     rest = 2 * (model.num_parameters - matrices) + 4 * adapters
     assert (one.weights - rest) * 8 / matrices == 4.125
-
-
-def test_stacked_experts_take_4_bits_with_a_scale_for_each_block_and_a_level_for_256_of_them():
     model = find_model("qwen3-30b-a3b", offline=True)
     lora = {"target_modules": ["q_proj"]}
-    few, wide = (
-        held(job(method="qlora", lora=lora, train={"quantize_experts": on}), model)[0].weights for on in (True, False)
-    )
+    both = (job(method="qlora", lora=lora, train={"quantize_experts": on}) for on in (True, False))
+    few, wide = (held(asked, model)[0].weights for asked in both)
     experts = [m for m in model.matrices if m.stacked]
     of_one = sum(m.rows * m.columns / 2 + m.rows * m.columns / 64 for m in experts)
     levels = sum(4 * (-(-m.rows * m.columns // 64 // 256) + 1) for m in experts)
@@ -36,7 +37,6 @@ def test_a_mixture_of_30b_is_trained_in_4_bits_on_one_card_of_24_gib():
     lora = {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
     asked = job(model="qwen3-30b-a3b", method="qlora", lora=lora, hardware="1x RTX-4090", train={"offload": "none"})
     made = make_plan(asked, model=find_model("qwen3-30b-a3b", offline=True), cluster=parse_hardware("1x RTX-4090"))
-    assert made.best is not None
     assert made.best.fits
     assert made.best.memory.peak_high_bytes <= 24 * GIB
 
@@ -68,13 +68,11 @@ def test_what_is_trained_as_a_copy_has_a_gradient_a_frozen_original_and_no_adapt
     assert inventory.root.elements - plain.root.elements == model.hidden_size
 
 
-def test_a_token_costs_six_flops_a_parameter_and_its_attention_twelve_of_the_width_for_each_token_before():
+def test_flops_of_a_token_and_of_a_copy_are_those_by_hand() -> None:
+    """6 a parameter and 12 of the width for each token before; of a copy its gradient and no adapters."""
     model = find_model("llama-3.1-8b", offline=True)
     products = model.num_parameters - model.embedding_parameters - 65 * model.hidden_size
     assert model_flops_per_token(model, length=1000, lora=None) == 6 * products + 12 * 32 * 4096 * 1000
-
-
-def test_a_copy_costs_the_product_for_its_gradient_and_no_adapters():
     model = shape()
     flops = [
         model_flops_per_token(model, length=64, lora=job(method="lora", lora=lora).adapters)
@@ -95,3 +93,43 @@ def test_page_locked_memory_of_the_host_is_counted_in_powers_of_two(name, unroun
     assert (one.on_host - plain.optimizer) / GIB == pytest.approx(rounded, rel=0.005)
     (streamed,) = held(job(), model, offload="parameters")
     assert streamed.on_host == one.on_host, "of one rank: weights and gradients, in the same type"
+
+
+def _said(*overrides: str) -> str:
+    made = api.plan(overrides=["train.optimizer=adamw_8bit", *overrides])
+    return next(reason for reason in made.best.reasons if reason.startswith("adamw_8bit"))
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "share", "takes"),
+    [
+        ("qwen2.5-0.5b", "mixed", "21.2", "3.1 GiB of states in all, where adamw has 3.7 GiB"),
+        ("qwen2.5-0.5b", "bf16", "21.2", "3.1 GiB of states in all, where adamw has 1.8 GiB"),
+        ("llama-3.2-1b", "mixed", "100", "2.3 GiB of states in all, where adamw has 9.2 GiB"),
+    ],
+)
+def test_a_plan_says_how_much_is_in_8_bits_and_what_it_saves(model, precision, share, takes) -> None:
+    said = _said(f"model={model}", "method=full", "hardware=1x H100-SXM", f"train.precision={precision}")
+    rest = "norms, biases and rows that are no multiple of 256 stay in 32 bits"
+    assert said == f"adamw_8bit keeps {share} % of the moments in 8 bits, {takes}; {rest}"
+
+
+def test_another_optimizer_says_nothing_of_it() -> None:
+    made = api.plan(overrides=["model=llama-3.2-1b", "hardware=1x H100-SXM"])
+    assert not any("8 bits" in reason for reason in made.best.reasons)
+
+
+@pytest.mark.parametrize("sizes", [(192, 512), (256, 512), (192, 320)], ids=str)
+def test_the_share_is_that_of_the_trainers_own_states(sizes, tmp_path) -> None:
+    sides = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
+    config = AutoConfig.for_model("qwen2", hidden_size=sizes[0], intermediate_size=sizes[1], **sides)
+    config.architectures = ["Qwen2ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    optimizer = build_optimizer(model.parameters(), train=TrainSpec(), name="adamw_8bit")
+    model(torch.ones(1, 8, dtype=torch.long), labels=torch.ones(1, 8, dtype=torch.long)).loss.backward()
+    optimizer.step()
+    moments = [state["state1"] for state in optimizer.state.values()]
+    short = sum(one.numel() for one in moments if one.dtype == torch.uint8)
+    share = re.match(r"adamw_8bit keeps ([\d.]+) %", _said(f"model={tmp_path}", "method=full", "hardware=cpu:1"))
+    assert float(share[1]) == pytest.approx(100 * short / sum(one.numel() for one in moments), rel=5e-3)

@@ -1,10 +1,17 @@
-"""Attention by its kernel: which scores are computed, what a mask costs, and what recompute runs again."""
+"""What attention by its kernel, and DoRA's norms, add to the time and the memory of a step."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
+from peft.tuners.lora.dora import DoraLinearLayer
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from shardwise.plan.costs.attention import multiplications
+from shardwise.plan.costs.products import norm_bytes
 from shardwise.plan.time.pieces import pieces_of
 from tests.unit.plan.asking import execution, job, memory, plan, shape, work
 
@@ -28,7 +35,7 @@ def counted(kind, keys=PLAIN, **model):
     return tuple(found / each for found in multiplications(made))
 
 
-def test_what_a_kernel_computes_is_what_counting_pairs_finds():
+def test_what_a_kernel_computes_is_what_counting_pairs_finds() -> None:
     every, causal, windowed = LENGTH**2, pairs(LENGTH), pairs(WINDOW)
     assert counted("sdpa") == pytest.approx((causal, 0))
     assert counted("flash_attention_2") == pytest.approx((causal, 0))
@@ -43,9 +50,6 @@ def test_what_a_kernel_computes_is_what_counting_pairs_finds():
     assert multiplications(known)[0] / (2 * known.model.num_attention_heads * known.model.head_dim) == 4 * each
     masked = replace(asked("sdpa", PACKED), document=LENGTH / 4)
     assert multiplications(masked) == multiplications(asked("sdpa", PACKED))
-
-
-def test_of_layers_of_two_kinds_only_those_with_a_window_are_masked():
     config = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": WINDOW, "sliding_window_pattern": 3}
     plain, masked = counted("sdpa", **config)
     share = asked("sdpa", **config).model.windowed_layers / 6
@@ -97,3 +101,66 @@ def test_a_plan_says_what_a_mask_costs_where_that_is_much():
     (packed,) = said("data: {packing: true, max_length: 32768}\n", length=None)
     assert packed.startswith("for packed documents sdpa is handed a mask ")
     assert packed.endswith("; varlen has no window, and this model's is 4096 tokens")
+
+
+ROWS, COLUMNS, RANK = 96, 64, 4
+WIDE, SHORT = torch.float32, torch.bfloat16
+
+
+class Moved(TorchDispatchMode):
+    """Counts the bytes that operators other than products and views read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        name = func.name()
+        if not (func.is_view or name.startswith(("aten::mm", "aten::detach", "aten::empty"))):
+            seen = [one for one in tree_leaves((args, made)) if isinstance(one, torch.Tensor)]
+            self.bytes += sum(one.nbytes for one in {id(one): one for one in seen}.values())
+        return made
+
+
+def moved_by_peft(*, adapters: torch.dtype, weights: torch.dtype, autocasts: bool) -> int:
+    """Bytes that PEFT moves for the norms of one matrix, its adapter being of one type and it of another."""
+    halves = [nn.Linear(COLUMNS, RANK, bias=False), nn.Linear(RANK, ROWS, bias=False)]
+    a, b = (half.to(adapters) for half in halves)
+    weight, layer = torch.ones(ROWS, COLUMNS, dtype=weights), DoraLinearLayer(fan_in_fan_out=False)
+    with Moved() as moved, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocasts):
+        product = layer.get_lora_weight(lora_A=a, lora_B=b).to(adapters)
+        layer.get_weight_norm(weight=weight.to(adapters), lora_weight=product.detach(), scaling=2.0)
+    return moved.bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "adapters", "weights"), [("fp32", WIDE, WIDE), ("bf16", SHORT, SHORT), ("mixed", WIDE, SHORT)]
+)
+def test_norms_move_what_pefts_operators_move(name: Any, adapters: torch.dtype, weights: torch.dtype) -> None:
+    made = work(job(method="lora", lora={"use_dora": True}), shape(), execution(precision=name))
+    measured = moved_by_peft(adapters=adapters, weights=weights, autocasts=name == "mixed")
+    assert norm_bytes(made, rows=ROWS, columns=COLUMNS) == pytest.approx(measured, rel=0.1)
+
+
+def forward_and_backward(*, dora, length, recompute="none", dropout=0.0) -> tuple[float, float]:
+    lora = {"r": 8, "use_dora": dora, "lora_dropout": dropout}
+    model = shape(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8)
+    asked = job(method="lora", lora=lora, data={"max_length": length})
+    made = pieces_of(work(asked, model, execution(gradient_checkpointing=recompute), "1x H100-SXM"))
+    return made.forward.computing, made.backward.computing
+
+
+def test_norms_and_the_product_of_dropout_are_in_forward_and_where_it_is_computed_again() -> None:
+    """Nothing of a step on short sequences takes longer, and backward has its own only where blocks are recomputed."""
+    plain, normed = (forward_and_backward(dora=dora, length=64) for dora in (False, True))
+    assert normed[0] > 3 * plain[0]
+    assert normed[1] < 1.2 * plain[1]
+    again = forward_and_backward(dora=True, length=64, recompute="full")
+    assert again[1] - normed[1] == pytest.approx(normed[0])
+
+    def forwards(dropout: float) -> list[float]:
+        return [forward_and_backward(dora=dora, length=16384, dropout=dropout)[0] for dora in (False, True)]
+
+    kept, dropped = forwards(0.0), forwards(0.1)
+    assert dropped[1] - dropped[0] > 1.5 * (kept[1] - kept[0])

@@ -3,11 +3,15 @@
 import pytest
 
 from shardwise.errors import UnsupportedError
+from shardwise.plan.answer import answer
+from shardwise.plan.search.gpu_counts import formed_parts, parts, smallest_that_fits
+from shardwise.plan.search.question import ask
+from shardwise.spec.job.file import parse_job
 from shardwise.spec.layout.axes import STRATEGIES
 from shardwise.spec.plan.file import plan_from_json
 from tests.marks import first
 from tests.speed import quiet_seconds
-from tests.unit.plan.asking import plan
+from tests.unit.plan.asking import find_model, job, parse_hardware, plan
 
 BATCH = "train: {global_batch_size: 64}\n"
 
@@ -16,7 +20,7 @@ def strategies(answer):
     return {c.execution.layout.strategy for c in answer.candidates if c.fits}
 
 
-def test_advice_names_the_offload_that_it_needs():
+def test_offload_is_advised_and_chosen_as_far_as_the_hosts_memory_goes() -> None:
     text = "data: {max_length: 2048}\n" + BATCH
     answer = plan("llama-3.1-8b", "1x L4", text)
     assert answer.advice[:2] == ("method: lora would fit", "2x L4 would fit with offload: parameters")
@@ -24,6 +28,11 @@ def test_advice_names_the_offload_that_it_needs():
     stated = "data: {max_length: 2048}\ntrain: {global_batch_size: 64, offload: none}\n"
     plainly = plan("llama-3.1-8b", "1x L4", stated)
     assert not any("with offload" in sentence for sentence in plainly.advice)
+    assert plan("codellama-34b", "1x A100-SXM-80GB", "train: {precision: bf16, global_batch_size: 1}\n").best is None
+    stated = "train: {precision: bf16, global_batch_size: 1, offload: parameters}\n"
+    assert plan("codellama-34b", "1x A100-SXM-80GB", stated).best is not None
+    small = plan("llama-3.1-8b", "1x A100-SXM-80GB")
+    assert small.best.execution.offload == "optimizer"
 
 
 @pytest.mark.parametrize(
@@ -47,10 +56,12 @@ def seconds_of(model, hardware, text, *, limit):
     return quiet_seconds(lambda: plan(model, hardware, text), limit=limit)
 
 
-def test_405b_needs_many_gpus_that_shard_and_compute_again():
+def test_405b_needs_many_gpus_and_the_catalogue_is_planned_for() -> None:
     best = plan("llama-3.1-405b", "128 x 8x H100-SXM", LARGE).best
     assert best.execution.layout.strategy == "fsdp"
     assert best.execution.gradient_checkpointing == "full"
+    for name in ("gpt2", "pythia-1b", "phi-4", "gemma-7b", "starcoder2-3b", "smollm3-3b", "qwen3-14b", "mistral-7b"):
+        assert plan(name, "8x H100", "method: lora\n").best is not None, name
 
 
 @pytest.mark.parametrize("goal", first(0, ["cheapest", "fastest", "fewest-gpus"], ci=1))
@@ -81,11 +92,7 @@ ASKED_FOR = [
     ("llama-3.1-8b", "method: qlora\ntrain: {compile: true}\n", "compile is not trained with method qlora"),
     ("llama-3.1-8b", "layout: tp\ntrain: {optimizer: adamw_8bit}\n", "optimizer adamw_8bit is not trained under tp"),
     ("mixtral-8x7b", "train: {compile: true}\n", "compile is not trained with a mixture of experts"),
-    (
-        "llama-4-scout",
-        "layout: {dp_shard: 8, ep: 2}\nmethod: lora\n",
-        "llama4_text runs every token through every expert",
-    ),
+    ("llama-4-scout", "layout: {dp_shard: 8, ep: 2}\nmethod: lora\n", "llama4_text runs every token through every"),
     ("mixtral-8x7b", "layout: {tp: 2, dp_shard: 4, ep: 2}\n", "ep is not trained with tp by this version"),
     ("qwen1.5-moe-a2.7b", "layout: {dp_shard: 8, ep: 8}\n", "ep = 8 does not divide the 60 experts of each block"),
     ("llama-3.1-8b", "layout: {dp_shard: 8, ep: 8}\n", "deals experts among ranks, and llama has none"),
@@ -110,10 +117,19 @@ def test_what_is_asked_for_and_not_trained_is_forecast_and_says_so(model, text, 
     assert plan_from_json(answer.to_json()) == answer
 
 
-def test_what_is_left_open_is_chosen_among_what_is_trained():
+def test_auto_chooses_among_what_is_trained() -> None:
+    """Zero-bubble schedules do not go with selective recompute, nor slices with compile."""
     for text in ("", "method: lora\n", "goal: cheapest\n", "train: {optimizer: adamw_8bit}\n"):
         answer = plan("llama-3.1-8b", "8x H200", text)
         assert not any(c.not_trained for c in answer.candidates)
+    answer = plan("llama-3.1-405b", "16 x 8x H100-SXM", "train: {offload: none}\n")
+    assert answer.best is not None
+    assert all(not candidate.not_trained for candidate in answer.candidates)
+    compiled = plan("llama-3.1-8b", "4x H100-SXM", "train: {compile: true}\n")
+    assert {candidate.execution.layout.tp for candidate in compiled.candidates} == {1}
+    assert all(not candidate.not_trained for candidate in compiled.candidates)
+    stated = plan("llama-3.1-8b", "4x H100-SXM", "layout: {pp: 4, schedule: zero_bubble}\n")
+    assert {one.execution.gradient_checkpointing for one in stated.candidates} <= {"none", "full"}
 
 
 STATED = [
@@ -180,11 +196,15 @@ def test_gradients_are_reduced_once_a_step_where_whole_ones_fit_and_it_saves_tim
     assert answer.best.execution.reduce_once == once
 
 
-def test_fewest_gpus_takes_one_where_one_is_enough_and_else_what_fits():
+def test_fewest_gpus_takes_what_fits_and_a_layout_that_no_number_makes_is_refused() -> None:
     answer = plan("tinyllama-1.1b", "8x H100-SXM", "method: lora\ngoal: fewest-gpus\n")
     assert answer.best.execution.layout.world_size == 1
     answer = plan("llama-3.1-8b", "8x H100-SXM", "goal: fewest-gpus\ntrain: {offload: none}\n")
     assert 1 < answer.best.execution.layout.world_size < 8
+    with pytest.raises(UnsupportedError, match="give no such product"):
+        plan("llama-3.1-8b", "7x H100-SXM", "layout: hsdp\n")
+    fewest = "layout: hsdp\ngoal: fewest-gpus\ntrain: {offload: none}\n"
+    assert plan("llama-3.1-8b", "7x H100-SXM", fewest).best.execution.layout.dp_shard in (2, 3)
 
 
 @pytest.mark.parametrize("goal", ["cheapest", "fewest-gpus"])
@@ -197,13 +217,6 @@ def test_numbers_of_gpus_that_a_stated_layout_has_no_product_of_are_passed_over(
     assert layout.strategy in stated
     assert layout.world_size <= 8
     assert layout.world_size % 2 == 0 or not stated.startswith(("hsdp", "tp"))
-
-
-def test_a_stated_layout_that_no_number_of_gpus_makes_is_refused_with_the_reason():
-    with pytest.raises(UnsupportedError, match="give no such product"):
-        plan("llama-3.1-8b", "7x H100-SXM", "layout: hsdp\n")
-    fewest = "layout: hsdp\ngoal: fewest-gpus\ntrain: {offload: none}\n"
-    assert plan("llama-3.1-8b", "7x H100-SXM", fewest).best.execution.layout.dp_shard in (2, 3)
 
 
 @pytest.mark.parametrize("text", ["", "method: lora\n", "goal: cheapest\n", "data: {packing: true}\n"])
@@ -219,37 +232,10 @@ def test_one_job_is_planned_in_a_fraction_of_a_second(method, hardware):
     assert seconds_of("llama-3.1-8b", hardware, f"method: {method}\n{BATCH}", limit=2) < 2
 
 
-def test_the_catalogue_is_planned_for_without_exception():
-    for name in ("gpt2", "pythia-1b", "phi-4", "gemma-7b", "starcoder2-3b", "smollm3-3b", "qwen3-14b", "mistral-7b"):
-        assert plan(name, "8x H100", "method: lora\n").best is not None, name
-
-
-def test_auto_leaves_out_what_the_trainer_refuses_in_an_execution():
-    """Zero-bubble schedules do not go with selective recompute, nor slices with compile."""
-    answer = plan("llama-3.1-405b", "16 x 8x H100-SXM", "train: {offload: none}\n")
-    assert answer.best is not None
-    assert all(not candidate.not_trained for candidate in answer.candidates)
-    compiled = plan("llama-3.1-8b", "4x H100-SXM", "train: {compile: true}\n")
-    assert {candidate.execution.layout.tp for candidate in compiled.candidates} == {1}
-    assert all(not candidate.not_trained for candidate in compiled.candidates)
-    stated = plan("llama-3.1-8b", "4x H100-SXM", "layout: {pp: 4, schedule: zero_bubble}\n")
-    assert {one.execution.gradient_checkpointing for one in stated.candidates} <= {"none", "full"}
-
-
-def test_auto_counts_on_no_more_of_the_hosts_memory_than_machines_have():
-    assert plan("codellama-34b", "1x A100-SXM-80GB", "train: {precision: bf16, global_batch_size: 1}\n").best is None
-    stated = "train: {precision: bf16, global_batch_size: 1, offload: parameters}\n"
-    assert plan("codellama-34b", "1x A100-SXM-80GB", stated).best is not None
-    small = plan("llama-3.1-8b", "1x A100-SXM-80GB")
-    assert small.best.execution.offload == "optimizer"
-
-
 def test_a_list_of_layouts_is_chosen_from_and_nothing_else_is_looked_at():
     def strategies(text, hardware="4x RTX-6000-Ada"):
         answer = plan("llama-3.1-8b", hardware, f"method: lora\n{text}")
-        return {candidate.execution.layout.strategy for candidate in answer.candidates}, {
-            left.strategy for left in answer.rejected
-        }
+        return {one.execution.layout.strategy for one in answer.candidates}, {left.strategy for left in answer.rejected}
 
     named, left = strategies("layout: [tp, fsdp, hsdp]")
     assert named | left == {"tp", "fsdp", "hsdp"}
@@ -258,3 +244,41 @@ def test_a_list_of_layouts_is_chosen_from_and_nothing_else_is_looked_at():
     listed = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: [fsdp]").best
     stated = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora\nlayout: fsdp").best
     assert (listed.execution, listed.time) == (stated.execution, stated.time)
+
+
+@pytest.mark.parametrize(
+    ("goal", "hardware", "counts"),
+    [
+        ("fewest-gpus", "4x L4", range(1, 5)),
+        ("cheapest", "4x L4", range(1, 5)),
+        ("fewest-gpus", "130 x 2x L4", [1, *range(2, 261, 2)]),
+        ("cheapest", "130 x 2x L4", [1, *range(2, 17, 2), 32, 64, 128, 256, 260]),
+    ],
+)
+def test_which_numbers_of_gpus_are_looked_at(goal, hardware, counts):
+    cluster = parse_hardware(hardware)
+    assert [part.num_gpus for part in parts(job(goal=goal), cluster)] == list(counts)
+
+
+SMALLEST = [
+    ("llama-3.1-8b", "12 x 2x L4", "method: full\ntrain: {global_batch_size: 64, offload: none}\n"),
+    ("llama-3.1-70b", "12 x 8x A100-80GB-SXM", "method: full\ntrain: {global_batch_size: 96, offload: none}\n"),
+    ("gemma-2-27b", "20 x 3x L4", "method: lora\ntrain: {global_batch_size: 60, offload: none}\n"),
+    ("mixtral-8x7b", "30 x 1x A100-40GB-SXM", "method: lora\ntrain: {global_batch_size: 30, offload: none}\n"),
+    ("llama-3.1-8b", "14 x 1x L4", "method: full\nlayout: fsdp\ntrain: {global_batch_size: 28, offload: none}\n"),
+    ("llama-3.1-70b", "11 x 2x RTX-4090", "method: full\ntrain: {global_batch_size: 8, offload: none}\n"),
+]
+
+
+@pytest.mark.parametrize(("model", "hardware", "text"), first(5, SMALLEST, ci=1))
+def test_no_smaller_part_holds_anything(model: str, hardware: str, text: str) -> None:
+    cluster, shape = parse_hardware(hardware), find_model(model, offline=True)
+    question = ask(parse_job(f"model: m\ngoal: fewest-gpus\n{text}"), model=shape, cluster=cluster)
+    found = smallest_that_fits(question)
+    for part in formed_parts(question.job, cluster):
+        if found is not None and part.num_gpus >= found.num_gpus:
+            break
+        assert plan(model, part.name, text).best is None
+    if found is not None:
+        best = answer(question).best
+        assert best.execution.layout.world_size == found.num_gpus

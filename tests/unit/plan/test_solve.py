@@ -6,8 +6,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.models import find_model
 from shardwise.catalog.offers import every_size
 from shardwise.errors import UnsupportedError
 from shardwise.plan.answer import make_plan
@@ -17,7 +15,7 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.file import plan_from_json
 from shardwise.spec.plan.forecast import Plan
 from tests.marks import CI
-from tests.unit.plan.asking import TINY, job, plan, shape
+from tests.unit.plan.asking import TINY, find_model, job, parse_hardware, plan, shape
 
 #: Logits of 64 such sequences of 43 tokens are one chunk, and of 44 two.
 WORDY = {**TINY, "vocab_size": 48_000, "max_position_embeddings": 24}
@@ -53,18 +51,13 @@ def test_the_plan_of_a_value_that_is_solved_for_fits(key, model, method, hardwar
     assert (found.best is None) == (found.solved.value is None)
 
 
-def test_where_the_next_value_takes_too_much_of_the_host_that_is_what_it_lacks():
+def test_what_the_next_value_lacks_is_said_and_which_offload_would_hold_it() -> None:
     found = solved("lora.r", model="qwen2.5-14b", hardware="1x RTX-4090", method="lora").solved
-    assert found.value is not None
     assert "into the host's memory" in found.next.reason
     stated = {"method": "lora", "train": {"offload": "parameters"}}
     larger = solved("lora.r", model="qwen2.5-14b", hardware="1x RTX-4090", **stated).solved
     assert (larger.value or 0) > found.value
-
-
-def test_a_value_that_an_offload_would_hold_is_said_to_be():
     found = solved("max_length", model="llama-3.1-8b", hardware="2x L4", method="lora").solved
-    assert found.value is not None
     assert found.next.reason.endswith("; train.offload: optimizer would hold it")
     stated = f"method: lora\ndata: {{max_length: {found.next.value}}}\ntrain: {{offload: optimizer}}\n"
     assert plan("llama-3.1-8b", "2x L4", stated).best is not None
@@ -73,9 +66,19 @@ def test_a_value_that_an_offload_would_hold_is_said_to_be():
     assert (same.value, "would hold" in same.next.reason) == (found.value, False)
 
 
-def test_a_rank_is_bounded_by_the_narrowest_matrix_that_is_adapted():
+def test_the_extreme_value_is_found_with_what_bounds_it() -> None:
     found = solved("r", **LORA).solved
     assert (found.value, found.limit) == (64, "k_proj is 64 wide: a larger rank adds nothing to it")
+    found = solved("max_length", model="tinyllama-1.1b", hardware="1x H200")
+    assert (found.solved.value, found.solved.next) == (2048, None)
+    assert found.solved.limit == "the model was made for 2048 positions"
+    assert found.job["data"]["max_length"] == 2048
+    found = solved("micro_batch_size", hardware="4x H100-SXM", layout="ddp", train={"global_batch_size": 10})
+    assert (found.solved.value, found.solved.next.value) == (3, 4)
+    assert found.solved.next.reason == "no layout has so many sequences for each of its ranks"
+    found = solved("max_length", model="llama-3-70b", hardware="1x L4", train={"offload": "none"})
+    assert (found.solved.value, found.best, found.job["data"]["max_length"]) == (None, None, 1)
+    assert "needs" in found.solved.next.reason
 
 
 @pytest.mark.parametrize(
@@ -98,36 +101,14 @@ def test_every_number_of_gpus_is_tried(model, hardware, keys, fewest):
         assert (whole.best is not None) == (size.num_gpus == least), size.name
 
 
-def test_the_fewest_gpus_are_the_first_on_which_the_job_fits():
+def test_the_fewest_gpus_are_the_first_that_fit_on_as_many_nodes_as_it_takes() -> None:
     found = solved("gpus", hardware="H100-SXM", model="llama-3.1-8b")
     assert (found.solved.value, found.solved.written) == (2, "2x H100-SXM")
     assert (found.solved.next.value, found.hardware["name"]) == (1, "2x H100-SXM")
     assert "GiB of 79.2 GiB" in found.solved.next.reason
-
-
-def test_gpus_are_added_beyond_the_stated_hardware_and_beyond_a_node():
     found = solved("gpus", hardware="1x H100-SXM", model="llama-3-70b")
     assert (found.solved.value, found.solved.written) == (16, "2 x 8x H100-SXM")
     assert found.best.execution.layout.world_size == 16
-
-
-def test_what_bounds_the_question_itself_is_said_where_nothing_else_does():
-    found = solved("max_length", model="tinyllama-1.1b", hardware="1x H200")
-    assert (found.solved.value, found.solved.next) == (2048, None)
-    assert found.solved.limit == "the model was made for 2048 positions"
-    assert found.job["data"]["max_length"] == 2048
-
-
-def test_a_micro_batch_is_no_larger_than_a_ranks_share_of_the_global_batch():
-    found = solved("micro_batch_size", hardware="4x H100-SXM", layout="ddp", train={"global_batch_size": 10})
-    assert (found.solved.value, found.solved.next.value) == (3, 4)
-    assert found.solved.next.reason == "no layout has so many sequences for each of its ranks"
-
-
-def test_where_nothing_fits_the_plan_is_that_of_the_easiest_value():
-    found = solved("max_length", model="llama-3-70b", hardware="1x L4", train={"offload": "none"})
-    assert (found.solved.value, found.best, found.job["data"]["max_length"]) == (None, None, 1)
-    assert "needs" in found.solved.next.reason
 
 
 REFUSED = [

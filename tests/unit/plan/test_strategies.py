@@ -1,12 +1,12 @@
-"""What a plan says that a strategy does must be so under every layout of that name."""
+"""What a plan says of a strategy under every layout of its name, and of one that was not chosen."""
 
+import re
 from typing import Any
 
 import pytest
 
 from shardwise.plan.explain.reasons import what_it_does
-from shardwise.spec.layout.axes import Layout
-from tests.unit.plan.asking import execution, plan
+from tests.unit.plan.asking import Layout, execution, plan
 
 KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward": False}
 
@@ -21,10 +21,7 @@ KEPT: dict[str, Any] = {"dp_shard": 2, "zero_stage": 2, "reshard_after_forward":
         (Layout(dp_replicate=2, dp_shard=2), "hsdp: sharded inside groups of GPUs, and replicated between the groups"),
         (Layout(dp_replicate=2), "ddp: a whole copy fits on every GPU, so only gradients travel"),
         (Layout(dp_replicate=2, tp=2), "ddp: copies of the model work on different samples, and their gradients are"),
-        (
-            Layout(**KEPT, pp=2, schedule="zero_bubble"),
-            "zero2: optimizer states are sharded; gathered weights and whole",
-        ),
+        (Layout(**KEPT, pp=2, schedule="zero_bubble"), "zero2: optimizer states are sharded; gathered weights and"),
         (Layout(pp=2), "pp: layers lie on different GPUs, in stages that work on different micro-batches at once"),
     ],
 )
@@ -55,7 +52,6 @@ WORTH = "at the same tp and pp, context parallelism (cp: 2) is worth it from row
 def parted(text: str, model: str = "llama-3.1-8b", hardware: str = "8x H100") -> list[str]:
     """Reasons of a plan that speak of parts of rows."""
     made = plan(model, hardware, text, num_rows=1000)
-    assert made.best is not None
     return [reason for reason in made.best.reasons if "parts (cp)" in reason or "context parallelism" in reason]
 
 
@@ -84,3 +80,48 @@ def test_auto_looks_at_parts_of_rows_where_they_are_long() -> None:
         assert not any(one.not_trained for one in found)
         said = "cp = 2 would leave a rank less than 4,096 tokens of a row, which is not worth it"
         assert any(said in one.reason for one in made.rejected) == (not looked)
+
+
+def reasons(model: str, hardware: str, text: str) -> dict[str, str]:
+    return {one.strategy: one.reason for one in plan(model, hardware, text).rejected}
+
+
+def test_what_makes_one_worse_is_named_as_it_is() -> None:
+    text = "method: lora\nlayout: [pp, zero2]\ntrain: {global_batch_size: 7}\n"
+    found = reasons("llama-3.1-8b", "6x A100-80GB", text)
+    assert found["zero2"].endswith("its ranks go through 12 sequences a step, padding among them, against 7")
+    found = reasons("llama-3.1-8b", "8x A100-SXM-80GB", "layout: [zero2, fsdp, hsdp]\n")
+    assert found["hsdp"].endswith("what it moves takes the GPU's time beside the same work")
+    text = "method: lora\ndata: {max_length: 2048}\n"
+    assert reasons("llama-3.1-8b", "2x A100-80GB-SXM", text)["tp"].endswith(
+        ("its pieces of work are smaller, and use the GPU less well", "GPUs do nothing but send, against 0 %")
+    )
+    text = "method: lora\ndata: {max_length: 8192}\ntrain: {global_batch_size: 1, gradient_checkpointing: selective}\n"
+    text += "layout: [mp, pp]\n"
+    assert reasons("deepseek-v2-lite", "5x L4", text)["pp"] == "takes as long, and mp is simpler"
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "text"),
+    [
+        ("mixtral-8x7b", "4x A100-80GB", "method: full\ntrain: {global_batch_size: 7}\n"),
+        ("pythia-1.4b", "2 x 4x L40S", "data: {max_length: 1000}\ntrain: {global_batch_size: 7}\n"),
+        ("tinyllama-1.1b", "8x L4", "method: full\ntrain: {global_batch_size: 1}\n"),
+        ("llama-3.1-8b", "6x H100-SXM", "method: full\ngoal: cheapest\ntrain: {global_batch_size: 16}\n"),
+    ],
+)
+def test_more_is_said_than_the_chosen_one_has(model: str, hardware: str, text: str) -> None:
+    """What is named as taking longer has a larger figure than stands against it."""
+    told = [
+        re.search(r"(?::| together .+) for (.+?)(?: of the time .+?,)? against (.+?)(?: of a step .+)?$", reason)
+        for reason in reasons(model, hardware, text).values()
+    ]
+    figures = [found.groups() for found in told if found]
+    assert figures
+    assert all(_figure(mine) > _figure(best) for mine, best in figures), figures
+
+
+def _figure(written: str) -> float:
+    """Of a share, or of a duration."""
+    units = {"%": 1, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([0-9.]+) (%|ms|s|min|h)", written))

@@ -7,11 +7,10 @@ import pytest
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
-from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.adapters.asked_names import target_refusal
 from tests.marks import every
 from tests.unit.catalog.small import build, small_config
-from tests.unit.plan.asking import job
+from tests.unit.plan.asking import job, take_inventory
 from tests.unit.plan.asking import shape as small
 from tests.unit.plan.test_against_torch import shape
 

@@ -1,14 +1,18 @@
-"""Forecasts of time: the figures this project began with, and what must hold between layouts."""
+"""Forecasts of time: where this project began, what holds between layouts, and lengths of rows."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.catalog.models import find_model
+from shardwise.catalog.gpus import parse_hardware
+from shardwise.plan.answer import make_plan
 from shardwise.plan.time.pipeline import StageSeconds, rank_ends, walk
 from shardwise.plan.time.step import forecast_time
+from shardwise.spec.data_facts import Lengths
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.layout.axes import Layout, Schedule
-from tests.unit.plan.asking import execution, job, shape, work
+from shardwise.spec.plan.forecast import MemoryForecast, Plan, TimeForecast
+from tests.unit.plan.asking import execution, find_model, job, shape, work
 
 SCHEDULES: tuple[Schedule, ...] = ("sequential", "gpipe", "1f1b", "interleaved", "zero_bubble")
 MP = Layout(pp=4, schedule="sequential")
@@ -53,15 +57,12 @@ def seed(name, layout, *, micro, accumulation):
     return 1024 * 1024 / time.tokens_per_second, time.gpu_utilization
 
 
-def test_tinyllama_is_told_to_take_four_times_as_long_under_model_parallel_as_under_ddp():
+def test_the_runs_this_project_began_with_take_as_long_as_they_took() -> None:
     mp, ddp, fsdp = (seed("tinyllama-1.1b", layout, micro=16, accumulation=2) for layout in (MP, DDP, FSDP))
     assert mp[0] / ddp[0] == pytest.approx(233 / 59, rel=0.25)
     assert mp[1] == pytest.approx(0.24, rel=0.25)
     assert ddp[1] == pytest.approx(0.90, rel=0.25)
     assert ddp[0] <= fsdp[0]
-
-
-def test_codellama_34b_is_told_to_take_longer_under_model_parallel_than_under_fsdp_whose_gpus_are_never_idle():
     mp, fsdp = (seed("codellama-34b", layout, micro=4, accumulation=4) for layout in (MP, FSDP))
     assert mp[0] / fsdp[0] == pytest.approx(47 / 30, rel=0.25)
     assert mp[1] == pytest.approx(0.20, rel=0.25)
@@ -125,3 +126,37 @@ def test_counting_routes_for_the_loss_of_routers_costs_one_more_forward(layout):
     assert 1.2 < counted.step_seconds / plain.step_seconds < 1.45
     none = shape({**sizes, "model_type": "mixtral", "output_router_logits": True, "router_aux_loss_coef": 0.0})
     assert forecast(none, layout, accumulation=8, method="full") == plain
+
+
+def answer(lengths: Lengths | None, *, packing: bool = False) -> Plan:
+    job = job_from_data(
+        {
+            "model": "tinyllama-1.1b",
+            "data": {"max_length": 1024, "packing": packing},
+            "train": {"micro_batch_size": 2, "global_batch_size": 8, "gradient_checkpointing": "none", "loss": "full"},
+            "layout": "ddp",
+        }
+    )
+    model = find_model("tinyllama-1.1b", offline=True)
+    return make_plan(job, model=model, cluster=parse_hardware("4x A100-80GB-SXM"), lengths=lengths)
+
+
+def best(lengths: Lengths | None, *, packing: bool = False) -> tuple[MemoryForecast, TimeForecast]:
+    plan = answer(lengths, packing=packing)
+    return plan.best.memory, plan.best.time
+
+
+def test_memory_is_for_the_longest_row_and_time_and_throughput_for_the_mean_one() -> None:
+    full, longest, mean = best(None), best(Lengths(longest=500, mean=500)), best(Lengths(longest=500, mean=100))
+    assert longest[0].peak_bytes < full[0].peak_bytes
+    assert mean[0] == longest[0]
+    assert mean[1].step_seconds < longest[1].step_seconds < full[1].step_seconds
+    assert best(Lengths(longest=1024, mean=1024)) == best(None)
+    assert answer(Lengths(longest=500, mean=100)).job == answer(None).job
+    whole, parts = (best(Lengths(longest=1024, mean=1024, document=of), packing=True)[1] for of in (1024, 64))
+    assert parts.step_seconds < whole.step_seconds
+    assert whole == best(None, packing=True)[1]
+    short, full = best(Lengths(longest=500, mean=90.5))[1], best(Lengths(longest=500, mean=96))[1]
+    assert short.step_seconds == full.step_seconds
+    assert short.tokens_per_second * short.step_seconds == pytest.approx(8 * 90.5)
+    assert short.mfu == pytest.approx(full.mfu * 90.5 / 96)

@@ -91,16 +91,13 @@ def test_under_fsdp_every_layer_is_gathered_before_it_computes_and_most_gathers_
         assert any(span.start < gather.end and gather.start < span.end for span in computing)
 
 
-def test_where_the_host_launches_too_slowly_a_gpu_is_drawn_waiting():
+def test_a_waiting_gpu_and_a_plan_read_back_are_drawn() -> None:
     made = plan("gpt2", "2 x 8x H100-SXM", "method: lora")
     drawn = timeline_of_plan(made)
     (lane,) = drawn.lanes
     waited = sum(span.end - span.start for span in drawn.of(lane, "compute") if span.kind == "wait")
     assert waited > 0.7 * drawn.seconds
     assert lane.computing < 0.3
-
-
-def test_the_timeline_of_a_plan_read_back_is_that_of_its_chosen_candidate():
     made = plan("llama-3.1-8b", "4x RTX-6000-Ada", "method: lora")
     again = plan_from_json(made.to_json())
     drawn = timeline_of_plan(again)

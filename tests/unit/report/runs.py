@@ -19,7 +19,6 @@ from shardwise.spec.plan.forecast import Candidate, MemoryForecast, Plan, RankMe
 from shardwise.spec.run import RunDirectory, announce, append_line, note_start, write_json, write_text
 
 GIB = 1024**3
-
 KEPT_PARTS = {"weights": 10 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB, "context": 1 * GIB}
 PASSING_PARTS = {"activations": 3 * GIB, "logits": 1 * GIB, "communication": GIB // 2, "temporary": GIB // 2}
 FORECAST_PARTS = KEPT_PARTS | PASSING_PARTS

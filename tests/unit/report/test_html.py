@@ -1,7 +1,8 @@
-"""The page is well formed, self-contained and safe, and shows the figures of the report."""
+"""The page is well formed, self-contained and safe, and says the report's figures and outcome."""
 
 import base64
 import hashlib
+import io
 import json
 import re
 from dataclasses import replace
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.cli.console import make_console
+from shardwise.cli.report import print_report
 from shardwise.report import pages
 from shardwise.report.collect import collect
+from shardwise.report.contents import RunOutcome
 from shardwise.report.pages.render import safe_json
 from shardwise.report.pages.run_page import report_html
 from shardwise.spec.run import write_json
@@ -98,14 +102,11 @@ def test_the_content_policy_allows_the_pages_own_style_and_scripts_and_nothing_e
     )
 
 
-def test_the_scripts_ask_for_nothing_and_run_no_text() -> None:
+def test_scripts_ask_for_nothing_and_run_no_text_and_json_cannot_leave_its_own() -> None:
     for script in SCRIPTS:
         assert not re.search(r"\b(fetch|XMLHttpRequest|WebSocket|import|eval|Function|innerHTML)\b *\(?[^a-z ]", script)
     assert "MIT License" in UPLOT
     assert "Copyright (c) 2022 Leon Sorokin" in UPLOT
-
-
-def test_json_cannot_leave_its_script() -> None:
     data = {"name": "</script><!--\u2028&\ud800"}
     written = safe_json(data)
     assert json.loads(written) == data
@@ -194,12 +195,39 @@ def test_a_run_is_called_by_its_name_and_a_forecast_is_above_or_below_in_words(t
 
 def test_what_a_run_has_cost_is_said_and_what_developers_read_is_folded(tmp_path: Path) -> None:
     report = replace(collect(finished_run(tmp_path / "run")), usd_per_hour=90.0)
-    assert report.usd_so_far == pytest.approx(
-        90 * sum(value for _, value in report.curves["step_seconds"].points) / 3600
-    )
+    seconds = sum(value for _, value in report.curves["step_seconds"].points)
+    assert report.usd_so_far == pytest.approx(90 * seconds / 3600)
     source = report_html(report)
     assert f"${report.usd_so_far:.2f}" in Page(source).words
     shown = re.sub(r"<details>.*?</details>", "", source.split("<h2>In detail</h2>")[1], flags=re.DOTALL)
     assert not [word for word in ("<table", "<dl", "<pre", "<ul") if word in shown]
     without = report_html(replace(report, usd_per_hour=None))
     assert '<p class="label">cost' not in without
+
+
+def test_a_name_cannot_control_the_terminal(tmp_path: Path) -> None:
+    maker = RunMaker(root=tmp_path / "run", job=make_job(model="a\x1b]0;title\x07\nb\u009b31m")).planned().started()
+    assert collect(maker.run).headline.startswith("a\ufffd]0;title\ufffd b\ufffd31m, lora")
+
+
+def test_the_terminal_says_where_a_run_went_on_to_another_length(tmp_path: Path) -> None:
+    maker, out = RunMaker(root=tmp_path / "run").planned().started(), io.StringIO()
+    print_report(collect(maker.run), make_console(out))
+    assert "schedule" not in out.getvalue()
+    maker.num_steps = 80
+    print_report(collect(maker.began(51).run), make_console(out))
+    assert "\nlearning rate schedule: of 50 steps, of 80 steps from step 51 on\n" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (RunOutcome(state="finished", step=50, total_steps=50), "Finished at step 50 of 50."),
+        (RunOutcome(state="stopped", step=7, signal="SIGTERM"), "Stopped at step 7 by signal SIGTERM."),
+        (RunOutcome(state="failed", step=7, failure="rank 1: no memory"), "Failed after step 7: rank 1: no memory"),
+        (RunOutcome(state="unfinished", step=0, phase="loading"), "Still running, or killed: step 0, last phase load"),
+        (RunOutcome(state="running", step=7, phase="training"), "Running: step 7, phase training."),
+    ],
+)
+def test_each_end_has_its_sentence(outcome: RunOutcome, sentence: str) -> None:
+    assert sentence in outcome.sentence

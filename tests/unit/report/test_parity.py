@@ -6,18 +6,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.report.parity import (
-    Agreement,
-    Parity,
-    agreement,
-    failed,
-    looked_at_damped,
-    looked_at_plainly,
-    may_be_rounding,
-)
+from shardwise.report.parity import Parity, agreement, failed, looked_at_damped, looked_at_plainly, may_be_rounding
 
 Records = list[dict[str, Any]]
-
 SAME = {"num_tensors": 3, "relative": 1e-8, "absolute": 1e-9, "worst": "a", "first": None, "reason": None}
 
 
@@ -34,23 +25,21 @@ def changed(step: int, **figures: Any) -> Records:
     return [{**record, **figures} if record["step"] == step else record for record in records()]
 
 
-def beside(
-    found: Records, *, layout: str = "fsdp-2", weights: Any = SAME, reference: Records | None = None
-) -> Agreement:
+def beside(found: Records, *, layout="fsdp-2", weights: Any = SAME, reference: Records | None = None):
     reference = records() if reference is None else reference
     return agreement(layout, processes=2, run="run", reference=reference, found=found, weights=weights, tolerance=1e-5)
 
 
-def first_of(found: Agreement) -> tuple[int | None, str, str]:
+def first_of(found) -> tuple[int | None, str, str]:
     """The step, the figure and the sentence of the first difference."""
     return found.first.step, found.first.figure, found.first.sentence
 
 
-def table(*layouts: Agreement) -> Parity:
+def table(*layouts) -> Parity:
     return Parity(reference="one", num_steps=10, tolerance=1e-5, changes=(), layouts=layouts, unable=())
 
 
-def test_the_same_records_agree() -> None:
+def test_equal_records_agree_and_floating_point_within_the_tolerance() -> None:
     found = beside(records())
     assert (found.first, found.num_steps, found.loss, found.grad_norm) == (None, 10, 0.0, 0.0)
     assert table(found).agrees
@@ -61,9 +50,6 @@ def test_the_same_records_agree() -> None:
         "exact, and unchanged weights: the learning rate is 0 in every step (all are warm-up); use more steps"
     )
     assert still.to_json()["moved"] is False
-
-
-def test_floating_point_may_differ_within_the_tolerance_and_the_largest_is_told() -> None:
     found = beside(changed(3, loss=4.0 / 3 * (1 + 9e-6)))
     assert (found.first, found.grad_norm) == (None, 0.0)
     assert found.loss == pytest.approx(9e-6, rel=1e-3)
@@ -72,15 +58,12 @@ def test_floating_point_may_differ_within_the_tolerance_and_the_largest_is_told(
     assert beside(changed(1, grad_norm=1e-12), reference=zero).first is not None, "no share of 0 is allowed"
 
 
-def test_the_first_difference_of_all_layouts_is_named_with_both_values() -> None:
+def test_the_first_difference_and_the_figure_nearest_its_cause_are_named() -> None:
     late = beside(changed(9, loss=1.0), layout="ddp-2")
     early = beside(changed(7, grad_norm=1.25), layout="fsdp-2")
     parity = table(late, early)
     assert not parity.agrees
     assert parity.sentence == "fsdp-2 differs at step 7: grad_norm is 1.25, on one process 1.1428571428571428"
-
-
-def test_of_figures_at_one_step_the_one_nearest_the_cause_is_named() -> None:
     sentence = "fsdp-2 differs at step 2: trained_tokens is 3, on one process 52"
     found = beside(changed(2, loss=9.0, grad_norm=9.0, trained_tokens=3))
     assert first_of(found) == (2, "trained_tokens", sentence)
@@ -92,11 +75,15 @@ def test_counts_epochs_and_learning_rates_are_exact(figure: str) -> None:
     assert first_of(beside(changed(5, **{figure: value * (1 + 1e-9)})))[:2] == (5, figure)
 
 
-def test_what_only_one_run_has_or_neither_is_a_difference() -> None:
+def test_what_only_one_run_has_or_neither_and_evaluations_are_differences() -> None:
     for found, step, who in ((records(8), 9, "one process"), (records(12), 11, "fsdp-2")):
         assert first_of(beside(found))[2] == f"fsdp-2 differs at step {step}: step: recorded by {who} only"
     assert "no step is recorded" in first_of(beside([], reference=[]))[2]
     assert first_of(beside(records(), weights=None))[1] == "weights"
+    evaluated = changed(5, eval_loss=2.0)
+    assert beside(evaluated, reference=evaluated).first is None
+    for found in (changed(5, eval_loss=2.1), records()):
+        assert first_of(beside(found, reference=evaluated))[:2] == (5, "eval_loss")
 
 
 @pytest.mark.parametrize("missing", ["loss", "grad_norm", "tokens"])
@@ -104,13 +91,6 @@ def test_a_figure_that_neither_run_recorded_is_no_agreement(missing: str) -> Non
     without = [{key: value for key, value in record.items() if key != missing} for record in records()]
     sentence = f"fsdp-2 differs at step 1: {missing} is not recorded, on one process not recorded"
     assert first_of(beside(without, reference=without))[2] == sentence
-
-
-def test_an_evaluation_is_compared_where_there_is_one() -> None:
-    evaluated = changed(5, eval_loss=2.0)
-    assert beside(evaluated, reference=evaluated).first is None
-    for found in (changed(5, eval_loss=2.1), records()):
-        assert first_of(beside(found, reference=evaluated))[:2] == (5, "eval_loss")
 
 
 def test_weights_that_differ_after_equal_steps_are_named_last() -> None:
@@ -163,15 +143,12 @@ def test_weights_that_differ_with_adamw_where_it_makes_nothing_of_rounding_diffe
     )
 
 
-def test_weights_farther_apart_than_adamw_steps_differ() -> None:
+def test_weights_farther_apart_than_adamw_steps_or_with_sgd_too_differ() -> None:
     found = beside(records(), weights=APART)
     seen = looked_at_plainly(found, beside(records()), most=1e-4)
     said = "fsdp-2 differs after the last step: weights: h.0.bias differs by 1.00e-04; with sgd "
     assert first_of(seen)[2] == f"{said}all of it is the same, and adamw's steps of rounding cannot add up to this"
     assert looked_at_damped(found, seen, beside(records())).first == seen.first, "no rounding that they all would have"
-
-
-def test_weights_that_differ_with_sgd_too_differ() -> None:
     plain = beside(changed(2, loss=1.5), weights=APART)
     seen = looked_at_plainly(beside(records(), weights=APART), plain, most=1.0)
     assert first_of(seen)[2].endswith("with sgd differs at step 2: loss is 1.5, on one process 2")

@@ -1,12 +1,19 @@
-"""The plan's page: safe, self-contained, and with the figures of the plan."""
+"""The plan's page and its charts: safe, self-contained, to scale, and with the plan's figures."""
 
 import re
 from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from shardwise.report.collect import thin
+from shardwise.report.contents import MemoryReport, RankReport
 from shardwise.report.pages.charts import MemoryBar, memory_chart, merged, timeline_chart
 from shardwise.report.pages.plan_page import plan_html
+from shardwise.report.pages.run_page import memory_by_rank
 from shardwise.spec.plan.timeline import Lane, Timeline, TimelineSpan
 from tests.unit.cli.plans import nothing_fits, plan
+from tests.unit.report.runs import FORECAST_PARTS, GIB, MEASURED_PARTS
 from tests.unit.report.test_html import HOSTILE, Page, assert_safe
 
 LANES = (Lane(ranks=(0, 1), computing=0.5), Lane(ranks=(2, 3), computing=0.25))
@@ -34,16 +41,13 @@ def test_the_page_has_the_plan_and_asks_for_nothing() -> None:
     assert "4 of the step's 8 micro-batches as forecast" in page.words
 
 
-def test_a_plan_where_nothing_fits_has_a_page_too() -> None:
+def test_a_plan_where_nothing_fits_has_a_page_and_hostile_names_are_text() -> None:
     source = plan_html(replace(nothing_fits(), advice=("on 8x H100-SXM it fits",)), None)
     page = Page(source)
     assert_safe(page, source)
     assert "Nothing fits on 4x RTX-6000-Ada" in page.words
     assert "on 8x H100-SXM it fits" in page.words
     assert "One step" not in page.words
-
-
-def test_hostile_names_are_text() -> None:
     made = plan()
     source = plan_html(replace(made, job={**made.job, "model": HOSTILE}, hardware={"name": HOSTILE}), None)
     assert_safe(Page(source), source)
@@ -75,17 +79,48 @@ def test_lanes_say_which_gpus_they_are_and_how_much_they_compute() -> None:
     assert (found[0][2], found[-1][3]) == (0.0, 1.0)
 
 
-def test_five_candidates_are_shown_and_the_rest_is_folded() -> None:
+def test_five_candidates_are_shown_and_a_bar_that_is_too_long_is_broken() -> None:
     made = plan()
     many = replace(made, candidates=(*made.candidates, *[made.candidates[-1]] * 5))
     source = plan_html(many, None)
     shown, folded = source.split("<h2>Candidates</h2>")[1].split("<details>")[:2]
     assert (shown.count('<th scope="row">'), folded.count('<th scope="row">')) == (5, len(many.candidates) - 5)
     assert f"<summary>{len(many.candidates) - 5} more</summary>" in source
-
-
-def test_a_bar_that_is_longer_than_the_chart_is_broken() -> None:
     stacks = [MemoryBar(label=name, parts={"weights": size}) for name, size in (("near", 9), ("far", 900))]
     drawn = memory_chart(stacks, title="Memory", capacity=10, most=1.6)
     assert [bar.broken for bar in drawn.bars] == [False, True]
     assert drawn.bars[1].segments[0].width == 100
+
+
+def memory(*, capacity: int) -> MemoryReport:
+    parts: dict[str, Any] = {"forecast_parts": FORECAST_PARTS, "measured_parts": MEASURED_PARTS}
+    rank = RankReport(rank=0, **parts, forecast_peak_bytes=21 * GIB, measured_peak_bytes=20 * GIB)
+    unknown: dict[str, Any] = dict.fromkeys(("kind", "peak_low_bytes", "peak_high_bytes", "peak_instant"))
+    return MemoryReport(**unknown, capacity_bytes=capacity, worst_rank=0, ranks=(rank,))
+
+
+def test_bars_are_as_long_as_their_bytes() -> None:
+    chart = memory_by_rank(memory(capacity=80 * GIB))
+    forecast, measured = chart.bars
+    widths = {part.look: part.width for part in forecast.segments}
+    per_gib = 100 / 80
+    assert widths == {
+        "part weights": pytest.approx(10 * per_gib),
+        "part optimizer": pytest.approx(4 * per_gib),
+        "part other": pytest.approx(7 * per_gib),
+        "part context": pytest.approx(per_gib),
+    }
+    assert sum(part.width for part in measured.segments) == pytest.approx(20 * per_gib)
+    assert (forecast.under, forecast.total) == ("forecast", "22.0 GiB")
+    assert (measured.under, measured.total) == ("measured", "20.0 GiB")
+    assert chart.table.rows[1] == ("rank 0 measured", "10.0 GiB", "4.00 GiB", "6.00 GiB", "0 B", "20.0 GiB")
+
+
+def test_thinning_keeps_the_ends_and_every_spike() -> None:
+    points = [(step, 1.0) for step in range(10_000)]
+    points[7777] = (7777, 50.0)
+    points[3333] = (3333, -4.0)
+    kept = thin(points)
+    assert len(kept) <= 600
+    assert {points[0], points[-1], (7777, 50.0), (3333, -4.0)} <= set(kept)
+    assert [step for step, _ in kept] == sorted({step for step, _ in kept})

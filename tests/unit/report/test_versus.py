@@ -81,9 +81,8 @@ def test_what_is_to_be_said_of_a_comparison_stands_beside_the_table(tmp_path) ->
 def test_stages_take_turns_where_one_micro_batch_is_under_way(degrees, micros, turns, tmp_path) -> None:
     one = ran(tmp_path, "x-4", seconds=1.0, execution=executed(micros=micros, **degrees))
     assert one.turns == turns
-    told = " ".join(versus([one], job="tiny").notes).endswith(
-        "a smaller train.micro_batch_size makes several, which overlap"
-    )
+    said = "a smaller train.micro_batch_size makes several, which overlap"
+    told = " ".join(versus([one], job="tiny").notes).endswith(said)
     assert told == (turns is not None and turns.because == "micro-batch")
 
 

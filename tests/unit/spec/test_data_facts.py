@@ -26,16 +26,13 @@ def test_figures_are_those_of_numpy_and_each_row_is_in_the_bin_that_its_length_s
     assert all(high <= most or low > most for low, high, _ in found.bins), "no bin reaches across max_length"
 
 
-def test_bins_are_few_and_as_fine_as_that_leaves_them() -> None:
+def test_bins_are_few_and_shares_never_all_or_nothing_where_they_are_not() -> None:
     narrow = RowLengths.of({20: 5, 25: 1}, max_length=64)
     assert narrow.bins == [[19, 20, 5], [21, 22, 0], [23, 24, 0], [25, 26, 1]]
     wide = RowLengths.of({2: 1, 300_000: 1}, max_length=1000)
     assert len(wide.bins) <= MOST_BINS + 4
     assert [513, 1000, 0] in wide.bins and [1001, 1024, 0] in wide.bins
     assert RowLengths.of({}, max_length=64) is None
-
-
-def test_shares_are_never_all_or_nothing_where_they_are_not() -> None:
     lengths = RowLengths.of({10: 99_999, 30: 1}, max_length=20)
     assert next(share for _, _, share in lengths.labelled()) == "99.9 %"
     assert [share for _, _, share in lengths.labelled()][-1] == "100 %"
@@ -74,7 +71,7 @@ def test_what_is_done_with_long_rows_and_what_else_could_be_is_said() -> None:
     assert said(short)["max_length"] == "60: no row is longer"
 
 
-def test_rows_tokens_template_and_notes_are_said() -> None:
+def test_rows_tokens_template_notes_and_ends_are_said() -> None:
     found = said(FACTS)
     assert found["rows"] == "4 of a.jsonl (messages), weight 0.5"
     assert found["tokens"] == "100 in 4 sequences; trained: 25 (25 %)"
@@ -100,9 +97,6 @@ def test_rows_tokens_template_and_notes_are_said() -> None:
         "keys of messages that are not read: name",
         "other files, which are not read: 2",
     ]
-
-
-def test_how_answers_end_is_one_line_where_it_is_known() -> None:
     assert "ends in" not in said(FACTS)
     ends = EndFacts(tokens=(EndToken(id=5, text="<|im_end|>", count=7),), unmarked=2)
     assert said(replace(FACTS, ends=ends))["ends in"] == "<|im_end|> (7 answers), no special token (2 answers)"

@@ -1,4 +1,4 @@
-"""The job file: every error with its line."""
+"""The job file: every error with its line, and the keys of preferences."""
 
 import re
 from collections.abc import Iterator
@@ -32,12 +32,6 @@ output_dir: runs/first
 """
 
 
-def test_the_learning_rate_follows_the_method_unless_it_is_stated() -> None:
-    rates = [parse_job(f"model: m\nmethod: {method}\n").train.learning_rate for method in ("full", "lora", "qlora")]
-    assert rates == [2e-5, 2e-4, 2e-4]
-    assert parse_job("model: m\ntrain: {learning_rate: 2.0e-4}\n").train.learning_rate == 2e-4
-
-
 LORA = "model: m\nmethod: lora\n"
 OFFLOADS = "none, parameters, optimizer or all, or auto"
 
@@ -48,7 +42,7 @@ def problems(text: str, *overrides: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_the_example_of_the_documentation_is_a_job(tmp_path: Path) -> None:
+def test_the_example_is_a_job_whose_learning_rate_follows_the_method_unless_stated(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbf" + FULL.encode())  # a byte order mark is no error
     job = read_job(tmp_path / "job.yaml")
     assert job.data.path[0].path == "chats.jsonl"
@@ -56,6 +50,9 @@ def test_the_example_of_the_documentation_is_a_job(tmp_path: Path) -> None:
     assert job.adapters.r == 16
     assert job_from_data(job.to_json()) == job
     assert parse_job("model: m\ntrain: {learning_rate: 1e-4}").train.learning_rate == 1e-4
+    rates = [parse_job(f"model: m\nmethod: {method}\n").train.learning_rate for method in ("full", "lora", "qlora")]
+    assert rates == [2e-5, 2e-4, 2e-4]
+    assert parse_job("model: m\ntrain: {learning_rate: 2.0e-4}\n").train.learning_rate == 2e-4
 
 
 def test_all_errors_of_a_file_come_at_once_each_with_its_line() -> None:
@@ -144,7 +141,6 @@ def test_overrides_replace_what_the_file_says() -> None:
     assert not job.data.packing
     assert job.to_json()["layout"]["dp_shard"] == 4
     job = parse_job("model: m\nlayout: {dp_shard: 4, zero_stage: 2}")
-    assert isinstance(job.layout, LayoutSpec)
     assert job.layout.to_layout() == Layout.from_strategy("zero2", world_size=4)
 
 
@@ -179,7 +175,6 @@ EVERY_KEY: dict[str, Any] = {
     "layout": LayoutSpec().model_dump(),
 }
 
-
 ODD_VALUES: list[Any] = [
     *(None, "", "x", "x\0", "x\ud800", "x" * 5000, -1, 0, 2.5, 10**40, float("nan"), True, [], [0], {}),
     *({1: 2}, {"a": []}, [[]], [None], [""], ["x\ud800"], b"x", {"path": ""}, [{"path": ""}]),
@@ -205,3 +200,39 @@ def test_no_message_has_words_of_the_library_that_validates() -> None:
             for problem in error.problems:
                 assert not theirs.search(problem.message), problem.message
     assert refused > 500
+
+
+def test_defaults_are_those_of_trl_and_a_job_of_text_has_none() -> None:
+    job = job_from_data({"model": "m", "objective": "dpo", "preference": {"loss_type": "ipo"}})
+    assert (job.preference.beta, job.preference.loss_type, job.preference.label_smoothing) == (0.1, ["ipo"], 0.0)
+    assert (job.train.learning_rate, job.train.disable_dropout, job.sides) == (1e-6, True, 2)
+    kto = job_from_data({"model": "m", "objective": "kto", "method": "lora", "lora": {"lora_dropout": 0.1}})
+    assert (kto.preference.loss_type, kto.train.disable_dropout, kto.sides) == (["kto"], False, 1)
+    assert job_from_data(kto.to_json()) == kto
+    assert not {"objective", "preference"} & job_from_data({"model": "m"}).to_json().keys()
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        ({"preference": {"beta": 0.2}}, "preference: is set but objective is sft; write objective: dpo"),
+        ({"objective": "dop"}, "did you mean 'dpo'?"),
+        ({"objective": "orpo", "preference": {"loss_type": "ipo"}}, "loss_type is set, which objective orpo does not"),
+        ({"objective": "orpo", "preference": {"reference": "none"}}, "reference is set, which objective orpo does not"),
+        ({"objective": "dpo", "preference": {"loss_type": "kto"}}, "of single rows with a label; write objective: kto"),
+        ({"objective": "kto", "preference": {"loss_type": "ipo"}}, "loss_type ipo is of pairs; objective kto has kto"),
+        ({"objective": "kto", "preference": {"reference": "none"}}, "kto compares with a reference; write auto"),
+        ({"objective": "dpo", "preference": {"loss_type": "aot"}}, "it sorts the pairs of a micro-batch"),
+        ({"objective": "dpo", "preference": {"loss_type": "simpo"}}, "write objective: simpo"),
+        ({"objective": "dpo", "preference": {"loss_type": "exo_pair"}}, "exo_pair needs label_smoothing above 0"),
+        ({"objective": "dpo", "preference": {"label_smoothing": 0.1}}, "losses robust and exo_pair read alone"),
+        ({"objective": "dpo", "preference": {"loss_weights": [1.0, 2.0]}}, "has 2 numbers for 1 losses in loss_type"),
+        ({"objective": "dpo", "preference": {"simpo_gamma": 1.0}}, "simpo_gamma is set, which objective dpo does not"),
+        ({"objective": "dpo", "data": {"train_on": "all"}}, "compares all that stands behind the prompt; remove it"),
+        ({"objective": "dpo", "precompute_ref_log_probs": True}, "write preference.reference: precomputed"),
+    ],
+)
+def test_what_an_objective_does_not_read_is_refused(job: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(JobError) as caught:
+        job_from_data({"model": "m", **job})
+    assert sentence in str(caught.value)

@@ -29,19 +29,13 @@ LLAMA_4 = read_model("llama-4-scout")
 NEW = replace(LLAMA_4, family="new")
 
 
-def test_what_is_not_trained_is_refused_with_the_nearest_that_is() -> None:
+def test_refusals_say_the_nearest_that_is_trained_and_carry_their_key() -> None:
     layout = Layout(pp=2, dp_shard=2, schedule="zero_bubble")
     assert "write zero_stage: 2, or schedule: 1f1b" in str(refusal(method="full", layout=layout, model=LLAMA))
-
-
-def test_a_reason_carries_the_key_that_it_is_about() -> None:
     job = job_from_data({"model": "m", "method": "qlora", "lora": {"use_dora": True}, "data": {"packing": True}})
     execution = Execution(layout=Layout(tp=2), micro_batch_size=1, gradient_accumulation_steps=1, compile=True)
     found = [reason for reason in execution_refusals(job, execution, model=FALCON) if isinstance(reason, Reason)]
     assert {reason.row.key for reason in found} == {"method", "data.packing", "train.compile"}
-
-
-def test_a_model_read_off_its_build_is_refused_by_what_was_seen_of_it() -> None:
     whole = replace(LLAMA, built=(), unstaged="its blocks share weights", unsliced="transformers has no plan of it")
     for layout, why in ((Layout(pp=2), whole.unstaged), (Layout(tp=2), whole.unsliced)):
         said = refusal(method="full", layout=layout, model=whole) or ""
@@ -54,23 +48,25 @@ def reasons(layout: Layout, **options: str) -> list[str]:
     return execution_refusals(job, execution, model=LLAMA)
 
 
-def test_more_stages_than_blocks_is_refused_with_the_most_there_can_be() -> None:
-    assert reasons(Layout(pp=24)) == ["24 pipeline stages for 22 layers; use pp: 22 at most"]
-    assert reasons(Layout(pp=16, schedule="interleaved")) == ["32 pipeline stages for 22 layers; use pp: 11 at most"]
+CUT, WITH = Layout(pp=2, schedule="zero_bubble"), "is not trained with gradient_checkpointing"
+HANDED = {"gradient_checkpointing": "selective_offloaded"}
+REASONS = [
+    (Layout(pp=24), {}, ["24 pipeline stages for 22 layers; use pp: 22 at most"]),
+    (Layout(pp=16, schedule="interleaved"), {}, ["32 pipeline stages for 22 layers; use pp: 11 at most"]),
+    *(
+        (CUT, {"gradient_checkpointing": kind}, [f"schedule zero_bubble {WITH}: {kind}; use none, or schedule: 1f1b"])
+        for kind in ("selective", "full", "offloaded", "selective_offloaded")
+    ),
+    (CUT, {"gradient_checkpointing": "none"}, []),
+    (Layout(), HANDED, ["gradient_checkpointing selective_offloaded needs compile: true; use offloaded"]),
+    (Layout(), {**HANDED, "compile": True}, []),
+    (Layout(cp=2), {}, []),
+]
 
 
-def test_a_cut_backward_does_not_go_with_recompute_or_streamed_parameters() -> None:
-    layout = Layout(pp=2, schedule="zero_bubble")
-    for kind in ("selective", "full", "offloaded", "selective_offloaded"):
-        said = f"schedule zero_bubble is not trained with gradient_checkpointing: {kind}; use none, or schedule: 1f1b"
-        assert reasons(layout, gradient_checkpointing=kind) == [said]
-    assert reasons(layout, gradient_checkpointing="none") == []
-
-
-def test_eager_blocks_do_not_hand_over_what_selective_recompute_saves() -> None:
-    said = "gradient_checkpointing selective_offloaded needs compile: true; use offloaded"
-    assert reasons(Layout(), gradient_checkpointing="selective_offloaded") == [said]
-    assert reasons(Layout(), gradient_checkpointing="selective_offloaded", compile=True) == []
+@pytest.mark.parametrize(("layout", "options", "said"), REASONS)
+def test_what_an_execution_cannot_be_is_said_with_what_it_can(layout, options, said) -> None:
+    assert reasons(layout, **options) == said
 
 
 def test_streamed_parameters_do_not_go_with_a_cut_backward() -> None:
@@ -93,21 +89,16 @@ def test_a_family_that_is_not_cut_in_stages_is_refused_by_name_whatever_its_bloc
     assert str(refusal(method="full", layout=sharded, model=NEW)).startswith(said[:50])
 
 
-def test_parts_of_sequences_are_refused_to_families_whose_attention_does_not_take_them() -> None:
+def test_parts_of_sequences_are_refused_to_families_kernels_and_recompute_without_them() -> None:
     for layout in (Layout(cp=2), Layout(dp_shard=2, cp=2)):
         assert refusal(method="full", layout=layout, model=LLAMA) is None
-        said = (
-            "falcon is not trained on parts of sequences (cp) by this version; the nearest layout that trains it: fsdp"
-        )
+        why = "falcon is not trained on parts of sequences (cp) by this version"
+        said = f"{why}; the nearest layout that trains it: fsdp"
         assert refusal(method="full", layout=layout, model=FALCON) == said
     capped = replace(LLAMA, built=("stages",), attention_softcap=True)
     assert "is not trained on parts of sequences" in str(refusal(method="full", layout=Layout(cp=2), model=capped))
     hybrid = replace(LLAMA, family="falcon_h1", mixes_documents=True)  # its states go from token to token
     assert "falcon_h1 is not trained on parts" in str(refusal(method="full", layout=Layout(cp=2), model=hybrid))
-
-
-def test_parts_of_sequences_take_no_kernel_but_sdpa_and_compiled_no_selective_recompute() -> None:
-    assert reasons(Layout(cp=2)) == []
     said = "attn_implementation varlen is not trained under fsdp x cp; use sdpa"
     assert said in reasons(Layout(dp_shard=2, cp=2), attn_implementation="varlen")
     selective = reasons(Layout(cp=2), compile=True, gradient_checkpointing="selective")  # type: ignore[arg-type]
@@ -147,28 +138,21 @@ def test_a_family_that_is_not_sliced_is_refused_as_such_whatever_its_heads(tp: i
     assert refusal(method="full", layout=Layout(tp=tp, pp=2), model=other) == said + "fsdp"
 
 
-def test_the_reason_for_a_stated_layout_ends_with_what_to_write_instead(job: Job, model: ModelShape) -> None:
+def test_what_does_not_come_out_even_is_told_at_once_with_what_to_write(job: Job, model: ModelShape) -> None:
     narrow = replace(model, family="qwen3", intermediate_size=62)
-    said = (
-        "tp = 4 does not divide the model's 62 elements of the MLP's width; the largest tp that slices it evenly is 2"
-    )
+    why = "tp = 4 does not divide the model's 62 elements of the MLP's width"
+    said = f"{why}; the largest tp that slices it evenly is 2"
     assert not_trained(job, sliced(4), model=narrow) == [f"{said}; or use fsdp"]
     assert refusal(method="full", layout=Layout(tp=4), model=narrow) == said
-
-
-def test_a_tp_that_cuts_quantised_blocks_is_refused(model: ModelShape) -> None:
+    assert misfit(model, Layout(tp=16, pp=64), stated=True) == (
+        "tp = 16 does not divide the model's 8 key-value heads; the largest tp that slices it evenly is 8; "
+        "64 pipeline stages for 32 layers; use pp: 32 at most; or use fsdp"
+    )
     assert refusal(method="qlora", layout=Layout(tp=8), model=model) is None
     narrow = replace(model, matrices=tuple(replace(m, columns=m.columns // 32) for m in model.matrices))
     assert refusal(method="lora", layout=Layout(tp=4), model=narrow) is None
     assert refusal(method="qlora", layout=Layout(tp=4), model=narrow, stated=True) == (
         "tp = 4 cuts blocks of 64 quantised elements in rows of self_attn.o_proj; use fsdp"
-    )
-
-
-def test_all_that_does_not_come_out_even_is_told_at_once(model: ModelShape) -> None:
-    assert misfit(model, Layout(tp=16, pp=64), stated=True) == (
-        "tp = 16 does not divide the model's 8 key-value heads; the largest tp that slices it evenly is 8; "
-        "64 pipeline stages for 32 layers; use pp: 32 at most; or use fsdp"
     )
 
 

@@ -1,4 +1,4 @@
-"""What would give rows another result for those beside them, or ranks other blocks, is refused before loading."""
+"""What would give rows another result is refused, and positions are stretched as a job says."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from shardwise.catalog.config import shape_from_data
-from shardwise.errors import ModelError
+from shardwise.catalog.models import config_of, find_model
+from shardwise.errors import JobError, ModelError, UnsupportedError
+from shardwise.launch.run_folder import first_difference
+from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
-from shardwise.spec.layout.execution import Attention, Execution
+from shardwise.spec.layout.execution import Execution
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.support.trained import impossibilities, not_trained, refusal
 
@@ -48,16 +51,13 @@ def test_packing_is_refused_where_a_model_s_code_cannot_tell_documents_apart(fam
         (shape("gpt2"), "varlen", "drops nothing out, as this model does without train.disable_dropout: true"),
     ],
 )
-def test_kernels_that_are_told_of_documents_say_what_they_lack(
-    model: ModelShape, kernel: Attention, why: str | None
-) -> None:
+def test_kernels_that_are_told_of_documents_say_what_they_lack(model, kernel, why) -> None:
     def found(**data: Any) -> list[str]:
         job = Job.model_validate({"model": "m", "data": {"max_length": 64, **data}})
         return impossibilities(job, replace(execution(), attn_implementation=kernel), model=model)
 
-    said = [
-        sentence.removeprefix(f"attn_implementation {kernel} ")[: len(why or "")] for sentence in found(packing=True)
-    ]
+    start = f"attn_implementation {kernel} "
+    said = [sentence.removeprefix(start)[: len(why or "")] for sentence in found(packing=True)]
     assert said == ([why] if why else [])
     assert len(found()) == (kernel == "varlen"), "which is for packed rows"
 
@@ -122,3 +122,55 @@ def test_a_family_that_is_not_sliced_either_is_told_with_it() -> None:
     told = "opt is not sliced by tensor parallel (tp) in this version; the nearest layout that trains it: fsdp, with "
     assert sentence.startswith(f"{told}train.disable_dropout: true; layerdrop 0.1 ")
     assert sentence.endswith("one process, or set train.disable_dropout: true")
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LLAMA3 = {"factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 4.0, "high_freq_factor": 4.0}
+
+
+def _job(rope: dict[str, Any] | None, model: str = "qwen3-8b") -> Job:
+    return job_from_data({"model": model, **({} if rope is None else {"rope_scaling": rope})})
+
+
+@pytest.mark.parametrize(
+    ("rope", "said"),
+    [
+        ({"rope_type": "yarn"}, "rope_type yarn needs factor"),
+        ({"rope_type": "longrope", "factor": 2.0}, "needs short_factor, long_factor, original_max_position_embeddings"),
+        ({"rope_type": "linear", "factor": 2.0, "beta_fast": 3.0}, "rope_type linear has no beta_fast; remove it"),
+        ({"rope_type": "linear", "factor": 0.5}, "rope_scaling.factor is 0.5"),
+        ({"rope_type": "llama3", **LLAMA3}, "high_freq_factor is not above low_freq_factor"),
+        ({**YARN, "beta_fast": 1.0, "beta_slow": 2.0}, "beta_fast is below beta_slow"),
+        ({"rope_type": "ntk", "factor": 2.0}, "expected linear, dynamic, yarn, llama3 or longrope"),
+    ],
+)
+def test_what_transformers_would_refuse_or_warn_of_is_refused(rope, said) -> None:
+    with pytest.raises(JobError) as refused:
+        _job(rope)
+    assert said in str(refused.value)
+
+
+def test_a_shape_reaches_as_far_as_its_positions_are_stretched() -> None:
+    def reaches(rope: dict[str, Any]) -> tuple[int, int | None]:
+        shape = find_model("qwen3-8b", rope=_job(rope).rope_scaling)
+        return shape.max_position_embeddings, shape.steady_positions
+
+    assert reaches(YARN) == (131072, None)
+    assert reaches({"type": "linear", "factor": 2.0}) == (81920, None)
+    assert reaches({"rope_type": "dynamic", "factor": 2.0}) == (81920, 40960)
+    stated = config_of("qwen3-8b", rope=_job(YARN).rope_scaling)
+    assert stated["rope_parameters"].items() >= YARN.items()
+    assert "rope_scaling" not in stated
+
+
+@pytest.mark.parametrize(("model", "said"), [("gpt2", "has learned positions"), ("gemma-3-1b", "rotate in several")])
+def test_models_that_it_does_not_fit_are_refused(model, said) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        find_model(model, rope=_job(YARN).rope_scaling)
+
+
+def test_a_run_goes_on_with_the_same_value_alone() -> None:
+    before, other = _job(YARN).to_json(), _job(YARN | {"factor": 2.0}).to_json()
+    assert first_difference(before, other) == ("rope_scaling.factor", 4.0, 2.0)
+    assert first_difference(before, _job(None).to_json()) == ("rope_scaling", before["rope_scaling"], None)
+    assert "rope_scaling" not in _job(None).to_json()

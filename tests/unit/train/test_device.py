@@ -84,25 +84,19 @@ def test_a_gpu_on_which_others_have_come_is_refused_before_weights_are_loaded(tm
     )
 
 
-def test_what_is_tried_whatever_is_forecast_needs_all_that_was_free(monkeypatch) -> None:
+def test_memory_of_a_gpu_is_what_the_plan_needs_or_is_waited_for(monkeypatch) -> None:
     tried = replace(FORECAST, peak_bytes=99 * GIB, peak_high_bytes=101 * GIB)
     _gpu(monkeypatch, total=79 * GIB, free=78 * GIB)
     check_memory(GPUS, tried, torch.device("cuda", 0))
     _gpu(monkeypatch, total=79 * GIB, free=70 * GIB)
     with pytest.raises(HardwareError, match=r"of 79\.0 GiB free, and the plan needs 77\.4 GiB at its peak; free"):
         check_memory(GPUS, tried, torch.device("cuda", 0))
-
-
-def test_memory_of_ranks_that_were_just_ended_is_waited_for(monkeypatch) -> None:
     _gpu(monkeypatch, total=79 * GIB, free=0)
     monkeypatch.setattr(device, "PATIENCE_SECONDS", 60.0)
     answers = [(29 * GIB, 79 * GIB), (78 * GIB, 79 * GIB)]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: answers.pop(0))
     check_memory(GPUS, LARGE, torch.device("cuda", 0))
     assert answers == []
-
-
-def test_a_gpu_that_is_smaller_than_planned_is_refused(monkeypatch) -> None:
     _gpu(monkeypatch, total=39 * GIB, free=39 * GIB)
     with pytest.raises(HardwareError) as caught:
         check_memory(GPUS, LARGE, torch.device("cuda", 1))

@@ -120,9 +120,8 @@ def test_under_autocast_gradients_are_as_near_to_float32_as_those_of_whole_logit
 
     exact = gradients("whole", autocast=False)
     assert len(exact) == 1 + trains_head
-    for right, ours, whole in zip(
-        exact, gradients("ours", autocast=True), gradients("whole", autocast=True), strict=True
-    ):
+    found = (gradients(kind, autocast=True) for kind in ("ours", "whole"))
+    for right, ours, whole in zip(exact, *found, strict=True):
         assert ours.dtype == torch.float32
         assert (ours - right).norm() < 1.2 * (whole - right).norm()
 

@@ -40,9 +40,8 @@ def rules_and_profile(kind, **keys):
     chosen = execution(attn_implementation=attention, **keys)
     rules = work(asked, model, chosen, hardware="cpu:1")
     config = their_config(config)
-    measured = profile_blocks(
-        asked, chosen, config=config, shape=model, lengths=(8, 16, LENGTH), sharded=False, casts=True
-    )
+    known = {"config": config, "shape": model, "lengths": (8, 16, LENGTH)}
+    measured = profile_blocks(asked, chosen, **known, sharded=False, casts=True)
     return rules.of_block, profiled_bytes(model, rules.setting, measured, recompute=chosen.recompute), measured
 
 

@@ -1,5 +1,4 @@
-"""How long a rank may take: learnt from its steps, long for what no step tells of, short once someone asked to stop.
-Work may take any time, waiting may not."""
+"""How long a rank may take: learnt from its steps, and short once someone asked to stop."""
 
 import signal
 import threading

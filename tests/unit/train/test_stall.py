@@ -20,61 +20,48 @@ def at(rank: int, place: str = "reduce (optim.py:80)", *, waits: bool = True, wo
     return Standing(rank=rank, phase="training (step 5)", place=place, waits=waits, groups=groups)
 
 
-READING = "read (data.py:61)"
+READING, SENT, STUCK = "read (data.py:61)", "all_reduce 41 of ranks 0-1", {"waits": False}
+GATHER, TAKE, PULSE = "gather (shard.py:9)", "_take (pipeline.py:210)", "pulse (metrics.py:126)"
+#: What each rank is in, how many ranks there are -> who is named, where one is, and what is said.
+JUDGED = {
+    "one that has not begun what the others have": (
+        *([at(0), at(1), at(2, READING, **STUCK, world=6), at(3)], 4, 2),
+        f"rank 2 is in {READING}; ranks 0-1, 3 wait in reduce (optim.py:80). The stack of each rank is in its log",
+    ),
+    "who holds up rank 2, which has not come to what ranks 0 and 1 are in": (
+        *([at(0), at(1), at(2, GATHER, world=6), at(3, READING, **STUCK, world=6, slices=3)], 4, 3),
+        "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather",
+    ),
+    "who works, of two that have begun as little": (
+        *([at(0), at(1), at(2, GATHER, world=6, slices=3), at(3, READING, **STUCK, world=6, slices=3)], 4, 3),
+        "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather",
+    ),
+    "ranks that do not answer": (
+        *([at(0), at(2)], 4, 1),
+        "ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait",
+    ),
+    "what has not ended on the device, ahead of which the host runs": (
+        *([replace(at(rank, "read (optim.py:90)"), unfinished=SENT) for rank in (0, 1)], 2, None),
+        f"ranks wait for each other: ranks 0-1 wait in read (optim.py:90), where {SENT} has not ended",
+    ),
+    "who does not wait, where stages of a pipeline count alike": (
+        *([at(0, READING, **STUCK), *(at(rank, TAKE) for rank in (1, 2, 3))], 4, 0),
+        "rank 0 is in read",
+    ),
+    "all that wait for each other": (
+        *([at(0, world=8, slices=3), at(1, PULSE, world=7, slices=4)], 2, None),
+        "ranks wait for each other: rank 0 waits in reduce (optim.py:80); rank 1 waits in pulse",
+    ),
+    "all at work": ([at(0, READING, **STUCK), at(1, READING, **STUCK)], 2, None, f"ranks 0-1 are in {READING}. "),
+}
 
 
-def test_the_rank_that_has_not_begun_what_the_others_have_is_named() -> None:
-    verdict = judge([at(0), at(1), at(2, READING, waits=False, world=6), at(3)], ranks=range(4), seconds=301)
-    assert verdict.culprit == 2
-    assert verdict.phase == "training (step 5)"
-    assert verdict.sentence == (
-        "nothing has moved for 5 min 01 s: rank 2 is in read (data.py:61); ranks 0-1, 3 wait in reduce (optim.py:80). "
-        "The stack of each rank is in its log"
-    )
-
-
-def test_who_waits_for_a_peer_is_not_named_for_those_that_wait_for_it() -> None:
-    """Rank 3 holds up rank 2, which has not come to what ranks 0 and 1 are in."""
-    gather = "gather (shard.py:9)"
-    standings = [at(0), at(1), at(2, gather, world=6, slices=4), at(3, READING, waits=False, world=6, slices=3)]
-    verdict = judge(standings, ranks=range(4), seconds=60)
-    assert verdict.culprit == 3
-    said = "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather"
-    assert said in verdict.sentence
-
-
-def test_ranks_that_do_not_answer_are_named() -> None:
-    verdict = judge([at(0), at(2)], ranks=range(4), seconds=60)
-    assert verdict.culprit == 1
-    said = ": ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait"
-    assert said in verdict.sentence
-
-
-def test_what_has_not_ended_on_the_device_is_named() -> None:
-    """The host runs ahead of a GPU: where a link fails, all ranks have begun the same."""
-    what = "all_reduce 41 of ranks 0-1"
-    standings = [replace(at(rank, "read (optim.py:90)"), unfinished=what) for rank in (0, 1)]
-    sentence = judge(standings, ranks=range(2), seconds=60).sentence
-    assert f"ranks 0-1 wait in read (optim.py:90), where {what} has not ended" in sentence
-
-
-def test_of_equal_counts_it_is_who_does_not_wait() -> None:
-    """Messages between stages of a pipeline are not counted."""
-    take = "_take (pipeline.py:210)"
-    verdict = judge([at(0, READING, waits=False), *(at(rank, take) for rank in (1, 2, 3))], ranks=range(4), seconds=60)
-    assert verdict.culprit == 0
-
-
-def test_ranks_that_wait_for_each_other_are_all_named() -> None:
-    standings = [at(0, world=8, slices=3), at(1, "pulse (metrics.py:126)", world=7, slices=4)]
-    verdict = judge(standings, ranks=range(2), seconds=60)
-    said = ": ranks wait for each other: rank 0 waits in reduce (optim.py:80); rank 1 waits in pulse"
-    assert said in verdict.sentence
-
-
-def test_ranks_that_are_all_at_work_do_not_wait_for_each_other() -> None:
-    sentence = judge([at(0, READING, waits=False), at(1, READING, waits=False)], ranks=range(2), seconds=60).sentence
-    assert sentence.startswith("nothing has moved for 1 min 00 s: ranks 0-1 are in read (data.py:61). ")
+@pytest.mark.parametrize("who", JUDGED)
+def test_who_holds_up_the_others_is_named(who) -> None:
+    standings, count, culprit, said = JUDGED[who]
+    verdict = judge(standings, ranks=range(count), seconds=301)
+    assert (verdict.culprit == culprit or culprit is None) and verdict.phase == "training (step 5)"
+    assert verdict.sentence.startswith(f"nothing has moved for 5 min 01 s: {said}")
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -1,4 +1,4 @@
-"""A file written tensor by tensor is what safetensors reads, and its hash is that of its bytes."""
+"""A file written tensor by tensor is what safetensors reads; folders appear whole or not at all."""
 
 import hashlib
 import os
@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from shardwise.train.saving import atomic as durable
 from shardwise.train.saving import safetensors_writer
 from shardwise.train.saving.safetensors_writer import Entry, TensorFile, write_tensors
 
@@ -80,3 +81,36 @@ def test_the_disk_writes_while_more_comes_and_what_it_says_then_is_heard(tmp_pat
     assert synced.wait(timeout=30), "the file is not closed yet"
     with pytest.raises(OSError, match="Input/output error"):
         file.close()
+
+
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    fresh, target = tmp_path / ".final.fresh", tmp_path / "final"
+    for folder, said in ((fresh, "new"), (target, "old")):
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "file").write_text(said)
+    return fresh, target
+
+
+def test_a_commit_replaces_the_target_and_makes_every_folder_in_it_durable(tmp_path, monkeypatch) -> None:
+    fresh, target = folders(tmp_path)
+    synced: list[Path] = []
+    monkeypatch.setattr(durable, "sync_folder", synced.append)
+    durable.commit(fresh, target)
+    assert (target / "inner" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+    assert synced == [fresh / "inner", fresh, tmp_path]
+
+
+def test_a_commit_that_fails_behind_its_first_rename_leaves_the_target_as_it_was(tmp_path, monkeypatch) -> None:
+    fresh, target = folders(tmp_path)
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if self == fresh:
+            raise OSError(5, "Input/output error")
+        return real(self, to)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="Input/output error"):
+        durable.commit(fresh, target)
+    assert (target / "inner" / "file").read_text() == "old"

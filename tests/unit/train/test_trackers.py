@@ -56,9 +56,7 @@ def _breaking(how: BaseException, calls: list[int]) -> Tracker:
         (SystemExit(3), "it called exit(3)"),  # as where a login is missing
     ],
 )
-def test_a_tracker_that_fails_is_dropped_once_and_whoever_follows_the_run_is_told(
-    how: BaseException, why: str, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_tracker_that_fails_is_dropped_once_and_whoever_follows_the_run_is_told(how, why, tmp_path, monkeypatch):
     run, calls = RunDirectory(tmp_path), list[int]()
     follower = Follower(run)
     monkeypatch.setitem(measuring._TRACKERS, "wandb", lambda *_: _breaking(how, calls))

@@ -6,20 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.conftest import shardwise
+from tests.unit.configs import config
 from tests.unit.report.runs import RunMaker, finished_run, make_job
+from tests.unit.web.browser import browser
 from tests.unit.web.served import Served, serving
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": False,
-}
+__all__ = ["browser", "shardwise"]
+
+CONFIG = config("llama", 2048, 5632, 12, 32, 4, vocab=32000, max_position_embeddings=4096, tie_word_embeddings=False)
 
 
 def fill(folder: Path) -> Path:

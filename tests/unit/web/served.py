@@ -65,7 +65,6 @@ def serving(folder: Path, *options: str) -> Iterator[Served]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         found = re.fullmatch(r"Shardwise is at http://[^/]+:(\d+)/(?:\?token=(\w+))?\n", line)
         assert found, line

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from tests.unit.report.runs import RunMaker, make_job
-from tests.unit.web.browser import WIDTHS, Tab, browser  # noqa: F401  (a fixture)
+from tests.unit.web.browser import WIDTHS, Tab
 from tests.unit.web.conftest import CONFIG, fill
 from tests.unit.web.served import Served, serving
 
 pytestmark = pytest.mark.slow
-
-QUESTION = (
-    "/?model=tinyllama-1.1b&method=lora&hardware=2x+RTX-4090&length=1024&batch=8&rank=16&goal=fastest&layout=auto"
-)
+QUESTION = "/?model=tinyllama-1.1b&method=lora&hardware=2x+RTX-4090&length=1024&batch=8&rank=16"
+QUESTION += "&goal=fastest&layout=auto"
 NOTHING_FITS = QUESTION.replace("lora", "full").replace("tinyllama-1.1b", "llama-3.1-70b")
 PATHS = (
     *(f"{QUESTION}&copy=slurm", NOTHING_FITS, f"{QUESTION}&solve=gpus", QUESTION.replace("2x+RTX-4090", "any")),
@@ -29,7 +27,7 @@ PATHS = (
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_question_is_asked_changed_and_taken_back(browser: Any, served: Served, width: int, scheme: str) -> None:  # noqa: F811
+def test_a_question_is_asked_changed_and_taken_back(browser: Any, served: Served, width: int, scheme: str) -> None:
     tab = Tab(browser, served.url, width=width, scheme=scheme)
     tab.open(QUESTION)
     assert "Fits: " in tab.verdict(has="tokens/s")
@@ -59,7 +57,7 @@ def test_a_question_is_asked_changed_and_taken_back(browser: Any, served: Served
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_bad_input_is_said_beside_its_field(browser: Any, served: Served, width: int) -> None:  # noqa: F811
+def test_bad_input_is_said_beside_its_field(browser: Any, served: Served, width: int) -> None:
     tab = Tab(browser, served.url, width=width)
     tab.open(QUESTION)
     page = tab.page
@@ -81,7 +79,7 @@ def test_bad_input_is_said_beside_its_field(browser: Any, served: Served, width:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: Served, width: int) -> None:  # noqa: F811
+def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: Served, width: int) -> None:
     tab = Tab(browser, served.url, width=width)
     tab.open(QUESTION)
     tab.verdict(has="tokens/s")
@@ -89,7 +87,6 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     slider = tab.page.locator("input[data-slides=length]")
     slider.scroll_into_view_if_needed()
     box = slider.bounding_box()
-    assert box is not None
     tab.page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 2)
     tab.page.mouse.down()
     for share in (0.3, 0.35, 0.4, 0.45, 0.5):
@@ -98,7 +95,6 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     value = tab.page.input_value("#length")
     tab.until(f"document.querySelector('#answer .facts').textContent.includes('{value}')")
     seen = tab.page.locator("#verdict").bounding_box()
-    assert seen is not None
     assert seen["y"] + seen["height"] <= 900, "the answer is on the same screen"
     tab.page.mouse.up()
     assert int(value) > 1024
@@ -109,7 +105,7 @@ def test_the_slider_answers_in_sight_while_it_is_dragged(browser: Any, served: S
     tab.page.close()
 
 
-def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> None:  # noqa: F811
+def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> None:
     tab = Tab(browser, served.url)
     tab.open(QUESTION)
     page = tab.page
@@ -130,20 +126,6 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> N
     tab.type("#batch", "32")
     tab.until("document.querySelector('#answer .facts').textContent.includes('32 sequences')")
     assert page.evaluate("document.activeElement.id") == "batch"
-    page.goto(served.url + "/learn?under=fsdp")
-    page.wait_for_selector("html.scripted")
-    for moment in (2, 3):
-        page.keyboard.press("ArrowRight")
-        page.wait_for_url(f"**at={moment}")
-        tab.until(f"document.querySelector('#moment label').textContent.startsWith('Moment {moment} ')")
-    page.keyboard.press("ArrowLeft")
-    page.wait_for_url("**at=2")
-    page.click("[data-play]")
-    page.wait_for_url("**at=4")
-    page.click("[data-play]")
-    assert page.get_attribute("[data-play]", "aria-pressed") == "false"
-    page.go_back()
-    page.wait_for_url("**at=3")
     page.goto(served.url + "/runs")
     page.wait_for_selector("html.scripted")
     for ticked in range(2):
@@ -159,7 +141,7 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Served) -> N
     page.close()
 
 
-def test_a_config_is_dropped(browser: Any, served: Served, tmp_path: Path) -> None:  # noqa: F811
+def test_a_config_is_dropped(browser: Any, served: Served, tmp_path: Path) -> None:
     tab = Tab(browser, served.url)
     tab.open(QUESTION)
     file = tmp_path / "config.json"
@@ -184,7 +166,7 @@ def test_a_config_is_dropped(browser: Any, served: Served, tmp_path: Path) -> No
     tab.page.close()
 
 
-def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(browser: Any, served: Served) -> None:  # noqa: F811
+def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(browser: Any, served: Served) -> None:
     with Tab(browser, served.url) as tab:
         tab.open("/runs")
         tab.page.check("input[value='runs/first']")
@@ -196,7 +178,7 @@ def test_a_list_that_is_told_anew_keeps_what_is_ticked_and_focused(browser: Any,
         tab.assert_calm()
 
 
-def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: Path) -> None:
     folder, words = fill(tmp_path / "folder"), "textContent.includes('does not answer')"
     with serving(folder) as found, Tab(browser, found.url) as live, Tab(browser, found.url) as asked:
         live.open("/run?name=runs/live")
@@ -213,7 +195,7 @@ def test_a_server_that_is_gone_is_said_until_it_is_back(browser: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, served: Served, path: str) -> None:  # noqa: F811
+def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, served: Served, path: str) -> None:
     for width, scheme in zip(WIDTHS, ("light", "light", "dark"), strict=True):
         with Tab(browser, served.url, width=width, scheme=scheme) as tab:
             tab.open(path)
@@ -223,7 +205,7 @@ def test_a_page_fits_its_window_stays_in_place_and_is_accessible(browser: Any, s
                 tab.assert_accessible()
 
 
-def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served: Served, tmp_path: Path) -> None:  # noqa: F811
+def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served: Served, tmp_path: Path) -> None:
     rows = [json.dumps({"messages": [{"role": "user", "content": "x" * 400}]}) for _ in range(1234)]
     (tmp_path / "chats.jsonl").write_text("\n".join([*rows, json.dumps({"text": "y" * 40_000})]) + "\n\n")
     (tmp_path / "rows.csv").write_text('prompt,answer\n"two\nlines, one row",b\nc,d\n')
@@ -247,7 +229,7 @@ def test_rows_of_a_dropped_file_are_counted_in_the_browser(browser: Any, served:
         tab.assert_calm()
 
 
-def test_a_step_plays_by_keyboard_at_a_speed_below_controls_that_stay(browser: Any, served: Served) -> None:  # noqa: F811
+def test_a_step_plays_by_keyboard_at_a_speed_below_controls_that_stay(browser: Any, served: Served) -> None:
     with Tab(browser, served.url, width=390) as tab:
         tab.open("/learn?under=fsdp")
         page = tab.page
@@ -266,7 +248,7 @@ def test_a_step_plays_by_keyboard_at_a_speed_below_controls_that_stay(browser: A
         tab.assert_calm()
 
 
-def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(browser: Any, served: Served) -> None:  # noqa: F811
+def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(browser: Any, served: Served) -> None:
     with Tab(browser, served.url) as tab:
         tab.open(QUESTION)
         tab.page.select_option("#task", "generate")
@@ -286,7 +268,7 @@ def test_a_task_is_chosen_and_fields_of_the_other_are_not_shown(browser: Any, se
     ("path", "width", "most"),
     [("/run?name=runs/first", 390, 3300), ("/run?name=runs/first", 1280, 2200), ("/", 390, 3000), ("/", 1280, 2700)],
 )
-def test_a_page_is_short_and_no_table_is_cut(browser: Any, served: Served, path: str, width: int, most: int) -> None:  # noqa: F811
+def test_a_page_is_short_and_no_table_is_cut(browser: Any, served: Served, path: str, width: int, most: int) -> None:
     cut = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
     with Tab(browser, served.url, width=width) as tab:
         tab.open(path)
@@ -298,7 +280,7 @@ def test_a_page_is_short_and_no_table_is_cut(browser: Any, served: Served, path:
         assert ("Last written " in words) == path.startswith("/run"), "how old it is"
 
 
-def test_what_is_folded_on_a_phone_stays_as_it_was_put(browser: Any, served: Served) -> None:  # noqa: F811
+def test_what_is_folded_on_a_phone_stays_as_it_was_put(browser: Any, served: Served) -> None:
     fold = "#answer details.fold:has(h2:text('One step of'))"
     with Tab(browser, served.url, width=390) as tab:
         tab.open(QUESTION)

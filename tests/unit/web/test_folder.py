@@ -17,10 +17,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from shardwise.errors import InputError
+from shardwise.web.folder import export
 from shardwise.web.inside import answer
 from shardwise.web.question import WebQuestion
-from tests.unit.cli.conftest import Shardwise, shardwise  # noqa: F401  (a fixture)
-from tests.unit.web.browser import Tab, browser  # noqa: F401  (a fixture)
+from tests.unit.cli.conftest import Shardwise
+from tests.unit.web.browser import Tab
 from tests.unit.web.conftest import CONFIG
 from tests.unit.web.test_pages import USUAL, random_question
 
@@ -42,7 +44,7 @@ def asked(page: str, **query: str) -> str:
     return answer(page, urlencode(query))[2]
 
 
-def test_a_folder_with_something_else_is_left_as_it_is(shardwise: Shardwise, tmp_path: Path) -> None:  # noqa: F811
+def test_a_folder_with_something_else_is_left_as_it_is(shardwise: Shardwise, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("mine")
     said = shardwise("serve", "--export", tmp_path)
     assert said.code == 2
@@ -50,11 +52,7 @@ def test_a_folder_with_something_else_is_left_as_it_is(shardwise: Shardwise, tmp
     assert [file.name for file in tmp_path.iterdir()] == ["own.txt"]
 
 
-def test_what_is_missing_is_said_and_nothing_is_written(
-    shardwise: Shardwise,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_missing_is_said_and_nothing_is_written(shardwise, tmp_path, monkeypatch) -> None:
     target, tools = tmp_path / "planner", tmp_path / "tools"
     tools.mkdir()
     monkeypatch.setenv("PATH", str(tools))
@@ -68,15 +66,12 @@ def test_what_is_missing_is_said_and_nothing_is_written(
     assert not target.exists()
 
 
-def test_pages_of_a_folder_name_no_address_of_a_server() -> None:
+def test_pages_of_a_folder_name_no_server_and_what_needs_one_is_refused_in_words() -> None:
     for page in (asked("index.html", **USUAL), asked("index.html", model="x"), asked("learn.html", under="pp", at="9")):
         found = re.findall(r'(?:href|src|action|data-drop)="([^"#?]*)', page)
         assert {name for name in found if name.startswith(("/", "http"))} == set()
         assert "runs" not in found
         assert "ask the hub" not in page
-
-
-def test_what_needs_the_hub_or_torch_is_refused_in_words() -> None:
     assert "this page asks no hub; drop the model&#39;s config.json" in asked(
         "index.html", **USUAL | {"model": "a/b", "hub": "1"}
     )
@@ -92,9 +87,6 @@ def test_what_needs_the_hub_or_torch_is_refused_in_words() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made as its users make it: npm and pip fetch what is not here."""
-    from shardwise.errors import InputError
-    from shardwise.web.folder import export
-
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("needs Node.js with npm: apt-get install nodejs npm")
     made = tmp_path_factory.mktemp("planner") / "planner"
@@ -137,12 +129,7 @@ def until_kept(tab: Tab) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_its_answers_are_those_of_the_command_line(
-    browser: Any,  # noqa: F811
-    files: Files,
-    folder: Path,
-    shardwise: Shardwise,  # noqa: F811
-) -> None:
+def test_its_answers_are_those_of_the_command_line(browser, files, folder, shardwise) -> None:
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= MOST_BYTES
     compared = 0
     with Tab(browser, files.url) as tab:
@@ -169,7 +156,7 @@ def test_its_answers_are_those_of_the_command_line(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_is_used_and_goes_on_without_a_network(browser: Any, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_it_is_used_and_goes_on_without_a_network(browser: Any, folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG))
     files = Files(folder)
@@ -209,7 +196,7 @@ def test_it_is_used_and_goes_on_without_a_network(browser: Any, folder: Path, tm
 
 @pytest.mark.slow
 @pytest.mark.timed
-def test_the_first_answer_comes_in_seconds(browser: Any, files: Files) -> None:  # noqa: F811
+def test_the_first_answer_comes_in_seconds(browser: Any, files: Files) -> None:
     with Tab(browser, files.url) as tab:
         began = time.monotonic()
         tab.open(f"/index.html?{urlencode(USUAL)}")
@@ -225,7 +212,7 @@ def test_the_first_answer_comes_in_seconds(browser: Any, files: Files) -> None: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark"), (1920, "light")])
-def test_its_pages_fit_their_window_and_are_accessible(browser: Any, files: Files, width: int, scheme: str) -> None:  # noqa: F811
+def test_its_pages_fit_their_window_and_are_accessible(browser: Any, files: Files, width: int, scheme: str) -> None:
     for path in (f"/index.html?{urlencode(USUAL)}", "/learn.html?under=pp&at=9"):
         with Tab(browser, files.url, width=width, scheme=scheme) as tab:
             tab.open(path)

@@ -15,7 +15,7 @@ from shardwise.launch.lock import locked
 from shardwise.units import format_bytes, format_count, format_seconds
 from shardwise.web.question import FIELDS
 from tests.marks import first
-from tests.unit.cli.conftest import Shardwise, shardwise  # noqa: F401  (a fixture)
+from tests.unit.cli.conftest import Shardwise
 from tests.unit.report.runs import RunMaker, make_job
 from tests.unit.web.conftest import CONFIG
 from tests.unit.web.served import Said, Served
@@ -53,8 +53,17 @@ def wrong(page: Said, name: str) -> str:
     return unescape(found[1])
 
 
+def answered(served: Served, shardwise: Shardwise, **question: str) -> tuple[Said, Any, list[str]]:
+    """The page, its plan, which is that of the command that is copied from it, and this command."""
+    page, said = served.get("/", copy="command", **question), json.loads(served.get("/plan.json", **question).text)
+    command = shlex.split(copied(page))
+    assert command[:2] == ["shardwise", "plan"]
+    assert said == json.loads(shardwise(*command[1:], "--json").out)
+    return page, said, command
+
+
 @pytest.mark.parametrize("seed", first(3, range(30)))
-def test_answers_are_those_of_the_command_line_field_by_field(served: Served, shardwise: Shardwise, seed: int) -> None:  # noqa: F811
+def test_answers_are_those_of_the_command_line_field_by_field(served: Served, shardwise: Shardwise, seed: int) -> None:
     question = random_question(seed)
     page = served.get("/", copy="command", **question)
     said = served.get("/plan.json", **question)
@@ -68,12 +77,8 @@ def test_answers_are_those_of_the_command_line_field_by_field(served: Served, sh
         assert printed.code == 2
         assert all(sentence in printed.err for sentence in sentences), (sentences, printed.err)
         return
-    command = shlex.split(copied(page))
-    assert command[:2] == ["shardwise", "plan"]
-    printed = shardwise(*command[1:], "--json")
-    assert json.loads(said.text) == json.loads(printed.out)
-    chosen = json.loads(printed.out)["chosen"]
-    assert (chosen is None) == (printed.code == 1) == ("Nothing fits" in page.text)
+    page, said, command = answered(served, shardwise, **question)
+    assert (said["chosen"] is None) == (shardwise(*command[1:]).code == 1) == ("Nothing fits" in page.text)
 
 
 @pytest.mark.parametrize("changed", [{}, {"model": "llama-3.1-70b", "method": "full"}, {"hardware": "any"}])
@@ -108,25 +113,22 @@ def test_a_page_has_what_is_chosen_why_memory_time_cost_and_remedies(served: Ser
 
 
 @pytest.mark.parametrize("key", ["max_length", "gpus"])
-def test_what_fits_is_found_as_the_command_line_finds_it(served: Served, shardwise: Shardwise, key: str) -> None:  # noqa: F811
-    page, said = (served.get(path, **{**USUAL, "copy": "command"}, solve=key) for path in ("/", "/plan.json"))
-    command = shlex.split(copied(page))
+def test_what_fits_is_found_as_the_command_line_finds_it(served: Served, shardwise: Shardwise, key: str) -> None:
+    page, said, command = answered(served, shardwise, **USUAL, solve=key)
     assert command[-2:] == ["--solve", key]
-    assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)
-    solved = json.loads(said.text)["solved"]
+    solved = said["solved"]
     assert "<h2>Solved</h2>" in page.text
     job = copied(served.get("/", **USUAL, solve=key))
     found = {"max_length": f"max_length: {solved['value']}\n", "gpus": f"hardware: {solved['written']}\n"}
     assert found[key] in job, "the file has the value that was found"
     refused = served.get("/", **{**USUAL, "hardware": "any"}, solve=key)
     assert "the hardware is open, and so there is no one answer" in wrong(refused, "solve")
-    page, said = (served.get(path, **USUAL | {"copy": "command", "for": "trl"}) for path in ("/", "/plan.json"))
-    assert (command := shlex.split(copied(page)))[-2:] == ["--for", "trl"] and "for trl 1.16.0" in page.text
-    assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)
+    page, _, command = answered(served, shardwise, **USUAL | {"for": "trl"})
+    assert command[-2:] == ["--for", "trl"] and "for trl 1.16.0" in page.text
     assert "layout tp is not exported to trl" in wrong(served.get("/", **USUAL | {"for": "trl", "layout": "tp"}), "for")
 
 
-def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp_path: Any) -> None:  # noqa: F811
+def test_what_is_copied_plans_the_same(served: Served, shardwise: Shardwise, tmp_path: Any) -> None:
     planned = json.loads(served.get("/plan.json", **USUAL).text)
     job = tmp_path / "job.yaml"
     job.write_text(copied(served.get("/", copy="job.yaml", **USUAL)))
@@ -168,9 +170,7 @@ def test_the_address_holds_the_question(served: Served) -> None:
         ("batch", "1" * 301, "train.global_batch_size has 301 letters; expected 300 at most"),
     ],
 )
-def test_an_error_is_the_sentence_of_the_command_line_beside_its_field(
-    served: Served, name: str, text: str, sentence: str
-) -> None:
+def test_an_error_is_the_sentence_of_the_command_line_beside_its_field(served, name, text, sentence) -> None:
     page = served.get("/", **{**USUAL, name: text})
     assert page.status == 400
     if len(text) > 300:
@@ -195,13 +195,6 @@ def test_a_model_is_dropped_or_lies_below_the_folder(served: Served) -> None:
     broken = served.ask("POST", "/config", body=b'{"model_type": "llama", "hidden_size": -1}')
     assert broken.status == 400
     assert "hidden_size is -1; expected a whole number" in broken.text
-
-
-def test_the_hub_is_asked_only_when_that_is_wished(served: Served) -> None:
-    asked = {**USUAL, "model": "somebody/some-model"}
-    assert "no model of the catalogue" in wrong(served.get("/", **asked), "model")
-    # The server of the tests is offline, and says so once it looks.
-    assert "HF_HUB_OFFLINE is set" in wrong(served.get("/", **asked, hub="1"), "model")
 
 
 def test_runs_are_listed_and_looked_at_and_nothing_is_written(served: Served) -> None:
@@ -245,9 +238,8 @@ def test_a_live_run_is_told_anew_where_something_has_changed(served: Served) -> 
 def test_a_run_that_a_process_holds_is_running(served: Served) -> None:
     def told() -> tuple[str, str]:
         line = re.search(r'href="/run\?name=runs%2Fheld">.*?<span class="badge (\w+)">', served.get("/runs").text)
-        page = re.search(
-            r'<span class="badge (\w+)">\w+</span> (.*) <span data-age', served.get("/run", name="runs/held").text
-        )
+        shown = served.get("/run", name="runs/held").text
+        page = re.search(r'<span class="badge (\w+)">\w+</span> (.*) <span data-age', shown)
         assert line
         assert page
         assert line[1] == page[1]
@@ -265,7 +257,7 @@ def test_a_run_that_a_process_holds_is_running(served: Served) -> None:
     assert told()[0] == "stopped"
 
 
-def test_the_toy_is_stepped_through_under_every_strategy(served: Served) -> None:
+def test_the_toy_is_stepped_through_under_every_strategy_on_two_to_eight_gpus_and_so_is_a_plan(served: Served) -> None:
     for name in ("mp", "ddp", "fsdp", "tp", "pp"):
         page = served.get("/learn", under=name)
         count = int(re.search(r"Moment 1 of (\d+)", page.text)[1])
@@ -275,6 +267,20 @@ def test_the_toy_is_stepped_through_under_every_strategy(served: Served) -> None
     assert "Moment 1 of" in served.get("/learn", under="fsdp", at="-5").text
     assert "Moment 1 of" in served.get("/learn", under="nonsense", at="x").text
     assert "Moment 19 of 19" in served.get("/learn", under="fsdp", at="9999").text
+    for size in (2, 8):
+        page = served.get("/learn", under="fsdp", gpus=str(size)).text
+        assert re.findall(r"<h2>GPU (\d+)</h2>", page) == [str(rank) for rank in range(size)]
+        assert f"gpus={size}&amp;at=2" in page, "the next moment is of as many"
+    assert served.get("/learn", gpus="99").text == served.get("/learn", gpus="3").text
+    link = re.search(r'href="(/learn\?under=own[^"]*)"', served.get("/", **USUAL).text)
+    assert link
+    page = served.ask("GET", unescape(link[1])).text
+    assert "Your plan: tinyllama-1.1b, lora, on 2x RTX-4090" in page
+    count = int(re.search(r"Moment 1 of (\d+)", page)[1])
+    following = unescape(re.search(r'id="next"[^>]*href="([^"]*)"', page)[1])
+    assert f"Moment 2 of {count}" in served.ask("GET", following).text
+    nothing = served.get("/learn", under="own", **{**USUAL, "model": "llama-3.1-70b", "method": "full"})
+    assert "That plan has no step to show" in nothing.text
 
 
 def test_no_page_has_inline_scripts_or_styles_or_loads_from_elsewhere(served: Served) -> None:
@@ -288,7 +294,7 @@ def test_no_page_has_inline_scripts_or_styles_or_loads_from_elsewhere(served: Se
         assert re.findall(r'(?:src|href)="(?!/|#)', page.text) == []
 
 
-def test_every_wrong_field_is_named_with_what_is_near(served: Served) -> None:
+def test_every_wrong_field_is_named_and_the_hub_asked_only_when_that_is_wished(served: Served) -> None:
     asked = {"model": "llama-3.1-8", "method": "lora", "hardware": "2x RTX-4900", "precision": "bf17", "micro": "many"}
     page = served.get("/", **asked)
     assert page.status == 400
@@ -299,22 +305,25 @@ def test_every_wrong_field_is_named_with_what_is_near(served: Served) -> None:
     page = served.get("/", **asked | {"model": "tinyllama-1.1b"})
     assert "RTX-4090" in wrong(page, "hardware")
     assert "bf16" in wrong(page, "precision")
+    asked = {**USUAL, "model": "somebody/some-model"}
+    assert "no model of the catalogue" in wrong(served.get("/", **asked), "model")
+    # The server of the tests is offline, and says so once it looks.
+    assert "HF_HUB_OFFLINE is set" in wrong(served.get("/", **asked, hub="1"), "model")
 
 
-def test_folded_fields_are_those_of_the_command_line(served: Served, shardwise: Shardwise) -> None:  # noqa: F811
+def test_folded_fields_and_the_network_are_those_of_the_command_line(served: Served, shardwise: Shardwise) -> None:
     folded = {"precision": "bf16", "optimizer": "adamw_8bit", "recompute": "full", "packing": "true", "micro": "2"}
-    page, said = served.get("/", copy="command", **USUAL, **folded), served.get("/plan.json", **USUAL, **folded)
+    page, _, command = answered(served, shardwise, **USUAL, **folded)
     assert '<details class="more trains" open>' in page.text
     assert '<details class="more trains" open>' not in served.get("/", **USUAL).text
-    command = shlex.split(copied(page))
     assert "data.packing=true" in command
-    assert json.loads(said.text) == json.loads(shardwise(*command[1:], "--json").out)
-    pick = re.search(
-        r'id="pick-\d+" data-swap href="([^"]*)"><strong>L40S</strong> [0-9.]+ GiB · \$[^<]*<span>\d+ a machine, ',
-        page.text,
-    )
+    card = r'id="pick-\d+" data-swap href="([^"]*)"><strong>L40S</strong> [0-9.]+ GiB · \$[^<]*<span>\d+ a machine, '
+    pick = re.search(card, page.text)
     assert pick, "a card has a GPU's memory, price and shape"
     assert "hardware=2x+L40S" in pick[1], "as many of another"
+    question = {**USUAL, "hardware": "2 x 2x L40S", "network": "10"}
+    assert "2 x 2x L40S @ 10 Gb/s" in answered(served, shardwise, **question)[2]
+    assert "which is one machine" in wrong(served.get("/", **USUAL, network="10"), "hardware")
 
 
 def test_a_recipe_fills_the_fields_and_those_without_are_named(served: Served, tmp_path: Any) -> None:
@@ -332,16 +341,10 @@ def test_a_recipe_fills_the_fields_and_those_without_are_named(served: Served, t
 
 
 @pytest.mark.parametrize("changed", [{}, {"model": "llama-3.1-70b", "rows": "9", "solve": "gpus"}, {"hardware": "any"}])
-def test_generating_is_answered_as_the_command_line_answers(
-    served: Served,
-    shardwise: Shardwise,  # noqa: F811
-    changed: dict[str, str],
-) -> None:
+def test_generating_is_answered_as_the_command_line_answers(served, shardwise, changed) -> None:
     question = {"task": "generate", **USUAL, **changed}
-    page, said = served.get("/", **question), json.loads(served.get("/plan.json", **question).text)
-    command = shlex.split(copied(page))
+    page, said, command = answered(served, shardwise, **question)
     assert command[-2:] == ["--task", "generate"]
-    assert said == json.loads(shardwise(*command[1:], "--json").out)
     assert ("Generating fits on" in page.text) == said["asked"]["fits"]
     for size in (said["weight_bytes"], said["asked"]["cache_bytes"], *(one["total_bytes"] for one in said["table"])):
         assert format_bytes(size) in page.text
@@ -349,29 +352,3 @@ def test_generating_is_answered_as_the_command_line_answers(
     assert remedies == ([] if said["asked"]["fits"] else ["Try QLoRA", "Which GPUs?"])
     refused = served.get("/", **{**question, "task": "sing"})
     assert "'sing' is no task; expected train or generate" in wrong(refused, "task")
-
-
-def test_a_network_between_machines_is_the_hardwares(served: Served, shardwise: Shardwise) -> None:  # noqa: F811
-    question = {**USUAL, "hardware": "2 x 2x L40S", "network": "10"}
-    page, said = served.get("/", copy="command", **question), json.loads(served.get("/plan.json", **question).text)
-    command = shlex.split(copied(page))
-    assert "2 x 2x L40S @ 10 Gb/s" in command
-    assert said == json.loads(shardwise(*command[1:], "--json").out)
-    assert "which is one machine" in wrong(served.get("/", **USUAL, network="10"), "hardware")
-
-
-def test_the_toy_has_two_to_eight_gpus_and_a_plan_is_stepped_through(served: Served) -> None:
-    for size in (2, 8):
-        page = served.get("/learn", under="fsdp", gpus=str(size)).text
-        assert re.findall(r"<h2>GPU (\d+)</h2>", page) == [str(rank) for rank in range(size)]
-        assert f"gpus={size}&amp;at=2" in page, "the next moment is of as many"
-    assert served.get("/learn", gpus="99").text == served.get("/learn", gpus="3").text
-    link = re.search(r'href="(/learn\?under=own[^"]*)"', served.get("/", **USUAL).text)
-    assert link
-    page = served.ask("GET", unescape(link[1])).text
-    assert "Your plan: tinyllama-1.1b, lora, on 2x RTX-4090" in page
-    count = int(re.search(r"Moment 1 of (\d+)", page)[1])
-    following = unescape(re.search(r'id="next"[^>]*href="([^"]*)"', page)[1])
-    assert f"Moment 2 of {count}" in served.ask("GET", following).text
-    nothing = served.get("/learn", under="own", **{**USUAL, "model": "llama-3.1-70b", "method": "full"})
-    assert "That plan has no step to show" in nothing.text

@@ -30,7 +30,7 @@ def test_frames_cover_the_step_and_follow_its_spans(name: str) -> None:
             assert seat.holds["optimizer"] == toy.pieces(layout, seat.rank, what="optimizer")
 
 
-def test_a_gathered_layer_is_whole_while_it_computes_and_freed_behind_it() -> None:
+def test_gathered_layers_are_freed_and_gpus_wait_while_they_exchange() -> None:
     for frame in toy.frames("fsdp"):
         for seat in frame.seats:
             for layer, letter in enumerate(toy.LAYERS):
@@ -39,9 +39,6 @@ def test_a_gathered_layer_is_whole_while_it_computes_and_freed_behind_it() -> No
                     assert whole, (frame, letter)
                 if seat.computes == "head and loss" and letter != "c":
                     assert not whole
-
-
-def test_a_gpu_that_exchanges_slices_sends_and_waits() -> None:
     seats = [seat for frame in toy.frames("tp") for seat in frame.seats]
     exchanges = {seat.sends for seat in seats if seat.sent == "exchange"}
     assert exchanges == {f"exchange in {way} of {letter}" for way in ("forward", "backward") for letter in toy.LAYERS}
@@ -88,7 +85,6 @@ def test_the_toy_has_a_layer_and_a_row_for_each_gpu(gpus: int) -> None:
 def test_the_step_of_a_plan_has_its_own_frames() -> None:
     settings = ("model=llama-3.1-8b", "method=full", "hardware=8x H100-SXM", "layout={pp: 4, dp_shard: 2}")
     drawn = api.timeline(api.plan(overrides=[*settings, "data.num_rows=64"]))
-    assert drawn is not None
     frames = toy.frames_of(drawn)
     assert [seat.name for seat in frames[0].seats] == [lane.name for lane in drawn.lanes]
     assert all(one.end == other.start for one, other in itertools.pairwise(frames))
