@@ -170,7 +170,13 @@ def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
     """A block is compiled with adapters and without, for gradients and for none."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     job, packed = (
-        ask("untied", objective=objective, method="lora", train={"learning_rate": 0.5}, data={"packing": is_on})
+        ask(
+            "untied",
+            objective=objective,
+            method="lora",
+            train={"learning_rate": 0.5, "max_steps": 2},
+            data={"packing": is_on},
+        )
         for is_on in (False, packing)
     )
     ranks = train_cell(packed, tmp_path, replace(CELLS[cell], compile=True))
