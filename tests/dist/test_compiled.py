@@ -47,16 +47,19 @@ def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, 
     return trained, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
+#: Of these CI runs two.
+TABLE = [
+    pytest.param(
+        *kind, cell, marks=CI[1:] if kind[0] == "full" and cell in ("fsdp(2), optimizer on the host", "cp(2)") else ()
+    )
+    for kind in (("lora", "deep untied", 2), ("full", "deep tied", 1))
+    for cell in (*CELLS, *BROKEN)
+]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize(
-    "cell",
-    [
-        *(pytest.param(name, marks=CI[1:] if "optimizer on the host" in name else ()) for name in CELLS),
-        *(pytest.param(name, marks=CI[1:] if name == "cp(2)" else ()) for name in BROKEN),
-    ],
-)
-@pytest.mark.parametrize(("method", "model", "kinds"), [("lora", "deep untied", 2), ("full", "deep tied", 1)])
+@pytest.mark.parametrize(("method", "model", "kinds", "cell"), TABLE)
 def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
     method, model, kinds, cell, single, make_job, monkeypatch, tmp_path
 ) -> None:

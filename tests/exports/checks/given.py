@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+import yaml
 
 #: Steps of a job that states epochs: two over 64 rows in batches of 16.
 STEPS_OF_EPOCHS = 2 * 64 // 16
@@ -13,7 +13,7 @@ STEPS_OF_EPOCHS = 2 * 64 // 16
 
 def read_yaml(path: Path) -> Any:
     """What a file of YAML holds."""
-    return YAML(typ="safe").load(path.read_text())
+    return yaml.safe_load(path.read_text())
 
 
 def cases() -> Iterator[tuple[Path, dict[str, Any], int]]:

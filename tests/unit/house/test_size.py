@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9510,
     "web": 1340,
 }
-ALL, ALL_TESTS = 52825, 35741
+ALL, ALL_TESTS = 52825, 35753
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1795, 317
