@@ -1,7 +1,6 @@
-"""Which values of a table `make test` runs, where one proves much the same as the next; CI runs some more, and
-`make test-all` runs all."""
+"""Which values of a table `make test` runs, where one proves much the same as the next."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,20 +10,13 @@ CI = (pytest.mark.slow, pytest.mark.pairwise)
 
 
 def every(count: int, values: Iterable[Any], *, ci: int = 0) -> list[Any]:
-    """Parameters of a table, tuples for several names, of which all but one in `count` are marked slow; of these CI
-    runs one in `ci`."""
-    return [
-        _parameter(value, () if index % count == 0 else CI if ci and index % ci == 0 else CI[:1])
-        for index, value in enumerate(values)
-    ]
+    """Parameters, tuples for several names; one in `count` is fast, one in `ci` is of CI."""
+    return _marked(values, lambda index: index % count == 0, lambda index: ci and index % ci == 0)
 
 
 def first(count: int, values: Iterable[Any], *, ci: int = 0) -> list[Any]:
-    """Parameters of a table, of which all but the first `count` are marked slow; of these CI runs the first `ci`."""
-    return [
-        _parameter(value, () if index < count else CI if index < count + ci else CI[:1])
-        for index, value in enumerate(values)
-    ]
+    """Parameters of which the first `count` are fast; of the others CI runs the first `ci`."""
+    return _marked(values, lambda index: index < count, lambda index: index < count + ci)
 
 
 def rare_but_first(values: Iterable[Any]) -> list[Any]:
@@ -33,5 +25,9 @@ def rare_but_first(values: Iterable[Any]) -> list[Any]:
     return [kept, *(pytest.param(value, marks=pytest.mark.rare) for value in others)]
 
 
-def _parameter(value: Any, marks: Collection[pytest.MarkDecorator]) -> Any:
-    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)
+def _marked(values: Iterable[Any], fast: Callable[[int], bool], ci: Callable[[int], object]) -> list[Any]:
+    made: list[Any] = []
+    for index, value in enumerate(values):
+        marks = () if fast(index) else CI if ci(index) else CI[:1]
+        made.append(pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks))
+    return made

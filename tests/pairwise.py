@@ -39,14 +39,8 @@ def _values(item: pytest.Item) -> dict[str, str]:
 
 
 def most_unlike(cells: Sequence[Mapping[str, object]], slow: Sequence[bool], sizes: Sequence[int]) -> int:
-    """The slow cell with most values, and pairs of values, that no other cell has which is not slow; of several the one
-    whose processes are nearest to two, and of these the last, as tables begin with what is simple.
-
-    Args:
-        cells: value of each parameter, of every cell.
-        slow: of each, whether it is.
-        sizes: of each, its processes.
-    """
+    """The slow cell with most values, and pairs of values, that no fast cell has; of several that
+    with nearest to two processes (`sizes`), and of these the last, as tables begin simple."""
     met = set[object]().union(*(_meets(cell) for cell, is_slow in zip(cells, slow, strict=True) if not is_slow))
     of = [at for at, is_slow in enumerate(slow) if is_slow]
     return max(of, key=lambda at: (len(_meets(cells[at]) - met), -abs(sizes[at] - 2), at))

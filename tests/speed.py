@@ -14,14 +14,8 @@ TRIES = 3
 def quiet_seconds(work: Callable[[], object], *, limit: float, clock: Callable[[], float] = process_time) -> float:
     """Processor seconds of some work, the least of three tries; no further ones after one below `limit`.
 
-    A try that takes longer is divided by how much slower this core is, just before and just after, than the quiet one.
-    Cores that share caches, units or a host with others may be three times as slow for minutes.
-
-    Args:
-        work: what is timed.
-        limit: seconds.
-        clock: counts seconds of processors; `children` where child processes do the work.
-    """
+    A try that takes longer is divided by how much slower this core is than the quiet one now: it
+    may be three times as slow for minutes. `clock`: `children` where child processes work."""
     least = float("inf")
     for _ in range(TRIES):
         before = yardstick()

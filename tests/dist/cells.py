@@ -15,7 +15,7 @@ from shardwise.parallel.mesh import join_world
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.inventory import take_inventory
 from shardwise.plan.work.persistent import Holding
-from shardwise.plan.work.work import work_of
+from shardwise.plan.work.work import Work, work_of
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
@@ -34,14 +34,8 @@ from tests.dist.worlds import run_world
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What one rank saw of a run.
-
-    Attributes:
-        metrics: the records of metrics.jsonl.
-        weights: whole tensors by Hugging Face name.
-        frozen: sha256 over the bytes of each frozen parameter, by its name.
-        seen: sample ids this rank took a forward of, without fillers.
-    """
+    """What one rank saw of a run: records of metrics.jsonl, whole tensors by Hugging Face name,
+    sha256 of each frozen parameter by its name, sample ids of its forwards, without fillers."""
 
     metrics: list[dict[str, Any]]
     weights: dict[str, torch.Tensor]
@@ -87,6 +81,7 @@ LAYOUTS: dict[str, Layout] = {
     "zero2": Layout(dp_shard=2, **ZERO2),
     "fsdp": Layout(dp_shard=2),
     "tp": Layout(tp=2),
+    "cp": Layout(cp=2),
     "mp": Layout(pp=2, schedule="sequential"),
     "pp": Layout(pp=2),
     "gpipe": Layout(pp=2, schedule="gpipe"),
@@ -102,14 +97,16 @@ LAYOUTS: dict[str, Layout] = {
 PAIRS = [("full", "tied"), ("lora", "untied"), ("qlora", "wide")]
 
 
-def forecast_holdings(
-    job: Job, chosen: Execution, *, hardware: str | None = None, model: ModelShape | None = None
-) -> dict[int, Holding]:
-    """What the planner says that each rank holds between steps."""
-    shape, layout = model or read_model(job.model), chosen.layout
-    cluster = parse_hardware(hardware or f"cpu:{layout.world_size}")
-    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=take_inventory(job, shape))
-    return {rank: one for one in holdings_of(work) for rank in one.ranks(layout)}
+def planned(job: Job, chosen: Execution, *, hardware: str | None = None, model: ModelShape | None = None) -> Work:
+    """What the planner forecasts from; by default on as many processors as the layout has ranks."""
+    shape, cluster = model or read_model(job.model), parse_hardware(hardware or f"cpu:{chosen.layout.world_size}")
+    return work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=take_inventory(job, shape))
+
+
+def forecast_holdings(job: Job, chosen: Execution, **of: Any) -> list[Holding]:
+    """What the planner says that each rank holds between steps; `of`: of `planned`."""
+    found = {rank: one for one in holdings_of(planned(job, chosen, **of)) for rank in one.ranks(chosen.layout)}
+    return [found[rank] for rank in range(len(found))]
 
 
 def composed(run: RunDirectory, chosen: Execution) -> Build:
@@ -146,6 +143,45 @@ def train_and_save(run: RunDirectory, chosen: Execution) -> None:
     built = composed(run, chosen)
     train_on(run, built)
     save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
+
+
+def interrupt(run: RunDirectory, chosen: Execution, *, after: int, signal: int = 15) -> None:
+    """Trains until a stop is asked for during a step; `signal`: 0 where it was the last one."""
+    assert {*run_world(chosen.layout.world_size, _until, run, chosen, after)} == {(after, signal)}
+
+
+def _until(run: RunDirectory, chosen: Execution, stop_after: int) -> tuple[int, int]:
+    built, stop = composed(run, chosen), StopFlag()
+
+    class Asking(Journal):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if (name, value) == ("step", stop_after):
+                stop.number = 15
+
+    ended = train(built, start=0, journal=Asking(run=run, rank=built.world.rank), stop=stop)
+    return ended.steps, ended.signal
+
+
+def resume(run: RunDirectory, chosen: Execution, *, at: int) -> list[Trained]:
+    """Goes on from the last checkpoint, which is of a step, to the end; the result of each rank."""
+    return run_world(chosen.layout.world_size, _resume, run, chosen, at)
+
+
+def _resume(run: RunDirectory, chosen: Execution, at: int) -> Trained:
+    built = composed(run, chosen)
+    assert built.checkpoints.restore() == at
+    built.schedule.last_epoch = at - 1
+    built.schedule.step()
+    train_on(run, built, start=at)
+    return outcome(run, built)
+
+
+def move(job: Job, root: Path, before: Execution, after: Execution, *, at: int) -> list[Trained]:
+    """Stops a run during a step, and goes on under another execution."""
+    run = prepare_cell(job, root)
+    interrupt(run, before, after=at)
+    return resume(run, after, at=at)
 
 
 def outcome(run: RunDirectory, built: Build, *, seen: list[int] | None = None) -> Trained:
@@ -198,13 +234,7 @@ def must_record_the_same(expected: Trained, found: Trained) -> None:
 
 def must_equal(expected: Trained, ranks: list[Trained], *, without_gradient: str | None = None) -> None:
     """What was trained: figures of every step, final weights, frozen bytes; the same weights on all ranks.
-
-    Args:
-        expected: of one process.
-        ranks: of a layout; stages hold different weights.
-        without_gradient: how the names of weights end whose gradient is zero but for rounding: no share of such a
-            weight means anything. They must be zero in every process, but for rounding.
-    """
+    `without_gradient`: how names of weights end that are zero but for rounding, and stay so."""
     must_record_the_same(expected, ranks[0])
     held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
     assert held.keys() == expected.weights.keys()
@@ -220,6 +250,15 @@ def must_equal(expected: Trained, ranks: list[Trained], *, without_gradient: str
                 assert apart(expected.weights[name], weight) <= TOLERANCE, name
             assert torch.allclose(weight, expected.weights[name], rtol=1e-5, atol=1e-6), name
             assert torch.equal(weight, held[name]), f"ranks hold different {name}"
+
+
+def must_be_the_same(expected: list[Trained], found: list[Trained]) -> None:
+    """To the last bit, rank by rank: figures of every step and weights."""
+    for one, other in zip(expected, found, strict=True):
+        for figure in ("loss", "grad_norm", "learning_rate"):
+            assert [*map(repr, other.series(figure))] == [*map(repr, one.series(figure))], figure
+        assert other.weights.keys() == one.weights.keys()
+        assert [name for name, weight in one.weights.items() if not torch.equal(other.weights[name], weight)] == []
 
 
 #: What a job says of each optimizer.

@@ -1,24 +1,26 @@
 """Toys that all worlds share: random Llamas with a tokenizer, and ragged rows."""
 
 import json
+import os
 import random
 import shutil
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
-from tokenizers import models as tokenizer_models
-from transformers import PreTrainedTokenizerFast
 
+from shardwise import api
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
-from tests.dist.cells import Trained, spread, train_cell
-from tests.dist.worlds import toy_model
+from shardwise.spec.layout.execution import Execution
+from tests.dist.cells import OPTIMIZERS, Trained, must_equal, spread, train_cell
+from tests.dist.worlds import add_tokenizer, toy_model
 from tests.pairwise import processes
+from tests.warm.shim import KIND
 
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
@@ -28,8 +30,7 @@ MANY_PROCESSES = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts processes; of a table `make test` runs one cell and the `core` ones, `make test-all`
-    all."""
+    """All start processes; of a table `make test` runs one cell and the `core` ones."""
     tables: dict[str, list[pytest.Item]] = {}
     for item in items:
         if "tests/dist" in str(item.path):
@@ -63,21 +64,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return files
 
 
-def _add_tokenizer(folder: Path, texts: list[str]) -> int:
-    """Trains a byte-level BPE on the rows and returns its size."""
-    tokenizer = Tokenizer(tokenizer_models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    specials = ["<pad>", "<bos>", "<eos>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=320, special_tokens=specials, initial_alphabet=alphabet)
-    )
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
-    fast.save_pretrained(folder)
-    return len(fast)
-
-
 def _stated(name: str, table: dict[str, Any]) -> dict[str, Any]:
     """The keys of a toy, behind those of the entries that it is `like`."""
     own = dict(table[name])
@@ -104,7 +90,7 @@ class Toys(dict[str, Path]):
 
     def __missing__(self, name: str) -> Path:
         folder = self._folders.mktemp(name.replace(" ", "-"))
-        size = _add_tokenizer(folder, self._texts)
+        size = add_tokenizer(folder, self._texts)
         self[name] = toy_model(folder, vocab_size=size + 7, **TOYS[name])
         return self[name]
 
@@ -116,12 +102,14 @@ def models(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, Path]) -> T
 
 @pytest.fixture(scope="session")
 def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
-    """Makes jobs on the toys; keyword arguments go to the section of their name."""
+    """Makes jobs on the toys, or on a folder; keyword arguments go to the section of their name."""
 
-    def make(model: str = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any) -> Job:
+    def make(
+        model: str | Path = "untied", *, method: str = "full", data: Any = None, train: Any = None, **other: Any
+    ) -> Job:
         return job_from_data(
             {
-                "model": str(models[model]),
+                "model": str(models[model] if isinstance(model, str) else model),
                 "method": method,
                 "data": {"path": str(rows["train"]), "max_length": 96, **(data or {})},
                 "train": {
@@ -169,3 +157,40 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], Trained]
         return known[key]
 
     return run
+
+
+@pytest.fixture
+def must_train_alike(
+    make_job: Callable[..., Job], single: Callable[[Job], Trained], tmp_path: Path
+) -> Callable[..., tuple[Trained, list[Trained]]]:
+    """Trains a job (ten steps by SGD) on one process and under an execution; what they came to."""
+
+    def train(
+        chosen: Execution,
+        model: str | Path = "untied",
+        *,
+        train: Any = None,
+        without_gradient: str | None = None,
+        **job: Any,
+    ) -> Any:
+        asked = make_job(model, train={**OPTIMIZERS["sgd"], "max_steps": 10, **(train or {})}, **job)
+        expected = single(asked)
+        ranks = train_cell(asked, tmp_path / "cell", replace(chosen, optimizer=asked.train.optimizer))
+        must_equal(expected, ranks, without_gradient=without_gradient)
+        return expected, ranks
+
+    return train
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., api.Programs]:
+    """Makes a program of a text, in place of the worker; `warm`: off a warm process."""
+
+    def made(text: str, *, warm: bool = True) -> api.Programs:
+        (tmp_path / "made_worker.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.setenv(KIND, "torch" if warm else "")
+        return api.Programs(worker="made_worker")
+
+    return made

@@ -1,29 +1,21 @@
-"""A tiny model of a family put to the product: its count, and what each way of training makes of a
-few steps."""
+"""A tiny model of a family put to the product: its count, and each way to train it."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import pickle
 import random
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import peft
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers import models as tokenizer_models
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
 import shardwise.train.model
 from shardwise.data.store import PreparedData
@@ -39,7 +31,7 @@ from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
 from tests.dist.cells import composed, outcome, prepare_cell, relative, spread, train_on
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import correct_routers, free_port, join_ranks
+from tests.dist.worlds import add_tokenizer, correct_routers, run_world
 
 #: Ways of training by name: the layout, and whether rows are packed.
 WAYS: dict[str, tuple[Layout, bool]] = {
@@ -58,7 +50,6 @@ WAYS: dict[str, tuple[Layout, bool]] = {
 METHODS = ("full", "lora")
 
 STEPS = 2
-TIMEOUT_SECONDS = 120
 
 #: Of a loss, and of a gradient norm, over a step's.
 SAME_FIGURE = 1e-5
@@ -86,7 +77,7 @@ def put(family: str, root: Path, rows: Path, *, ways: tuple[str, ...]) -> dict[s
         except (InputError, UnsupportedError) as refused:
             return {**found, "refused": _sentence(refused, folder)}
         return {**found, "unbuilt": f"{type(error).__name__}: {said(error)}"}
-    _tokenizer().save_pretrained(folder)
+    add_tokenizer(folder, rows.read_text().splitlines())
     try:
         shape = _shape(str(folder))
     except (InputError, UnsupportedError) as error:
@@ -115,61 +106,72 @@ def _shape(name: str) -> Any:
 
 
 class _Cells:
-    """The cells of one model, in worlds of ranks that live on from one to the next."""
+    """The cells of one model."""
 
     def __init__(self, *, root: Path, folder: Path, rows: Path) -> None:
         self._root, self._folder, self._rows = root, folder, rows
-        self._worlds: dict[int, Ranks] = {}
-        self._alone = ""
+        self._shape = _shape(str(folder))
+        self._kernel = "eager" if self._shape.eager_attention else "sdpa"
 
     def all(self, ways: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
         """(method, way, what became of it)."""
-        try:
-            for method in METHODS:
-                expected: Any = None
-                self._alone = "not run: one process was not right"
-                for way in ways:
-                    try:
-                        made = self._cell(method, way, expected)
-                    except UnsupportedError as error:
-                        refused = f"refused: {_sentence(error, self._folder)}"
-                        self._alone = refused if way == "single" else self._alone
-                        yield method, way, refused
-                        continue
-                    except AssertionError as error:
-                        yield method, way, str(error)
-                        continue
-                    expected = made if way == "single" else expected
-                    yield method, way, "equal"
-        finally:
-            for world in self._worlds.values():
-                world.end()
+        for method in METHODS:
+            known, runs = dict[str, Any](), dict[str, tuple[RunDirectory, Execution]]()
+            for way in ways:
+                job, chosen = self._asked(method, way)
+                reasons = execution_refusals(job, chosen, model=self._shape)
+                if reasons:
+                    known[way] = UnsupportedError("; ".join(reasons))
+                else:
+                    runs[way] = prepare_cell(job, self._root / f"{method}-{way}"), chosen
+            for size, work in ((1, _one), (2, _trained)):
+                of = [way for way, (_, chosen) in runs.items() if chosen.layout.world_size == size]
+                known.update(zip(of, _ran(size, work, [runs[way] for way in of]), strict=True))
+            for way in ways:
+                yield method, way, self._told(known[way], known["single"])
 
-    def _cell(self, method: str, way: str, expected: Any) -> Any:
+    def _asked(self, method: str, way: str) -> tuple[Job, Execution]:
         layout, packed = WAYS[way]
-        job = _job(self._folder, self._rows, method=method, packed=packed)
-        shape = _shape(str(self._folder))
-        kernel = "eager" if shape.eager_attention else "sdpa"
-        chosen = spread(layout, micros=2 if layout.pp > 1 else 1, optimizer="sgd", attn_implementation=kernel)
-        reasons = execution_refusals(job, chosen, model=shape)
-        if reasons:
-            raise UnsupportedError("; ".join(reasons))
-        run = prepare_cell(job, self._root / f"{method}-{way}")
-        if layout.world_size == 1:
-            plain, made = self._ranks(1).run(_one, run, chosen)[0]
-            assert not plain, f"differs from transformers: {plain}"
-            return made
-        assert expected is not None, self._alone
-        ranks = self._ranks(layout.world_size).run(_trained, run, chosen)
-        differs = unlike(expected, ranks)
-        assert not differs, f"differs from one process: {differs}"
-        return None
+        micros = 2 if layout.pp > 1 else 1
+        chosen = spread(layout, micros=micros, optimizer="sgd", attn_implementation=self._kernel)
+        return _job(self._folder, self._rows, method=method, packed=packed), chosen
 
-    def _ranks(self, size: int) -> Ranks:
-        world = self._worlds.get(size)
-        if world is None or not world.alive:
-            world = self._worlds[size] = Ranks(size)
-        return world
+    def _told(self, found: Any, single: Any) -> str:
+        if isinstance(found, UnsupportedError):
+            return f"refused: {_sentence(found, self._folder)}"
+        if isinstance(found, str):
+            return found
+        if len(found) == 1:
+            return f"differs from transformers: {found[0][0]}" if found[0][0] else "equal"
+        if isinstance(single, UnsupportedError):
+            return self._told(single, single)
+        if isinstance(single, str) or single[0][0]:
+            return "not run: one process was not right"
+        differs = unlike(single[0][1], found)
+        return f"differs from one process: {differs}" if differs else "equal"
+
+
+def _ran(size: int, work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]]) -> list[Any]:
+    """Of each cell what its ranks made, their refusal, or a sentence where they fail; all in one
+    world, or where one of them fails each in its own."""
+    try:
+        ranks = run_world(size, _each, work, cells) if cells else []
+    except (AssertionError, EOFError) as error:
+        if len(cells) == 1:
+            return [f"failed: {str(error).strip().splitlines()[-1]}"]
+        return [answer for cell in cells for answer in _ran(size, work, [cell])]
+    of_cells = [[*made] for made in zip(*ranks, strict=True)]
+    return [next((one for one in made if isinstance(one, UnsupportedError)), made) for made in of_cells]
+
+
+def _each(work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]]) -> list[Any]:
+    answers: list[Any] = []
+    for run, chosen in cells:
+        try:
+            answers.append(work(run, chosen))
+        except UnsupportedError as error:
+            answers.append(UnsupportedError(said(error)))
+    return answers
 
 
 def _job(folder: Path, rows: Path, *, method: str, packed: bool) -> Job:
@@ -193,8 +195,7 @@ def _job(folder: Path, rows: Path, *, method: str, packed: bool) -> Job:
 
 
 def _one(run: RunDirectory, chosen: Execution) -> tuple[str, Any]:
-    """How a step differs from one of plain transformers (empty: it does not), and what training
-    made of the weights."""
+    """How a step differs from plain transformers' (empty: it does not); what training made."""
     built = composed(run, chosen)
     return _unlike_transformers(run, built), _trained(run, chosen)
 
@@ -205,7 +206,7 @@ def _trained(run: RunDirectory, chosen: Execution) -> dict[str, Any]:
     planned = take_inventory(built.job, built.model.shape).trained_elements
     assert chosen.layout.pp > 1 or planned == sum(
         built.model.elements[name] for name, parameter in built.model.trained if name in built.model.elements
-    ), "failed: other elements are trained than planned"
+    ), "other elements are trained than planned"
     train_on(run, built)
     end = outcome(run, built)
     return {"metrics": end.metrics, "start": start, "end": end.weights, "frozen": end.frozen}
@@ -285,73 +286,6 @@ def _far(expected: torch.Tensor, found: torch.Tensor, *, floor: float) -> bool:
     return not whole <= SAME_WEIGHT * float(expected.double().norm()) + floor
 
 
-class Ranks:
-    """Processes of one group that run one piece of work after another, until one of them fails."""
-
-    def __init__(self, size: int) -> None:
-        context, port = get_context("fork"), free_port()
-        self._pipes = [context.Pipe() for _ in range(size)]
-        self._ranks = [
-            context.Process(target=_serve, args=(rank, size, port, self._pipes[rank][1]), daemon=True)
-            for rank in range(size)
-        ]
-        self.alive = True
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # as in worlds.py
-            for process in self._ranks:
-                process.start()
-
-    def run(self, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What each rank returned. Raises UnsupportedError: all of them refused it; AssertionError:
-        one failed."""
-        for near, _ in self._pipes:
-            near.send_bytes(pickle.dumps((work, arguments)))
-        answers: dict[Any, tuple[str, Any]] = {}
-        end = time.monotonic() + TIMEOUT_SECONDS
-        while len(answers) < len(self._pipes):
-            left = [near for near, _ in self._pipes if near not in answers]
-            ready = wait(left, timeout=max(0, end - time.monotonic()))
-            for pipe in cast(list[Connection], ready):
-                try:
-                    answers[pipe] = pickle.loads(pipe.recv_bytes())
-                except EOFError:
-                    answers[pipe] = "failed", "failed: the process died"
-            failed = [what for kind, what in answers.values() if kind == "failed"]
-            if failed or not ready:
-                self.end()
-                raise AssertionError(failed[0] if failed else f"failed: no answer in {TIMEOUT_SECONDS} s")
-        refused = [what for kind, what in answers.values() if kind == "refused"]
-        if refused:
-            raise UnsupportedError(refused[0])
-        return [answers[near][1] for near, _ in self._pipes]
-
-    def end(self) -> None:
-        """Ends the processes."""
-        self.alive = False
-        for process in self._ranks:
-            process.kill()
-        for process in self._ranks:
-            process.join()
-
-
-def _serve(rank: int, size: int, port: int, pipe: Any) -> None:
-    join_ranks(rank, size, port)
-    while True:
-        try:
-            work, arguments = pickle.loads(pipe.recv_bytes())
-        except (EOFError, OSError):
-            os._exit(0)
-        try:
-            answer = "made", work(*arguments)
-        except UnsupportedError as error:
-            answer = "refused", said(error)
-        except BaseException as error:  # noqa: BLE001 - whatever happens in a rank must reach the table
-            if os.environ.get("SHOW"):
-                traceback.print_exc()
-            answer = "failed", str(error) if isinstance(error, AssertionError) else "failed: " + _last(error)
-        pipe.send_bytes(pickle.dumps(answer))
-
-
 def _last(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {said(error)} ({Path(frame.filename).name}:{frame.lineno})"
@@ -361,17 +295,6 @@ def _sentence(error: BaseException, folder: Path) -> str:
     problems = getattr(error, "problems", None)
     text = "; ".join(problem.message for problem in problems) if problems else said(error)
     return " ".join(text.replace(str(folder), "the model").split())
-
-
-@cache
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """Of single bytes, which takes any text."""
-    specials = ["<pad>", "<bos>", "<eos>"]
-    words = [*specials, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    made = Tokenizer(tokenizer_models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
 
 
 def make_rows(path: Path) -> Path:

@@ -1,5 +1,4 @@
-"""Cells of families that are forecast by profiles: planned on what was measured of their blocks,
-run, and compared."""
+"""Cells of families that are planned on profiles of their blocks: run, and compared."""
 
 import json
 from dataclasses import replace
@@ -22,12 +21,8 @@ from shardwise.train.rehearsing.profiles import answer
 from tests.dist.cells import prepare_cell
 
 HALF = {"num_hidden_layers": 4, "head_dim": 32}
-LINEAR = {
-    "linear_num_key_heads": 4,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
-}
+LINEAR = {"linear_num_key_heads": 4, "linear_num_value_heads": 4}
+LINEAR |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32}
 #: Families without rules, and their keys beside `COMMON`.
 PROFILED: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**HALF, **LINEAR},
@@ -59,34 +54,16 @@ def config_of_family(family: str) -> dict[str, Any]:
 
 def with_profiles(shape: ModelShape, job: Any, cluster: Any) -> ModelShape:
     """A shape with the profiles of a job, which this process measures."""
-    question = {
-        "job": job.to_json(),
-        "shape": shape.to_json(),
-        "config": config_of(job.model),
-        "executions": [one.to_json() for one in open_executions(job, shape, cluster)],
-        "cuda": cluster.gpu.kind == "cuda",
-    }
-    found = answer(question)
+    question = {"job": job.to_json(), "shape": shape.to_json(), "config": config_of(job.model), "cuda": False}
+    found = answer(question | {"executions": [one.to_json() for one in open_executions(job, shape, cluster)]})
     assert "refused" not in found, found
     return replace(shape, profiles=tuple(from_plain(ModelProfile, one) for one in found["profiles"]))
 
 
 def compared(family: str, layout: str, root: Path, **changes: Any) -> list[tuple[bool, float]]:
-    """Of each kind of rank: whether its persistent bytes are those that were forecast, and how far
-    off the forecast of its peak is."""
-    cell = Cell(
-        family="llama",
-        layout=layout,
-        **{
-            "method": "full",
-            "batch": 2,
-            "length": 128,
-            "recompute": "none",
-            "precision": "fp32",
-            "rows": "whole",
-            **changes,
-        },
-    )
+    """Of each kind of rank: whether it holds what is forecast, and how far off its peak is."""
+    usual = {"method": "full", "batch": 2, "length": 128, "recompute": "none", "precision": "fp32", "rows": "whole"}
+    cell = Cell(family="llama", layout=layout, **(usual | changes))
     data = root / "rows.jsonl"
     job = job_of(cell, model=str(model_folder(root, json.dumps(config_of_family(family)))), data=str(data))
     with data.open("w") as file:

@@ -91,18 +91,18 @@ def _session(*command: str) -> Iterator[tuple[_Terminal, list[int]]]:
 def test_a_conversation_on_a_terminal_outlives_whatever_goes_wrong_in_a_turn(run) -> None:
     with _session(*_command(run, "--max-new-tokens", "1500")) as (terminal, codes):
         assert "one question a line; an empty line begins a new conversation" in terminal.sees(PROMPT)
-        terminal.types(TOO_LONG.encode() + b"\n")
-        terminal.sees(r"error: the conversation has [\d,]+ tokens, and the model reads 2,048; write a shorter prompt")
-        terminal.sees(PROMPT)
-        terminal.types(b"r\xffd\n")
-        terminal.sees("error: this line is not UTF-8 text, and was not asked")
-        terminal.sees(PROMPT)
-        terminal.types(b"red green\n")
-        terminal.interrupts("red green")
-        terminal.types(b"half a line")
-        terminal.interrupts("half a line")
-        terminal.types(b"\x1b[A\n")  # the question before
-        terminal.interrupts("red green")
+        refused = {
+            TOO_LONG.encode(): r"the conversation has [\d,]+ tokens, and the model reads 2,048; write a shorter prompt",
+            b"r\xffd": "this line is not UTF-8 text, and was not asked",
+        }
+        for line, said in refused.items():
+            terminal.types(line + b"\n")
+            terminal.sees(f"error: {said}")
+            terminal.sees(PROMPT)
+        # The last is the question before.
+        for keys, echo in ((b"red green\n", "red green"), (b"half a line",) * 2, (b"\x1b[A\n", "red green")):
+            terminal.types(keys)
+            terminal.interrupts(echo if isinstance(echo, str) else echo.decode())
         terminal.types(b"\x04")
     assert codes == [0]
 

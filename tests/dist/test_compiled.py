@@ -1,5 +1,4 @@
-"""Compiled blocks train as eager ones of one process do, and rows of many lengths compile each kind
-of block twice."""
+"""Compiled blocks train as eager ones; rows of many lengths compile each kind of block twice."""
 
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_rank
 from tests.dist.worlds import run_world
+from tests.marks import CI
 
 CELLS: dict[str, Execution] = {
     "fsdp(2), selective": spread(Layout(dp_shard=2), gradient_checkpointing="selective"),
@@ -30,32 +30,51 @@ CELLS: dict[str, Execution] = {
     "from the host": spread(offload="parameters"),
     "fsdp(2), optimizer on the host": spread(Layout(dp_shard=2), offload="optimizer"),
 }
+#: Those with several graphs: attention gathers keys between them, and an MLP goes tile by tile.
+BROKEN: dict[str, Execution] = {
+    "cp(2), full recompute": spread(Layout(cp=2), gradient_checkpointing="full"),
+    "cp(2), in tiles": spread(Layout(cp=2), gradient_checkpointing="offloaded", mlp="chunked"),
+    "cp(2)": spread(Layout(cp=2), micros=2),
+}
 
 
 def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, int]:
-    """Trains; with how many graphs were compiled, and how often Python ran between two."""
+    """Trains, without the compiler's last stage, which takes minutes; how many graphs there were,
+    and how often Python ran between two."""
+    compiled.BACKEND = "aot_eager"  # the fork's own
     counters.clear()  # a fork inherits its parent's
     trained = train_rank(run, chosen)
     return trained, counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
+#: Of these CI runs two.
+TABLE = [
+    pytest.param(
+        *kind, cell, marks=CI[1:] if kind[0] == "full" and cell in ("fsdp(2), optimizer on the host", "cp(2)") else ()
+    )
+    for kind in (("lora", "deep untied", 2), ("full", "deep tied", 1))
+    for cell in (*CELLS, *BROKEN)
+]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("method", "model", "kinds"), [("lora", "deep untied", 2), ("full", "deep tied", 1)])
+@pytest.mark.parametrize(("method", "model", "kinds", "cell"), TABLE)
 def test_compiled_blocks_train_as_eager_ones_whatever_the_lengths_of_rows(
     method, model, kinds, cell, single, make_job, monkeypatch, tmp_path
 ) -> None:
-    """Without its last stage, the compiler, which takes minutes. Of LoRA the first block is a kind
-    of its own: its input has no gradient."""
-    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    job = make_job(model, method=method, data={"packing": "packed" in cell}, train=OPTIMIZERS["sgd"])
-    chosen = replace(CELLS[cell], optimizer="sgd", compile=True)
-    run = prepare_cell(job, tmp_path)
+    """Of LoRA the first block is a kind of its own: its input has no gradient."""
+    monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
+    train = {"max_steps": 3, "warmup_steps": 1} if cell in BROKEN else {}
+    job = make_job(model, method=method, data={"packing": "packed" in cell}, train=OPTIMIZERS["sgd"] | train)
+    chosen, run = replace((CELLS | BROKEN)[cell], optimizer="sgd", compile=True), prepare_cell(job, tmp_path)
     ranks = run_world(chosen.layout.world_size, train_compiled, run, chosen)
     must_equal(single(job), [trained for trained, _, _ in ranks])
     masks = 2 if "packed" in cell else 1  # a row that is one document has no mask; as many documents as there are
     for _, graphs, breaks in ranks:
+        if cell in BROKEN:
+            assert graphs > 1
+            continue
         assert 0 < graphs <= 2 * kinds * masks + 2, "two of the loss, of one number of trained positions and of any"
         assert breaks == 0
 
@@ -74,27 +93,3 @@ def graphs_of_a_replicated_block() -> int:
 
 def test_ddp_does_not_cut_the_graph_of_a_block_where_a_bucket_ends() -> None:
     assert run_world(1, graphs_of_a_replicated_block) == [1]
-
-
-BROKEN: dict[str, Execution] = {
-    "cp(2), full recompute": spread(Layout(cp=2), gradient_checkpointing="full"),
-    "cp(2), in tiles": spread(Layout(cp=2), gradient_checkpointing="offloaded", mlp="chunked"),
-    "cp(2)": spread(Layout(cp=2), micros=2),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("cell", BROKEN)
-@pytest.mark.parametrize(("method", "model"), [("lora", "deep untied"), ("full", "deep tied")])
-def test_blocks_of_several_graphs_train_as_eager_ones(
-    method, model, cell, single, make_job, monkeypatch, tmp_path
-) -> None:
-    """Attention gathers keys between them, and an MLP goes tile by tile."""
-    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
-    job = make_job(model, method=method, train=OPTIMIZERS["sgd"] | {"max_steps": 3, "warmup_steps": 1})
-    chosen = replace(BROKEN[cell], optimizer="sgd", compile=True)
-    ranks = run_world(2, train_compiled, prepare_cell(job, tmp_path), chosen)
-    must_equal(single(job), [trained for trained, _, _ in ranks])
-    assert all(graphs > 1 for _, graphs, _ in ranks)

@@ -1,7 +1,5 @@
 """Context parallel: what the support matrix leaves out trains as one process does too."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,24 +12,19 @@ from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS, NOT_IN_PARTS
-from tests.dist.cells import OPTIMIZERS, PAIRS, TOLERANCE, ZERO1, ZERO2, must_equal, relative, spread, train_cell
+from tests.dist.cells import PAIRS, TOLERANCE, ZERO1, ZERO2, relative, spread
 from tests.dist.worlds import installed, run_world
 from tests.unit.catalog.small import small_config, their_config
 
 CP2 = Layout(cp=2)
+#: Beside those of test_matrix.py, and of `LISTED`.
 CELLS: dict[str, Execution] = {
     "cp(2)": spread(CP2),
     "cp(2), recompute": spread(CP2, micros=2, gradient_checkpointing="full"),
     "cp(2), selective": spread(CP2, gradient_checkpointing="selective"),
     "cp(3)": spread(Layout(cp=3)),
-    "ddp(2) x cp(2)": spread(Layout(dp_replicate=2, cp=2), micros=2),
-    "fsdp(2) x cp(2)": spread(Layout(dp_shard=2, cp=2), micros=2),
-    "hsdp(2 x 2) x cp(2)": spread(Layout(dp_replicate=2, dp_shard=2, cp=2), micros=2),
-    "zero1(2) x cp(2)": spread(Layout(dp_shard=2, cp=2, **ZERO1), micros=2),
     "cp(2), weights from the host": spread(CP2, offload="parameters"),
-    "tp(2) x cp(2)": spread(Layout(tp=2, cp=2)),
     "fsdp(2) x tp(2) x cp(2)": spread(Layout(dp_shard=2, tp=2, cp=2), micros=2),
-    "1f1b(2) x cp(2)": spread(Layout(pp=2, cp=2), micros=4),
     "zero_bubble(2) x cp(2)": spread(Layout(pp=2, cp=2, schedule="zero_bubble", **ZERO2), micros=4),
     "cp(2), whole weights": spread(Layout(cp=2, shard_over_cp=False)),
     "fsdp(2) x cp(2), copies over cp": spread(Layout(dp_shard=2, cp=2, shard_over_cp=False), micros=2),
@@ -43,9 +36,8 @@ CELLS: dict[str, Execution] = {
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model"), PAIRS)
-def test_parts_of_sequences_train_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
-    job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
-    must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
+def test_parts_of_sequences_train_as_one_process_does(method, model, cell, must_train_alike) -> None:
+    must_train_alike(CELLS[cell], model, method=method)
 
 
 #: Windows with and without rotary positions, norms of queries and keys, learned positions, and a family without a row.
@@ -55,14 +47,10 @@ OTHERS = ("gemma3", "qwen3", "phi3", "gpt2", "nanochat")
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("model", OTHERS)
-def test_other_attention_and_documents_of_packed_rows_train_alike(
-    model, packing, single, make_job, rows, tmp_path
-) -> None:
+def test_other_attention_and_documents_of_packed_rows_train_alike(model, packing, must_train_alike, rows) -> None:
     data = {"packing": packing, "eval_path": str(rows["eval"])}
-    train = {**OPTIMIZERS["sgd"], "max_steps": 6, "warmup_steps": 1, "eval_steps": 3, "disable_dropout": True}
-    job = make_job(model, data=data, train=train)
-    expected, ranks = single(job), train_cell(job, tmp_path, spread(CP2, micros=2, optimizer="sgd"))
-    must_equal(expected, ranks)
+    train = {"max_steps": 6, "warmup_steps": 1, "eval_steps": 3, "disable_dropout": True}
+    expected, ranks = must_train_alike(spread(CP2, micros=2), model, data=data, train=train)
     found = [[one["eval_loss"] for one in each.metrics if "eval_loss" in one] for each in (expected, ranks[0])]
     assert len(found[0]) == 2
     assert relative(*found) <= TOLERANCE
@@ -81,12 +69,11 @@ LISTED: dict[str, Execution] = {
 @pytest.mark.parametrize("model", ["wide", "wide qwen3_moe"])
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 @pytest.mark.parametrize("cell", LISTED)
-def test_dense_models_and_mixtures_train_on_parts(cell, method, model, packing, single, make_job, tmp_path) -> None:
+def test_dense_models_and_mixtures_train_on_parts(cell, method, model, packing, must_train_alike) -> None:
     if (cell, method, model) == ("tp(2) x cp(4)", "qlora", "wide qwen3_moe"):
         pytest.skip("refused: two experts of a rank are not cut evenly over 4 shards")
-    train = {**OPTIMIZERS["sgd"], "max_steps": 4, "warmup_steps": 1}
-    job = make_job(model, method=method, data={"packing": packing}, train=train)
-    must_equal(single(job), train_cell(job, tmp_path, replace(LISTED[cell], optimizer="sgd")))
+    train = {"max_steps": 4, "warmup_steps": 1}
+    must_train_alike(LISTED[cell], model, method=method, data={"packing": packing}, train=train)
 
 
 IN_PARTS = installed([kind for kind, one in FAMILIES.items() if one.experts is None and kind not in NOT_IN_PARTS])
@@ -148,11 +135,7 @@ TILED: dict[str, Execution] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", TILED)
 @pytest.mark.parametrize(("method", "model"), [*PAIRS, ("full", "gemma3")])
-def test_mlps_in_tiles_train_as_one_process_does(
-    method, model, cell, single, make_job, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlps_in_tiles_train_as_one_process_does(method, model, cell, must_train_alike, monkeypatch) -> None:
     """Gemma's blocks save what their last norm reads of the MLP, so that it is made again there."""
-    job = make_job(model, method=method, train=OPTIMIZERS["sgd"] | {"max_steps": 6, "warmup_steps": 1})
-    expected = single(job)
     monkeypatch.setattr("shardwise.spec.layout.execution.LEAST_MLP_CHUNK", 7)
-    must_equal(expected, train_cell(job, tmp_path, replace(TILED[cell], optimizer="sgd")))
+    must_train_alike(TILED[cell], model, method=method, train={"max_steps": 6, "warmup_steps": 1})

@@ -6,9 +6,19 @@ import pytest
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import TOLERANCE, ZERO1, ZERO2, execution, must_equal, prepare_cell, relative, spread, train_cell
-from tests.dist.test_checkpoints import DORA, interrupt, resume
-from tests.dist.worlds import run_world
+from tests.dist.cells import (
+    OPTIMIZERS,
+    TOLERANCE,
+    ZERO1,
+    ZERO2,
+    execution,
+    move,
+    must_equal,
+    relative,
+    spread,
+    train_cell,
+)
+from tests.dist.test_checkpoints import DORA
 from tests.marks import first
 
 LAYOUTS = {
@@ -20,7 +30,7 @@ LAYOUTS = {
     "ddp x 1f1b": Layout(dp_replicate=2, pp=2, schedule="1f1b"),
     "fsdp x tp x gpipe": Layout(dp_shard=2, tp=2, pp=2, schedule="gpipe"),
 }
-DORA_METHOD = {"method": "lora", "lora": DORA}
+METHODS = {"full": {"method": "full"}, "dora": {"method": "lora", "lora": DORA}}
 
 
 def chosen(name: str, **options: Any) -> Execution:
@@ -28,21 +38,18 @@ def chosen(name: str, **options: Any) -> Execution:
     return spread(LAYOUTS[name], micros=2 if LAYOUTS[name].pp > 1 else 1, **options)
 
 
-@pytest.mark.parametrize("method", [{"method": "full"}, DORA_METHOD], ids=["full", "dora"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", first(2, LAYOUTS))
-def test_adamw_with_decay_gives_the_same_losses_norms_and_weights(name, method, single, make_job, tmp_path) -> None:
+def test_adamw_with_decay_gives_the_same_losses_norms_and_weights(name, method, must_train_alike) -> None:
     """Decay acts by a tensor's shape, which windows, slices and shards change."""
-    job = make_job("deep tied", train={"weight_decay": 0.1, "max_grad_norm": 0.5}, **method)
-    must_equal(single(job), train_cell(job, tmp_path / "many", chosen(name)))
+    train = {**OPTIMIZERS["adamw"], "weight_decay": 0.1, "max_grad_norm": 0.5}
+    must_train_alike(chosen(name), "deep tied", train=train, **METHODS[method])
 
 
 @pytest.mark.parametrize("name", first(2, LAYOUTS))
-def test_evaluation_between_steps_gives_the_same_and_changes_nothing(name, single, make_job, rows, tmp_path) -> None:
-    train = {"max_steps": 4, "eval_steps": 1, "optimizer": "sgd", "learning_rate": 0.05}
-    job = make_job("deep untied", data={"eval_path": str(rows["eval"])}, train=train)
-    one = single(job)
-    ranks = train_cell(job, tmp_path / "many", chosen(name, optimizer="sgd"))
-    must_equal(one, ranks)
+def test_evaluation_between_steps_gives_the_same_and_changes_nothing(name, must_train_alike, rows) -> None:
+    train, data = {"max_steps": 4, "eval_steps": 1}, {"eval_path": str(rows["eval"])}
+    one, ranks = must_train_alike(chosen(name), "deep untied", data=data, train=train)
     assert len(one.series("eval_loss")) == 4
     assert relative(one.series("eval_loss"), ranks[0].series("eval_loss")) <= TOLERANCE
 
@@ -57,23 +64,19 @@ MOVES = [
 
 @pytest.mark.parametrize(("before", "after"), first(1, MOVES))
 def test_adapters_copies_and_momentum_move_to_another_layout(before, after, single, make_job, tmp_path) -> None:
-    train = {"max_steps": 10, "optimizer": "sgd", "learning_rate": 0.01, "momentum": 0.9}
-    job = make_job("deep tied", train=train, **DORA_METHOD)
-    one = single(job)
-    run = prepare_cell(job, tmp_path / "moved")
-    interrupt(run, chosen(before, optimizer="sgd"), after=5)
-    ended = run_world(LAYOUTS[after].world_size, resume, run, chosen(after, optimizer="sgd"))
-    assert {start for start, _ in ended} == {5}
-    must_equal(one, [rank for _, rank in ended])
+    job = make_job("deep tied", train={**OPTIMIZERS["sgd with momentum"], "max_steps": 10}, **METHODS["dora"])
+    one, other = (chosen(name, optimizer="sgd") for name in (before, after))
+    must_equal(single(job), move(job, tmp_path, one, other, at=5))
 
 
-@pytest.mark.parametrize("method", [{"method": "full"}, DORA_METHOD], ids=["full", "dora"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", first(1, ["fsdp x interleaved", "zero2 x zero_bubble", "zero1 x tp", "ddp x 1f1b"]))
-def test_ranks_that_have_no_row_at_all_take_part(name, method, single, make_job, tmp_path) -> None:
-    train = {"max_steps": 6, "optimizer": "sgd", "learning_rate": 0.05, "global_batch_size": 1}
-    job = make_job("deep tied", train=train, **method)
-    one = train_cell(job, tmp_path / "one", execution(micro_batch_size=1, optimizer="sgd"))[0]
-    layout = LAYOUTS[name]
-    ranks = train_cell(job, tmp_path / "many", execution(layout, micro_batch_size=1, optimizer="sgd"))
+def test_ranks_that_have_no_row_at_all_take_part(name, method, make_job, tmp_path) -> None:
+    job = make_job("deep tied", train={**OPTIMIZERS["sgd"], "max_steps": 6, "global_batch_size": 1}, **METHODS[method])
+    layouts = {"one": Layout(), "many": LAYOUTS[name]}
+    (one,), ranks = (
+        train_cell(job, tmp_path / key, execution(layout, micro_batch_size=1, optimizer="sgd"))
+        for key, layout in layouts.items()
+    )
     assert {len(rank.seen) for rank in ranks} == {0, 6}
     must_equal(one, ranks)

@@ -9,15 +9,14 @@ import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 
 from shardwise.models.anatomy import drops_out, find_anatomy
 from shardwise.parallel.gradients import settle_gradients
 from shardwise.parallel.recompute import apply_recompute
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Recompute
-from tests.dist.cells import must_equal, spread, train_cell
-from tests.dist.test_slices import slice_toy, toy, train_once
+from tests.dist.cells import OPTIMIZERS, spread, train_cell
+from tests.dist.test_slices import gradients, must_have_the_same, slice_toy, toy, train_once
 from tests.dist.worlds import run_world
 from tests.marks import first
 
@@ -33,11 +32,6 @@ def adapted(**options: Any) -> nn.Module:
     torch.manual_seed(1)
     get_peft_model(model, LoraConfig(r=4, init_lora_weights=False, **settings, **options))
     return model.train()
-
-
-def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in found.items()}
 
 
 def watch(model: nn.Module) -> Masks:
@@ -60,7 +54,7 @@ def train_in_slices(recompute: Recompute, options: dict[str, Any]) -> tuple[floa
     apply_recompute(find_anatomy(model).blocks, recompute)
     masks = watch(model)
     torch.manual_seed(7)
-    loss = train_once(model, root)
+    loss = train_once(None, root)
     settle_gradients(model.parameters())
     return loss, gradients(model), masks
 
@@ -99,10 +93,7 @@ def test_ranks_together_drop_out_what_one_process_could(recompute, options) -> N
     assert len({mask[0].sum().item() for mask in together.values()}) > len(together) // 2, "modules share masks"
     expected_loss, expected = run_world(1, train_with, together, options)[0]
     assert loss == pytest.approx(expected_loss, rel=1e-6)
-    assert found.keys() == expected.keys()
-    total = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
-    for name, gradient in expected.items():
-        assert (found[name] - gradient).norm() <= 1e-5 * (gradient.norm() + 0.01 * total), name
+    must_have_the_same(expected, found, recompute)
 
 
 def drop_in_the_models_own_code() -> tuple[bool, list[torch.Tensor]]:
@@ -120,7 +111,7 @@ def drop_in_the_models_own_code() -> tuple[bool, list[torch.Tensor]]:
 
     F.dropout = noted
     torch.manual_seed(7)
-    train_once(model, root)
+    train_once(None, root)
     return drops, masks
 
 
@@ -144,12 +135,10 @@ CELLS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_model_whose_dropout_is_disabled_trains_as_on_one_process_and_not_as_with_it(
-    cell, single, make_job, tmp_path
+    cell, must_train_alike, make_job, tmp_path
 ) -> None:
     model, chosen = CELLS[cell]
-    train = {"learning_rate": 0.05, "optimizer": "sgd"}
-    job = make_job(model, train={**train, "disable_dropout": True}, data={"eval_fraction": 0.2})
-    one = single(job)
-    must_equal(one, train_cell(job, tmp_path / "cell", chosen))
-    dropping = train_cell(make_job(model, train={**train, "max_steps": 2}), tmp_path / "drop", chosen)[0]
+    one, _ = must_train_alike(chosen, model, train={"disable_dropout": True}, data={"eval_fraction": 0.2})
+    train = {**OPTIMIZERS["sgd"], "max_steps": 2}
+    dropping = train_cell(make_job(model, train=train), tmp_path / "drop", chosen)[0]
     assert abs(dropping.series("loss")[0] - one.series("loss")[0]) > 1e-4

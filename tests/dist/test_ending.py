@@ -41,20 +41,13 @@ runpy.run_module("shardwise.programs.worker", run_name="__main__")
 
 
 @pytest.mark.slow
-def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, tmp_path, monkeypatch) -> None:
-    (tmp_path / "aborted.py").write_text(ABORTED)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_no_shutdown_of_the_interpreter_turns_success_into_failure(make_job, worker, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TEST_HANDED_OVER", str(tmp_path / "handed over"))
-    train = {"max_steps": 1, "warmup_steps": 0}
+    train, updates = {"max_steps": 1, "warmup_steps": 0}, list[object]()
     job = make_job(train=train, hardware="cpu:1", output_dir=str(tmp_path / "run"))
-    notices: list[object] = []
-    result = api.train(
-        job,
-        programs=api.Programs(worker="aborted"),
-        on_update=lambda update: notices.append(update) if isinstance(update, api.Notice) else None,
-    )
-    assert (result.outcome, notices) == ("finished", [])
+    result = api.train(job, programs=worker(ABORTED, warm=False), on_update=updates.append)
+    assert result.outcome == "finished"
+    assert not any(isinstance(update, api.Notice) for update in updates)
     assert "done, outcome finished" in result.run.rank_log(0).read_text()
     assert (tmp_path / "handed over").exists()
 
@@ -149,26 +142,17 @@ def test_a_rank_that_alone_cannot_gather_does_not_wait_for_others_that_wait_for_
 
 
 @pytest.mark.slow
-def test_a_run_that_is_the_first_step_of_its_warm_up_is_saved_and_says_that_it_trains_nothing(
-    make_job, tmp_path
-) -> None:
-    settings = {"output_dir": str(tmp_path / "run"), "hardware": "cpu:1"}
-    job = make_job(method="lora", train={"max_steps": 1, "warmup_steps": 3}, **settings)
-    result = api.train(job)
-    assert result.outcome == "finished"
-    assert "all of which are warm-up: nothing will be trained" in result.run.notices.read_text()
-
-
-@pytest.mark.slow
 def test_a_start_behind_the_last_step_ends_as_the_run_that_took_it(make_job, tmp_path) -> None:
-    """A run that was killed while it saved its result has all its steps, and what they measured."""
-    job = make_job(train={"max_steps": 2, "save_steps": 1}, output_dir=str(tmp_path / "run"), hardware="cpu:1")
+    """One that was killed while it saved its result; it was all warm-up, and says so."""
+    train = {"max_steps": 1, "save_steps": 1, "warmup_steps": 3}
+    job = make_job(method="lora", train=train, output_dir=str(tmp_path / "run"), hardware="cpu:1")
     before = api.train(job)
     measured, run = before.run.measured.read_bytes(), before.run
+    assert "all of which are warm-up: nothing will be trained" in run.notices.read_text()
     shutil.rmtree(run.final)
     run.outcome.unlink()
     again = api.train(job)
-    assert (again.outcome, again.step, run.final.is_dir()) == ("finished", 2, True)
-    assert (read_json(run.outcome) or {})["step"] == 2
+    assert (again.outcome, again.step, run.final.is_dir()) == ("finished", 1, True)
+    assert (read_json(run.outcome) or {})["step"] == 1
     assert run.measured.read_bytes() == measured
     assert again.report.outcome.state == "finished"

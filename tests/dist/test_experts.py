@@ -1,18 +1,14 @@
 """Mixtures of experts train as one process does."""
 
-import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from shardwise.train.optim import learning_rate
 from tests.dist.cells import (
     OPTIMIZERS,
     TOLERANCE,
@@ -20,19 +16,18 @@ from tests.dist.cells import (
     ZERO2,
     composed,
     execution,
-    must_equal,
+    move,
     prepare_cell,
     relative,
     spread,
-    train_cell,
+    train_rank,
 )
-from tests.dist.test_checkpoints import interrupt, resume
-from tests.dist.test_final import finish, loss_of
+from tests.dist.test_final import adapted, finish, loss_of, must_load
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import run_world
 
 #: A step of experts takes long, and a wrong one is wrong from the first.
-SGD = {**OPTIMIZERS["sgd"], "max_steps": 6}
+STEPS = 6
 
 CELLS: dict[str, Execution] = {
     "fsdp(2)": spread(Layout(dp_shard=2), micros=2),
@@ -55,12 +50,10 @@ CELLS: dict[str, Execution] = {
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("model", ["mixtral", "qwen3_moe", "qwen2_moe", "olmoe"])
-def test_experts_train_as_one_process_does(model, method, cell, single, make_job, tmp_path) -> None:
-    chosen = replace(CELLS[cell], optimizer="sgd")
-    if model == "olmoe" and chosen.layout.pp > 1:
+def test_experts_train_as_one_process_does(model, method, cell, must_train_alike) -> None:
+    if model == "olmoe" and CELLS[cell].layout.pp > 1:
         pytest.skip("transformers has no plan of its stages")
-    job = make_job(model, method=method, train=SGD)
-    must_equal(single(job), train_cell(job, tmp_path, chosen))
+    must_train_alike(CELLS[cell], model, method=method, train={"max_steps": STEPS})
 
 
 EP2 = Layout(dp_shard=2, ep=2)
@@ -85,27 +78,25 @@ DEALT: dict[str, Execution] = {
 @pytest.mark.parametrize("cell", DEALT)
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("model", ["qwen3_moe", "balanced mixtral", "qwen2_moe"])
-def test_experts_that_are_dealt_among_ranks_train_as_one_process_does(
-    model, method, cell, single, make_job, tmp_path
-) -> None:
+def test_experts_that_are_dealt_among_ranks_train_as_one_process_does(model, method, cell, must_train_alike) -> None:
     beside = {"lora": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj"]}} if method == "lora" else {}
-    job = make_job(model, method=method, train=SGD, **beside)
-    must_equal(single(job), train_cell(job, tmp_path, replace(DEALT[cell], optimizer="sgd")))
+    must_train_alike(DEALT[cell], model, method=method, train={"max_steps": STEPS}, **beside)
 
 
 @pytest.mark.parametrize(
     "cell", ["fsdp(2)", "ddp(2)", "zero bubble(2)", "1f1b(2), recompute", "hsdp(2 x 2), selective", "cp(2)"]
 )
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_routers_are_balanced_over_the_global_batch(method, cell, single, make_job, tmp_path) -> None:
-    job = make_job("balanced mixtral", method=method, train=SGD)
-    must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
+def test_routers_are_balanced_over_the_global_batch(method, cell, must_train_alike) -> None:
+    must_train_alike(CELLS[cell], "balanced mixtral", method=method, train={"max_steps": STEPS})
 
 
 def test_the_loss_of_balanced_routers_is_that_of_transformers(make_job, tmp_path) -> None:
-    job = make_job("balanced mixtral", train={**SGD, "max_steps": 3, "max_grad_norm": 0.0})
-    losses = train_cell(job, tmp_path / "ours", spread(micros=4, optimizer="sgd"))[0].series("loss")
-    (theirs,) = run_world(1, _losses_of_transformers, prepare_cell(job, tmp_path / "theirs"))
+    train = {"max_steps": 3, "max_grad_norm": 0.0, "lr_scheduler_type": "constant", "warmup_steps": 0}
+    job = make_job("balanced mixtral", train=OPTIMIZERS["sgd"] | train)
+    run = prepare_cell(job, tmp_path)
+    (theirs,) = run_world(1, _losses_of_transformers, run)
+    losses = run_world(1, train_rank, run, spread(micros=4, optimizer="sgd"))[0].series("loss")
     assert relative(theirs, losses) <= TOLERANCE
 
 
@@ -117,34 +108,29 @@ def _losses_of_transformers(run: RunDirectory) -> list[float]:
     losses: list[float] = []
     for batch in built.batches.from_(0):
         (micro,) = batch.micro_batches
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(built.optimizer)
         labels = torch.cat([torch.full((len(micro.labels), 1), -100), micro.labels[:, :-1]], dim=1)
         loss = model(input_ids=micro.input_ids, attention_mask=micro.real.long(), labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        built.optimizer.step()
-        built.schedule.step()
         losses.append(loss.item())
     return losses
 
 
-HOLDING = {
-    "fsdp(2), 5 experts": ("mixtral", Layout(dp_shard=2)),
-    "fsdp(3), cut inside": ("qwen3_moe", Layout(dp_shard=3)),
-    "zero1(3)": ("qwen3_moe", Layout(dp_shard=3, **ZERO1)),
-    "fsdp(4) x ep(2)": ("qwen3_moe", Layout(dp_shard=4, ep=2)),
-    "ddp(2) x ep(2)": ("qwen2_moe", Layout(dp_replicate=2, ep=2)),
-    "hsdp(2 x 2) x ep(2)": ("qwen3_moe", Layout(dp_replicate=2, dp_shard=2, ep=2)),
-    "zero1(4) x ep(2)": ("qwen3_moe", Layout(dp_shard=4, ep=2, **ZERO1)),
-    "fsdp(2) x ep(2) x 1f1b": ("balanced mixtral", Layout(dp_shard=2, ep=2, pp=2)),
-}
-
-
-@pytest.mark.parametrize("name", HOLDING)
-def test_ranks_hold_of_experts_what_is_forecast(name, make_job, tmp_path) -> None:
-    model, layout = HOLDING[name]
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("mixtral", Layout(dp_shard=2)),  # of 5 experts
+        ("qwen3_moe", Layout(dp_shard=3)),  # cut inside
+        ("qwen3_moe", Layout(dp_shard=3, **ZERO1)),
+        ("qwen3_moe", Layout(dp_shard=4, ep=2)),
+        ("qwen2_moe", Layout(dp_replicate=2, ep=2)),
+        ("qwen3_moe", Layout(dp_replicate=2, dp_shard=2, ep=2)),
+        ("qwen3_moe", Layout(dp_shard=4, ep=2, **ZERO1)),
+        ("balanced mixtral", Layout(dp_shard=2, ep=2, pp=2)),
+    ],
+)
+def test_ranks_hold_of_experts_what_is_forecast(model, layout, make_job, tmp_path) -> None:
     chosen = execution(layout, micro_batch_size=1, gradient_accumulation_steps=2)
     must_be_forecast(make_job(model, train={"max_steps": 1}), chosen, tmp_path)
 
@@ -161,10 +147,7 @@ def test_ranks_hold_of_experts_what_is_forecast(name, make_job, tmp_path) -> Non
 )
 def test_a_checkpoint_of_experts_loads_under_another_layout(before, after, single, make_job, tmp_path) -> None:
     job, known = make_job("qwen3_moe", train={"max_steps": 10}), CELLS | DEALT
-    run = prepare_cell(job, tmp_path / "moved")
-    interrupt(run, known[before], after=5)
-    start, resumed = run_world(known[after].layout.world_size, resume, run, known[after])[0]
-    assert start == 5
+    resumed = move(job, tmp_path / "moved", known[before], known[after], at=5)[0]
     assert relative(single(job).series("loss"), resumed.series("loss")) <= 1e-6
 
 
@@ -172,11 +155,7 @@ def test_a_checkpoint_of_experts_loads_under_another_layout(before, after, singl
 @pytest.mark.parametrize("model", ["balanced mixtral", "olmoe"])
 def test_experts_are_saved_as_from_pretrained_reads_them(model, cell, make_job, tmp_path) -> None:
     job = make_job(model, train={"max_steps": 3})
-    final, trained, loss = finish(job, tmp_path, (CELLS | DEALT)[cell], shard_bytes=60_000)
-    loaded, info = AutoModelForCausalLM.from_pretrained(final, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert all(torch.equal(loaded.get_parameter(name), weight) for name, weight in trained.weights.items())
-    assert loss_of(loaded.eval(), final) == pytest.approx(loss, rel=1e-5)
+    must_load(finish(job, tmp_path, (CELLS | DEALT)[cell], shard_bytes=60_000))
 
 
 @pytest.mark.slow
@@ -190,20 +169,11 @@ def test_adapters_on_experts_are_saved_as_peft_reads_them(model, method, make_jo
     lora, wide = {"r": 4, "lora_alpha": 8}, {"quantize_experts": False} if method == "qlora" else {}
     job = make_job(model, method=method, lora=lora, train={"max_steps": 3, "learning_rate": 0.01, **wide})
     final, _, loss = finish(job, tmp_path, CELLS["fsdp(2)"])
-    if method == "lora":
-        base: Any = AutoModelForCausalLM.from_pretrained(models[model])
-    else:
-        quantised = BitsAndBytesConfig.from_dict(json.loads((final / "quantization_config.json").read_text()))
-        base = AutoModelForCausalLM.from_pretrained(models[model], quantization_config=quantised)
-    adapted = PeftModel.from_pretrained(base, str(final)).eval()
-    for module in adapted.modules():
-        # Without gradients bitsandbytes multiplies in bfloat16 on some CPUs.
-        vars(module)["support_avx512bf16_for_cpu"] = False
-    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
+    assert loss_of(adapted(models[model], final), final) == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "1f1b(2), recompute"])
-def test_qlora_that_leaves_experts_wide_trains_as_one_process_does(cell, single, make_job, tmp_path) -> None:
-    job = make_job("wide qwen3_moe", method="qlora", train={"quantize_experts": False, **SGD})
-    must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
+def test_qlora_that_leaves_experts_wide_trains_as_one_process_does(cell, must_train_alike) -> None:
+    train = {"quantize_experts": False, "max_steps": STEPS}
+    must_train_alike(CELLS[cell], "wide qwen3_moe", method="qlora", train=train)

@@ -69,6 +69,33 @@ def loss_of(model: Any, final: Path) -> float:
     return float(torch.stack(losses).sum())
 
 
+def must_load(finished: tuple[Path, Trained, float], *, loader: Any = AutoModelForCausalLM) -> Any:
+    """`final/` is read as the weights that were trained, with their loss; the loaded model."""
+    final, trained, loss = finished
+    loaded, info = loader.from_pretrained(final, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert [n for n, w in trained.weights.items() if not torch.equal(loaded.get_parameter(n), w)] == []
+    assert loss_of(loaded.eval(), final) == pytest.approx(loss, rel=1e-5)
+    return loaded
+
+
+def quantised(base: Path, final: Path) -> Any:
+    """A base model, by bitsandbytes in 4 bits where a result says so."""
+    said, asked = final / "quantization_config.json", {}
+    if said.is_file():
+        asked = {"quantization_config": BitsAndBytesConfig.from_dict(json.loads(said.read_text()))}
+    model: Any = AutoModelForCausalLM.from_pretrained(base, **asked)
+    for module in model.modules():
+        # Without gradients bitsandbytes multiplies in bfloat16 on some CPUs.
+        vars(module)["support_avx512bf16_for_cpu"] = False
+    return model
+
+
+def adapted(base: Path, final: Path) -> Any:
+    """A base model with the adapter of a result, as PEFT loads it."""
+    return PeftModel.from_pretrained(quantised(base, final), str(final)).eval()
+
+
 FSDP = spread(Layout(dp_shard=2))
 STAGES = spread(Layout(pp=2, dp_shard=2), micros=2)
 SLICES = spread(Layout(dp_shard=2, tp=2))
@@ -81,12 +108,9 @@ CHUNKS = spread(Layout(pp=2, schedule="interleaved"), micros=4)
 @pytest.mark.parametrize("model", ["deep untied", "deep tied"])
 def test_a_full_model_loads_with_from_pretrained(model, chosen, make_job, tmp_path) -> None:
     job = make_job(model, train={"max_steps": 3})
-    final, trained, loss = finish(job, tmp_path, chosen, shard_bytes=40_000)
+    finished = final, *_ = finish(job, tmp_path, chosen, shard_bytes=40_000)
     assert (final / "model.safetensors.index.json").is_file(), "the small limit should give several weight files"
-    loaded: Any = AutoModelForCausalLM.from_pretrained(final).eval()
-    for name, weight in trained.weights.items():
-        assert torch.equal(loaded.get_parameter(name), weight), name
-    assert loss_of(loaded, final) == pytest.approx(loss, rel=1e-5)
+    must_load(finished)
     files = json.loads((final / "manifest.json").read_text())["files"]
     assert {"model.safetensors.index.json", "config.json", "tokenizer.json"} <= files.keys()
     assert len(list(final.glob("*.safetensors"))) == sum(name.endswith(".safetensors") for name in files)
@@ -101,17 +125,14 @@ def test_weights_that_files_call_otherwise_are_trained_and_saved_as_transformers
     single, make_job, models, tmp_path
 ) -> None:
     job = make_job("gpt_neox", train=OPTIMIZERS["sgd"])
-    final, trained, loss = finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
+    finished = final, trained, _ = finish(job, tmp_path / "fsdp", replace(FSDP, optimizer="sgd"))
     must_equal(single(job), [trained])
     loaded: Any = AutoModelForCausalLM.from_pretrained(models["gpt_neox"])
     loaded.save_pretrained(tmp_path / "theirs")
     theirs, ours = (load_file(folder / "model.safetensors") for folder in (tmp_path / "theirs", final))
     assert "embed_out.weight" in ours, "GPT-NeoX's head is lm_head in the model"
     assert ours.keys() == theirs.keys()
-    again, info = AutoModelForCausalLM.from_pretrained(final, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-    assert all(torch.equal(again.get_parameter(name), weight) for name, weight in trained.weights.items())
-    assert loss_of(again.eval(), final) == pytest.approx(loss, rel=1e-5)
+    must_load(finished)
 
 
 @pytest.mark.parametrize(
@@ -138,34 +159,22 @@ def test_weights_are_saved_in_the_type_asked_for_by_itself_that_of_the_source(
         assert not all(torch.equal(weight.bfloat16().float(), weight) for weight in trained.weights.values())
 
 
-@pytest.mark.parametrize("chosen", [FSDP, STAGES, SLICES], ids=["fsdp", "fsdp x pp", "fsdp x tp"])
-def test_an_adapter_loads_with_peft(chosen, make_job, models, tmp_path, monkeypatch) -> None:
-    job = make_job("untied", method="lora", train={"max_steps": 3})
-    final, _, loss = finish(job, tmp_path, chosen)
-    base: Any = AutoModelForCausalLM.from_pretrained(models["untied"])
-    plain = loss_of(base, final)
-    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
-    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
-    assert plain != pytest.approx(loss, rel=1e-5)
+@pytest.mark.parametrize(
+    ("method", "model", "chosen"),
+    [("lora", "untied", FSDP), ("lora", "untied", STAGES), ("lora", "untied", SLICES), ("qlora", "wide", SLICES)],
+    ids=["fsdp", "fsdp x pp", "fsdp x tp", "qlora, fsdp x tp"],
+)
+def test_an_adapter_loads_with_peft_and_bitsandbytes(
+    method, model, chosen, make_job, models, tmp_path, monkeypatch
+) -> None:
+    final, _, loss = finish(make_job(model, method=method, train={"max_steps": 3}), tmp_path, chosen)
+    assert loss_of(quantised(models[model], final), final) != pytest.approx(loss, rel=1e-5)
+    assert loss_of(adapted(models[model], final), final) == pytest.approx(loss, rel=1e-5)
     assert not (final / "model.safetensors").exists()
-    monkeypatch.chdir(models["untied"].parent)
-    found: Any = AutoPeftModelForCausalLM.from_pretrained(str(final)).eval()
-    assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by its name"
-
-
-@pytest.mark.parametrize("chosen", [SLICES], ids=["fsdp x tp"])
-def test_an_adapter_of_a_quantised_model_loads_with_peft_and_bitsandbytes(chosen, make_job, models, tmp_path) -> None:
-    final, _, loss = finish(make_job("wide", method="qlora", train={"max_steps": 3}), tmp_path, chosen)
-    said = json.loads((final / "quantization_config.json").read_text())
-    quantised = BitsAndBytesConfig.from_dict(said)
-    base: Any = AutoModelForCausalLM.from_pretrained(models["wide"], quantization_config=quantised)
-    for module in base.modules():
-        # Without gradients bitsandbytes multiplies in bfloat16 on some CPUs.
-        vars(module)["support_avx512bf16_for_cpu"] = False
-    plain = loss_of(base, final)
-    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
-    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-6)
-    assert plain != pytest.approx(loss, rel=1e-5)
+    if method == "lora":
+        monkeypatch.chdir(models[model].parent)
+        found: Any = AutoPeftModelForCausalLM.from_pretrained(str(final)).eval()
+        assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by its name"
 
 
 #: Opens a folder as programs do that know nothing of it, from where its base lies; prints how many adapters it has.
@@ -228,25 +237,25 @@ def _ends(*tokens: tuple[int, str, int], unmarked: int = 0) -> dict[str, Any]:
     return {"tokens": [{"id": i, "text": text, "count": n} for i, text, n in tokens], "unmarked": unmarked}
 
 
-@pytest.mark.parametrize(
-    ("told", "stops", "added"),
-    [
-        (_ends((5, "<|im_end|>", 20)), [2, 5], ["<|im_end|>"]),
-        (_ends((5, "<|im_end|>", 6), (6, "<|eom|>", 3), unmarked=3), [2, 5], ["<|im_end|>"]),
-        (_ends((2, "<eos>", 20)), None, []),
-        (_ends((5, "<|im_end|>", 4), unmarked=16), None, []),
-        (None, None, []),
-    ],
-)
-def test_a_result_stops_where_most_answers_were_trained_to_end(told, stops, added, make_job, models, tmp_path) -> None:
+#: How answers were trained to end; where a result stops, and what of that is said of it.
+ENDS: list[tuple[dict[str, Any] | None, list[int] | None, list[str]]] = [
+    (_ends((5, "<|im_end|>", 20)), [2, 5], ["<|im_end|>"]),
+    (_ends((5, "<|im_end|>", 6), (6, "<|eom|>", 3), unmarked=3), [2, 5], ["<|im_end|>"]),
+    (_ends((2, "<eos>", 20)), None, []),
+    (_ends((5, "<|im_end|>", 4), unmarked=16), None, []),
+    (None, None, []),
+]
+
+
+def test_a_result_stops_where_most_answers_were_trained_to_end(make_job, models, tmp_path) -> None:
     run = prepare_cell(make_job("tied"), tmp_path / "first")
-    run_world(1, _save_what_ends_in, run, execution(), told)
-    manifest = json.loads((run.final / "manifest.json").read_text())
-    assert manifest["stops"] == added
-    loaded = AutoModelForCausalLM.from_pretrained(run.final).generation_config.eos_token_id
     before = AutoModelForCausalLM.from_pretrained(models["tied"]).generation_config.eos_token_id
-    assert loaded == (stops or before)
-    assert stop_ids(run.final) == ({*stops} if stops else {2})
+    for told, stops, added in ENDS:
+        run_world(1, _save_what_ends_in, run, execution(), told)
+        assert json.loads((run.final / "manifest.json").read_text())["stops"] == added
+        loaded = AutoModelForCausalLM.from_pretrained(run.final).generation_config.eos_token_id
+        assert loaded == (stops or before)
+        assert stop_ids(run.final) == ({*stops} if stops else {2})
 
 
 def _save_again(run: RunDirectory, chosen: Execution) -> None:
@@ -268,23 +277,13 @@ def test_what_a_person_put_into_a_result_stays_when_it_is_written_again(make_job
     assert "LICENSE" not in json.loads((run.final / "manifest.json").read_text())["files"]
 
 
-def _spoil(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    file = next(f for f in folder.glob("*model.safetensors"))
-    tensors = load_file(file)
-    change(tensors)
-    save_file(tensors, file, {"format": "pt"})
-
-
+NORM = "model.norm.weight"
 SPOILED: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], object], str]] = {
-    "a missing tensor": ("full", lambda t: t.pop("model.norm.weight"), "model.norm.weight is missing"),
+    "a missing tensor": ("full", lambda t: t.pop(NORM), "model.norm.weight is missing"),
     "an extra tensor": ("full", lambda t: t.update(stray=torch.ones(2)), "stray has no place in the model"),
-    "a bit": ("full", lambda t: t["model.norm.weight"].view(torch.int32)[3:4].add_(1), "norm.weight is not the live"),
+    "a bit": ("full", lambda t: t[NORM].view(torch.int32)[3:4].add_(1), "norm.weight is not the live"),
     "another type": ("full", lambda t: t.update({k: v.half() for k, v in t.items()}), "is not the live weight"),
-    "another shape": (
-        "full",
-        lambda t: t.update({"model.norm.weight": t["model.norm.weight"][:-1].clone()}),
-        "model.norm.weight has the shape",
-    ),
+    "another shape": ("full", lambda t: t.update({NORM: t[NORM][:-1].clone()}), "model.norm.weight has the shape"),
     "an adapter's bit": ("lora", lambda t: t[sorted(t)[0]].view(torch.int32)[0, :1].add_(1), "is not the live weight"),
     "an adapter's missing tensor": ("lora", lambda t: t.pop(sorted(t)[0]), "is missing"),
 }
@@ -298,14 +297,15 @@ def _said_of_spoiled(run: RunDirectory, chosen: Execution, method: str) -> dict[
     said: dict[str, str] = {}
     for name, (of_method, change, _) in SPOILED.items():
         folder = run.root / name
-        if of_method == method and built.world.is_first:
-            shutil.copytree(run.final, folder)
-            _spoil(folder, change)
+        if of_method != method:
+            continue
+        if built.world.is_first:
+            (file,) = Path(shutil.copytree(run.final, folder)).glob("*model.safetensors")
+            tensors = load_file(file)
+            change(tensors)
+            save_file(tensors, file, {"format": "pt"})
         torch.distributed.barrier()
-        if of_method == method:
-            with pytest.raises(SaveError) as caught:
-                save.check_folder(built.model, folder)
-            said[name] = str(caught.value)
+        said[name] = said_by(SaveError, save.check_folder, built.model, folder)
     return said
 
 
@@ -324,7 +324,7 @@ def _save_odd_weights(run: RunDirectory, chosen: Execution, value: float) -> Non
     built = composed(run, chosen)
     if value:
         with torch.no_grad():
-            dict(built.model.parameters)["model.norm.weight"].fill_(value)
+            dict(built.model.parameters)[NORM].fill_(value)
     save_final(built.model, run=run, journal=Journal(run=run, rank=built.world.rank))
 
 

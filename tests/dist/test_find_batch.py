@@ -8,6 +8,8 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
 from shardwise.units import MIB
 
+TRAIN = {"max_steps": 1, "warmup_steps": 0, "gradient_checkpointing": "none"}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "mebibytes"), [("ddp", 38), ("fsdp", 36)])
@@ -17,8 +19,7 @@ def test_what_is_forecast_to_fit_no_more_but_does_is_found_and_kept_by_the_run(
     """For the forecast's margin 16 rows are too many, and they take less."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processors, "available_memory", lambda: 2 * mebibytes * MIB)
-    train = {"max_steps": 1, "warmup_steps": 0, "global_batch_size": 32, "gradient_checkpointing": "none"}
-    train["save_steps"] = 1
+    train = TRAIN | {"global_batch_size": 32, "save_steps": 1}
     job = make_job("wide", train=train, hardware="cpu:2", layout=layout, output_dir=str(tmp_path / "run"))
     run = api.train(job, find_micro_batch=True).run
     plan, metrics = read_plan(run.plan), read_metrics(run)
@@ -40,7 +41,7 @@ def test_what_is_forecast_to_fit_no_more_but_does_is_found_and_kept_by_the_run(
 def test_steps_that_take_more_than_there_is_are_no_fit(make_job, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(processors, "available_memory", lambda: 33 * MIB)
-    train = {"max_steps": 1, "warmup_steps": 0, "global_batch_size": 16, "gradient_checkpointing": "none"}
+    train = TRAIN | {"global_batch_size": 16}
     job = make_job("wide", train=train, hardware="cpu:1", output_dir=str(tmp_path / "run"))
     plan = read_plan(api.train(job, find_micro_batch=True).run.plan)
     assert [(one.micro_batch_size, one.fits) for one in plan.found_batch.tried] == [(8, True), (16, False)]

@@ -1,5 +1,6 @@
 """Guards: a run that is wrong stops, with a sentence that says where."""
 
+import itertools
 import math
 import os
 import re
@@ -23,7 +24,7 @@ from shardwise.plan.work.inventory import take_inventory
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from shardwise.spec.run import RunDirectory
+from shardwise.spec.run import RunDirectory, write_json
 from shardwise.train import model, worker
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import (
@@ -38,15 +39,14 @@ from shardwise.train.guards.checks import (
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
 from shardwise.train.watching.watchdog import Watch
-from tests.dist.cells import composed, execution, prepare_cell, train_on
+from tests.dist.cells import ZERO1, composed, execution, prepare_cell, train_on
 from tests.dist.worlds import run_world, said_by
 
 DDP = execution(Layout(dp_replicate=2), micro_batch_size=4)
 FSDP = execution(Layout(dp_shard=2), micro_batch_size=4)
-
-
-WAYS = [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)]
-EACH_WAY = pytest.mark.parametrize("layout", WAYS, ids=lambda one: one.strategy)
+EACH_WAY = pytest.mark.parametrize(
+    "layout", [Layout(dp_shard=2), Layout(pp=2), Layout(tp=2)], ids=lambda one: one.strategy
+)
 
 
 def _poisoned(run: RunDirectory, chosen: Execution, start: int) -> tuple[str, bool]:
@@ -76,20 +76,19 @@ def test_a_loss_that_is_not_finite_stops_before_the_step_and_names_rank_and_row(
         assert unmoved
 
 
-def _norm_alone(run: RunDirectory, chosen: Execution, step: int) -> str:
+def _norms_alone() -> list[str]:
+    world = join_world(execution().layout)
     seen = {"loss": 1.0, "norm": float("nan"), "bad_sample": lambda: None, "where": str}
-    return said_by(GuardError, check_finite, join_world(chosen.layout), step=step, **seen)
+    return [said_by(GuardError, check_finite, world, step=step, **seen) for step in (1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("step", "remedy"), [(1, "look at the model, as"), (2, "lower train.learning_rate, or look at the model, as")]
-)
-def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad(step, remedy, make_job, tmp_path) -> None:
-    (said,) = run_world(1, _norm_alone, prepare_cell(make_job(), tmp_path), execution(), step)
-    assert said == (
-        f"step {step}: the gradient norm is nan. The weights are those of step {step - 1}; {remedy} no sample has a "
-        "loss of its own that is not finite"
-    )
+def test_gradients_that_are_not_finite_blame_no_row_where_no_loss_is_bad() -> None:
+    (found,) = run_world(1, _norms_alone)
+    for step, said, remedy in zip((1, 2), found, ("", "lower train.learning_rate, or "), strict=True):
+        assert said == (
+            f"step {step}: the gradient norm is nan. The weights are those of step {step - 1}; {remedy}look at the "
+            "model, as no sample has a loss of its own that is not finite"
+        )
 
 
 def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
@@ -105,8 +104,7 @@ def _one_bad_row(run: RunDirectory, chosen: Execution) -> tuple[str, str]:
     with torch.no_grad():
         if 0 <= token - first_row < len(local):
             local[token - first_row] = float("inf")
-    said = said_by(GuardError, train_on, run, built)
-    return said, built.data.where(culprit)
+    return said_by(GuardError, train_on, run, built), built.data.where(culprit)
 
 
 @pytest.mark.parametrize("layout", [Layout(dp_shard=2), Layout(dp_replicate=2)], ids=["fsdp", "ddp"])
@@ -154,6 +152,9 @@ def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
     built = composed(run, chosen)
     _check_layout(built)
     object.__setattr__(built.world, "layout", pretend)
+    if chosen.layout.zero_stage == 1:  # of which only the optimizer's states are sharded
+        built.step(next(iter(built.batches.from_(0))))
+        return said_by(GuardError, built.optimizer.step)
     return said_by(GuardError, _check_layout, built)
 
 
@@ -219,11 +220,9 @@ def test_a_worker_holds_its_model_against_the_plan_before_the_first_step(make_jo
 def _other_rows(run: RunDirectory, chosen: Execution) -> str:
     """The last stage takes its labels from another batch than the first took its tokens from."""
     built = composed(run, chosen)
-    batches = built.batches.from_(0)
-    first, second = next(batches), next(batches)
-    seen = checksum(first if built.world.rank == 0 else second)
-    world = built.world
-    return said_by(GuardError, check_peers, world, first, gather(world, seen))
+    first, second = itertools.islice(built.batches.from_(0), 2)
+    seen = gather(built.world, checksum(first if built.world.rank == 0 else second))
+    return said_by(GuardError, check_peers, built.world, first, seen)
 
 
 def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
@@ -242,11 +241,13 @@ def test_peers_that_see_other_rows_are_found(make_job, tmp_path) -> None:
         (DDP, Layout(tp=2)),
         (DDP, Layout(pp=2)),
         (execution(Layout(pp=2)), Layout(dp_replicate=2)),
+        (execution(Layout(dp_shard=2, **ZERO1), micro_batch_size=4), Layout(dp_replicate=2)),
     ],
 )
 def test_a_layout_that_is_not_what_runs_stops_the_run(chosen, pretend, make_job, tmp_path) -> None:
     said = run_world(2, _read_back, prepare_cell(make_job(), tmp_path), chosen, pretend)[0]
     assert "What was asked is not what runs" in said
+    assert ("of the optimizer's exp_avg of " in said) == (chosen.layout.zero_stage == 1)
 
 
 def test_what_is_not_trained_is_refused_before_anything_loads(make_job, tmp_path) -> None:
@@ -272,47 +273,49 @@ def _file(change: Callable[[Path], object], name: str = "model.safetensors") -> 
 
 NORM, MATRIX = "model.norm.weight", "model.layers.1.mlp.up_proj.weight"
 RENAMED = _weights(lambda t: t.update({"model.stray.weight": t.pop(NORM)}))
-BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a missing weight": (RENAMED, "the weight model.norm.weight is missing"),
-    "an extra weight": (RENAMED, "model.stray.weight has no place in this architecture"),
-    "NaN": (
+#: What is done to a model's folder, and what is said of it.
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (RENAMED, "the weight model.norm.weight is missing"),
+    (RENAMED, "model.stray.weight has no place in this architecture"),
+    (
         _weights(lambda t: t[MATRIX].view(-1)[99:100].fill_(math.nan)),
         "model.layers.1.mlp.up_proj.weight holds NaN or infinity",
     ),
-    "whole numbers": (
+    (
         _weights(lambda t: t.update({NORM: t[NORM].to(torch.int64)})),
         "model.norm.weight is of type I64; expected F64, F32, F16, BF16",
     ),
-    "another shape": (_weights(lambda t: t.update({MATRIX: torch.zeros(96, 32)})), "config.json asks for"),
-    "a pickle": (
+    (_weights(lambda t: t.update({MATRIX: torch.zeros(96, 32)})), "config.json asks for"),
+    (
         _file(lambda file: file.rename(file.with_name("pytorch_model.bin"))),
         "pickled weights can run code and are not read",
     ),
-    "a path outside": (
+    (
         _file(
             lambda file: file.write_text('{"weight_map": {"a": "../secrets.safetensors"}}'),
             "model.safetensors.index.json",
         ),
         "expected a .safetensors file of the same folder",
     ),
-    "a truncated file": (
-        _file(lambda file: file.write_bytes(file.read_bytes()[:5000])),
-        "is not a whole safetensors file",
-    ),
-    "a pointer": (
+    (_file(lambda file: file.write_bytes(file.read_bytes()[:5000])), "is not a whole safetensors file"),
+    (
         _file(lambda file: file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")),
         "is a Git LFS pointer",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_model_folder_is_refused_with_a_sentence(name, make_job, models, tmp_path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(models["untied"], folder)
-    breaking, sentence = BROKEN[name]
-    breaking(folder)
-    job = make_job().model_copy(update={"model": str(folder)})
-    said = run_world(1, said_by, ModelError, composed, prepare_cell(job, tmp_path / "run"), execution())[0]
-    assert sentence in said
-    assert re.search(rf"resolved\.yaml:\d+: model: {re.escape(str(folder))}", said)
+def _all_refused(runs: list[RunDirectory]) -> list[str]:
+    return [said_by(ModelError, composed, run, execution()) for run in runs]
+
+
+def test_a_broken_model_folder_is_refused_with_a_sentence(make_job, models, tmp_path) -> None:
+    run, runs = prepare_cell(make_job(), tmp_path / "run"), list[RunDirectory]()
+    for number, (breaking, _) in enumerate(BROKEN):
+        folder = Path(shutil.copytree(models["untied"], tmp_path / str(number)))
+        breaking(folder)
+        runs.append(RunDirectory(Path(shutil.copytree(run.root, folder / "run"))))
+        write_json(runs[-1].resolved, make_job(folder).to_json())
+    for one, said, (_, sentence) in zip(runs, run_world(1, _all_refused, runs)[0], BROKEN, strict=True):
+        assert sentence in said
+        assert re.search(rf"resolved\.yaml:\d+: model: {re.escape(str(one.root.parent))}", said)

@@ -1,26 +1,21 @@
 """Stages with nothing to train, because adapters lie elsewhere: they pass on what others train by"""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
-from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import ZERO1, ZERO2, must_equal, prepare_cell, spread, train_cell, train_rank
-from tests.dist.test_checkpoints import interrupt, resume
+from tests.dist.cells import ZERO1, ZERO2, move, must_be_the_same, spread, train_cell
 from tests.dist.test_final import finish
-from tests.dist.worlds import run_world
 from tests.marks import every
 
 #: What is trained lies on the last stage alone, or on both ends, so that the one of three in the middle has nothing.
 TARGETS: dict[str, dict[str, Any]] = {
-    "head": {"target_modules": ["lm_head"]},
-    "both ends": {"target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]},
+    "head": {"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"]},
+    "both ends": {"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]},
 }
 
 CELLS: dict[str, Execution] = {
@@ -38,38 +33,24 @@ CELLS: dict[str, Execution] = {
     "1f1b(2) x tp(2)": spread(Layout(pp=2, tp=2), micros=4),
 }
 
-
 #: Of each, by what is trained: the ranks that have nothing to train.
 IDLE = [*(("head", name, 0) for name in CELLS), ("both ends", "1f1b(3)", 1)]
 
 
-def _job(make_job: Callable[..., Job], targets: str, **train: Any) -> Job:
-    lora = {"r": 4, "lora_alpha": 8, **TARGETS[targets]}
-    return make_job("deep untied", method="lora", lora=lora, train={"learning_rate": 0.05, "optimizer": "sgd", **train})
-
-
 @pytest.mark.parametrize(("targets", "cell", "idle"), every(2, IDLE))
-def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(
-    targets, cell, idle, single, make_job, tmp_path
-) -> None:
-    job = _job(make_job, targets)
-    ranks = train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
+def test_a_pipeline_with_an_idle_stage_trains_as_one_process_does(targets, cell, idle, must_train_alike) -> None:
+    _, ranks = must_train_alike(CELLS[cell], "deep untied", method="lora", lora=TARGETS[targets])
     assert [not rank.weights for rank in ranks].index(True) == idle
-    must_equal(single(job), ranks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_foreach"])
 def test_an_idle_stage_stops_and_goes_on_and_what_is_saved_is_the_adapter(optimizer, make_job, tmp_path) -> None:
-    job = _job(make_job, "head", max_steps=4, optimizer=optimizer)
+    train = {"learning_rate": 0.05, "max_steps": 4, "optimizer": optimizer}
+    job = make_job("deep untied", method="lora", lora=TARGETS["head"], train=train)
     chosen = replace(CELLS["fsdp(2) x 1f1b(2)"], optimizer=optimizer)
-    whole = run_world(4, train_rank, prepare_cell(job, tmp_path / "whole"), chosen)
-    run = prepare_cell(job, tmp_path / "stopped")
-    interrupt(run, chosen, after=2)
-    for expected, (start, resumed) in zip(whole, run_world(4, resume, run, chosen), strict=True):
-        assert start == 2
-        assert resumed.series("loss") == expected.series("loss")
-        assert all(torch.equal(resumed.weights[name], weight) for name, weight in expected.weights.items())
+    whole = train_cell(job, tmp_path / "whole", chosen)
+    must_be_the_same(whole, move(job, tmp_path / "stopped", chosen, chosen, at=2))
     final, _, _ = finish(job, tmp_path / "final", chosen)
     saved = {name.rpartition("base_model.model.")[2] for name in load_file(final / "adapter_model.safetensors")}
     assert saved == {"lm_head.lora_A.weight", "lm_head.lora_B.weight"}

@@ -1,7 +1,6 @@
 """A rank imports nothing that its lane does not use, beyond what torch and transformers import by themselves."""
 
 import json
-import os
 
 import pytest
 
@@ -32,15 +31,12 @@ UNUSED = (
 @pytest.mark.parametrize(
     ("processes", "method"), [(1, "full"), pytest.param(2, "lora", marks=pytest.mark.rare)], ids=["single", "ddp"]
 )
-def test_a_rank_imports_what_its_lane_uses(make_job, tmp_path, monkeypatch, processes, method) -> None:
-    (tmp_path / "listing.py").write_text(LISTING)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_rank_imports_what_its_lane_uses(make_job, worker, tmp_path, monkeypatch, processes, method) -> None:
     monkeypatch.setenv("TEST_IMPORTED", str(tmp_path))
     settings = {"hardware": f"cpu:{processes}", "layout": "ddp" if processes > 1 else "auto"}
     train = {"max_steps": 1, "warmup_steps": 0}
     job = make_job(method=method, train=train, output_dir=str(tmp_path / "run"), **settings)
-    assert api.train(job, programs=api.Programs(worker="listing")).outcome == "finished"
+    assert api.train(job, programs=worker(LISTING, warm=False)).outcome == "finished"
     for rank in range(processes):
         imported = json.loads((tmp_path / str(rank)).read_text())
         assert [name for name in UNUSED if name in imported] == []

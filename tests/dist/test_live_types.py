@@ -1,11 +1,11 @@
 """Types are read back from live tensors, and one that was not asked for stops the run."""
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from shardwise.spec.layout.axes import Layout
@@ -14,7 +14,6 @@ from shardwise.spec.run import RunDirectory
 from shardwise.train import model as model_module
 from shardwise.train.build import Build
 from shardwise.train.guards.checks import GuardError
-from shardwise.train.precision import Dtypes
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world, said_by
 from tests.marks import first
@@ -83,48 +82,40 @@ def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, sc
         assert found == {"bfloat16" if short else "float32"}
 
 
-def _stored_otherwise(run: RunDirectory, chosen: Execution, trained: torch.dtype, frozen: torch.dtype) -> str:
-    """Storage is cast to other types than those of the precision."""
+def _stored_otherwise(run: RunDirectory, chosen: Execution, stored: torch.dtype) -> str:
+    """All storage is cast to one type, and not to those of the precision."""
     cast = model_module._set_types
-
-    def wrong(model: nn.Module, types: Dtypes) -> None:
-        cast(model, Dtypes(trainable=trained, frozen=frozen, compute=types.compute))
-
-    model_module._set_types = wrong
+    model_module._set_types = lambda model, types: cast(model, replace(types, trainable=stored, frozen=stored))
     return said_by(GuardError, composed, run, chosen)
 
 
 @pytest.mark.parametrize(
-    ("trained", "frozen", "sentence"),
+    ("stored", "which", "sentence"),
     [
-        (torch.bfloat16, torch.bfloat16, "is stored in bfloat16; train.precision mixed stores it in float32"),
-        (torch.float32, torch.float32, "is stored in float32; train.precision mixed stores it in bfloat16"),
+        (torch.bfloat16, "trained", "is stored in bfloat16; train.precision mixed stores it in float32"),
+        (torch.float32, "frozen", "is stored in float32; train.precision mixed stores it in bfloat16"),
     ],
-    ids=["trained", "frozen"],
 )
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), FSDP], ids=["ddp", "fsdp"])
-def test_weights_of_other_types_than_asked_stop_the_run(layout, trained, frozen, sentence, make_job, tmp_path) -> None:
+def test_weights_of_other_types_than_asked_stop_the_run(layout, stored, which, sentence, make_job, tmp_path) -> None:
     run = prepare_cell(make_job(method="lora"), tmp_path)
-    chosen = execution(layout, micro_batch_size=4, precision="mixed")
-    for said in run_world(2, _stored_otherwise, run, chosen, trained, frozen):
-        assert said.startswith("the trained weight " if frozen == torch.bfloat16 else "the frozen weight ")
+    for said in run_world(2, _stored_otherwise, run, execution(layout, micro_batch_size=4, precision="mixed"), stored):
+        assert said.startswith(f"the {which} weight ")
         assert sentence in said
 
 
 def _states_otherwise(run: RunDirectory) -> str:
     """The optimizer's states come out in half the bits."""
     built = composed(run, execution(FSDP, micro_batch_size=4, optimizer="adamw_foreach"))
-    parameter = built.checkpoints.stepped.parameters[0]
-    step, states = built.optimizer.step, built.optimizer.state
-    hooks = built.optimizer._optimizer_step_post_hooks
+    parameter, states = built.checkpoints.stepped.parameters[0], built.optimizer.state
 
     def halve(*_: object) -> None:
         states[parameter]["exp_avg"] = states[parameter]["exp_avg"].bfloat16()
 
     key = built.optimizer.register_step_post_hook(halve).id
-    hooks.move_to_end(key, last=False)
+    built.optimizer._optimizer_step_post_hooks.move_to_end(key, last=False)
     built.step(next(iter(built.batches.from_(0))))
-    return said_by(GuardError, step)
+    return said_by(GuardError, built.optimizer.step)
 
 
 def test_optimizer_states_of_another_type_than_asked_stop_the_run(make_job, tmp_path) -> None:

@@ -1,12 +1,11 @@
 """rsLoRA, DoRA, named targets, whole copies of modules: PEFT on one process, and the same under every layout."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel, get_peft_model, get_peft_model_state_dict
+from peft import get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -16,8 +15,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.export import gathered
-from tests.dist.cells import ZERO1, ZERO2, composed, must_equal, prepare_cell, spread, train_cell
-from tests.dist.test_final import finish, loss_of
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, prepare_cell, spread
+from tests.dist.test_final import adapted, finish, loss_of
 from tests.dist.worlds import run_world
 
 #: PEFT warns of merging such an adapter; that it is trained, saved and loaded as it is, is what is tested here.
@@ -56,9 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _job(make_job: Callable[..., Job], variant: str, model: str, **train: Any) -> Job:
-    lora = {"r": 4, "lora_alpha": 8, **VARIANTS[variant]}
-    return make_job(model, method="lora", lora=lora, train={"learning_rate": 0.05, "optimizer": "sgd", **train})
+LORA = {"r": 4, "lora_alpha": 8}
 
 
 def _start(run: RunDirectory, chosen: Execution) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -90,7 +87,7 @@ def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 @pytest.mark.parametrize("model", ["untied", "tied"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_starts_as_peft_starts_it(variant, model, make_job, tmp_path) -> None:
-    job = _job(make_job, variant, model)
+    job = make_job(model, method="lora", lora=LORA | VARIANTS[variant])
     started, logits = run_world(1, _start, prepare_cell(job, tmp_path), spread())[0]
     expected, peft_logits = _peft(job, started)
     assert started.keys() == expected.keys()
@@ -115,9 +112,8 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("variant", "model", "cell"), PAIRS)
-def test_a_variant_trains_as_on_one_process(variant, model, cell, single, make_job, tmp_path) -> None:
-    job = _job(make_job, variant, model)
-    must_equal(single(job), train_cell(job, tmp_path, replace(CELLS[cell], optimizer="sgd")))
+def test_a_variant_trains_as_on_one_process(variant, model, cell, must_train_alike) -> None:
+    must_train_alike(CELLS[cell], model, method="lora", lora=LORA | VARIANTS[variant])
 
 
 @pytest.mark.parametrize(
@@ -136,12 +132,11 @@ def test_a_variant_trains_as_on_one_process(variant, model, cell, single, make_j
 def test_a_saved_variant_is_peft_s_in_names_and_shapes_and_loads_with_it(
     variant, model, cell, make_job, models, tmp_path
 ) -> None:
-    job = _job(make_job, variant, model, max_steps=3)
+    train = {**OPTIMIZERS["sgd"], "max_steps": 3}
+    job = make_job(model, method="lora", lora=LORA | VARIANTS[variant], train=train)
     final, _, loss = finish(job, tmp_path, replace(CELLS[cell], optimizer="sgd"))
     fresh: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(models[model]), peft_config(job.adapters))
     theirs = get_peft_model_state_dict(fresh, save_embedding_layers=False)
     ours = load_file(final / "adapter_model.safetensors")
     assert {name: weight.shape for name, weight in ours.items()} == {n: w.shape for n, w in theirs.items()}
-    base: Any = AutoModelForCausalLM.from_pretrained(models[model])
-    adapted: Any = PeftModel.from_pretrained(base, str(final)).eval()
-    assert loss_of(adapted, final) == pytest.approx(loss, rel=1e-5)
+    assert loss_of(adapted(models[model], final), final) == pytest.approx(loss, rel=1e-5)

@@ -1,18 +1,19 @@
 """What a rank holds is what its layout says, and what the planner forecast, to the byte."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
+from shardwise.models.built.shape import shape_of
 from shardwise.models.weights import Weights
-from shardwise.parallel import single_stage
-from shardwise.parallel.deferred_reduction import _groups, groups_of
+from shardwise.parallel import pipeline, single_stage
+from shardwise.parallel.deferred_reduction import groups_of, whole_gradients
 from shardwise.parallel.ownership import local_part
 from shardwise.plan.answer import make_plan
 from shardwise.plan.work.inventory import take_inventory
@@ -21,8 +22,10 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.measuring.memory import Allocations, held, highest_by_phase
+from tests.dist import cells
 from tests.dist.cells import ZERO1, ZERO2, composed, execution, forecast_holdings, prepare_cell, spread
 from tests.dist.worlds import run_world
+from tests.marks import CI
 
 
 class Bytes(NamedTuple):
@@ -33,12 +36,17 @@ class Bytes(NamedTuple):
     optimizer: int
 
 
+def _gradients(parameters: Iterable[torch.nn.Parameter]) -> int:
+    """Bytes, of frozen weights too, which have none."""
+    return sum(local_part(p.grad).nbytes for p in parameters if p.grad is not None)
+
+
 def _held(run: RunDirectory, chosen: Execution) -> Bytes:
     """Read from live tensors, around the first step."""
     built = composed(run, chosen)
     built.step(next(iter(built.batches.from_(0))))
     # FSDP's gradients are views of what it reduced, so that their storages would count more than they are.
-    gradients = sum(local_part(p.grad).nbytes for p in built.model.trainable if p.grad is not None)
+    gradients = _gradients(p for _, p in built.model.parameters)
     built.optimizer.step()
     now = held((p for _, p in built.model.parameters), built.optimizer)
     return Bytes(now.weights, gradients, now.optimizer)
@@ -56,23 +64,17 @@ def test_a_plan_forecasts_what_every_rank_holds(layout, processes, method, preci
     best = make_plan(job, model=read_model(job.model), cluster=parse_hardware(f"cpu:{processes}")).best
     ranks = run_world(processes, _held, prepare_cell(job, tmp_path), best.execution)
     parts = {rank: group.parts for group in best.memory.ranks for rank in group.ranks}
-    holdings = forecast_holdings(job, best.execution)
-    for rank, now in enumerate(ranks):
+    for rank, (now, holding) in enumerate(zip(ranks, forecast_holdings(job, best.execution), strict=True)):
         assert (parts[rank]["weights"], parts[rank]["optimizer"]) == (now.weights, now.optimizer)
-        assert holdings[rank].gradients == now.gradients
+        assert holding.gradients == now.gradients
 
 
 LAYOUTS: dict[str, Layout] = {
-    "mp": Layout(pp=2, schedule="sequential"),
-    "gpipe": Layout(pp=2, schedule="gpipe"),
-    "interleaved": Layout(pp=2, schedule="interleaved"),
-    "zero_bubble": Layout(pp=2, schedule="zero_bubble"),
+    **{name: cells.LAYOUTS[name] for name in ("mp", "gpipe", "interleaved", "zero_bubble", "tp", "cp", "hsdp")},
     "1f1b of 3, uneven": Layout(pp=3),
-    "tp": Layout(tp=2),
-    "cp": Layout(cp=2),
     "fsdp x cp": Layout(dp_shard=2, cp=2),
+    "fsdp x tp": Layout(tp=2, dp_shard=2),
     "zero1 x cp": Layout(dp_shard=2, cp=2, **ZERO1),
-    "hsdp": Layout(dp_replicate=2, dp_shard=2),
     "hsdp, shards of 3": Layout(dp_replicate=2, dp_shard=3),
     "hsdp of zero1": Layout(dp_replicate=2, dp_shard=2, **ZERO1),
     "hsdp of zero2": Layout(dp_replicate=2, dp_shard=2, **ZERO2),
@@ -82,7 +84,6 @@ LAYOUTS: dict[str, Layout] = {
     "zero1 x 1f1b": Layout(pp=2, dp_shard=2, **ZERO1),
     "ddp x 1f1b": Layout(pp=2, dp_replicate=2),
     "ddp x tp": Layout(tp=2, dp_replicate=2),
-    "fsdp x tp": Layout(tp=2, dp_shard=2),
     "zero1 x tp": Layout(tp=2, dp_shard=2, **ZERO1),
     "tp x 1f1b": Layout(tp=2, pp=2),
     "hsdp x tp": Layout(dp_replicate=2, dp_shard=2, tp=2),
@@ -92,10 +93,12 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-def must_be_forecast(job: Job, chosen: Execution, root: Path) -> None:
+def must_be_forecast(job: Job, chosen: Execution, root: Path) -> list[Bytes]:
+    """What ranks hold, as the planner says of the model as it is read, or else built."""
     ranks = run_world(chosen.layout.world_size, _held, prepare_cell(job, root), chosen)
-    forecast = sorted(forecast_holdings(job, chosen).items())
-    assert ranks == [Bytes(one.stored, one.gradients, one.optimizer) for _, one in forecast]
+    forecast = forecast_holdings(job, chosen, model=shape_of(job.model))
+    assert ranks == [Bytes(one.stored, one.gradients, one.optimizer) for one in forecast]
+    return ranks
 
 
 @pytest.mark.parametrize(
@@ -131,11 +134,15 @@ SHARED_OUT: dict[str, tuple[Layout, tuple[int, int, int]]] = {
     "zero2": (Layout(dp_shard=4, **ZERO2), (4, 4, 4)),
     "fsdp": (Layout(dp_shard=4), (4, 4, 4)),
     "hsdp": (Layout(dp_replicate=2, dp_shard=2), (2, 2, 2)),
+    "over cp": (Layout(dp_shard=2, cp=2), (4, 4, 4)),
+    "over cp, whole": (Layout(dp_shard=2, cp=2, shard_over_cp=False), (2, 2, 2)),
 }
 
 
-@pytest.mark.parametrize("name", SHARED_OUT)
-def test_each_stage_of_zero_shares_out_what_it_says(name, make_job, tmp_path) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=CI if name in ("fsdp", "over cp") else ()) for name in SHARED_OUT]
+)
+def test_each_layout_shares_out_what_it_says(name, make_job, tmp_path) -> None:
     """Without the planner: how many copies all ranks hold together, and that none holds more than its share."""
     layout, shares = SHARED_OUT[name]
     job = make_job("untied", train={"max_steps": 1})
@@ -206,15 +213,13 @@ def _kept_until_the_last(run: RunDirectory, chosen: Execution) -> tuple[set[torc
     def looked_at(module: Any, execution: Execution, *, last: bool) -> None:
         told(module, execution, last=last)
         if last:
-            parameters = [one for group in _groups(root) for one in group.fsdp_params]
-            held = [(one.unsharded_accumulated_grad, one._unsharded_param.grad) for one in parameters]
-            kept.extend(local_part(gradient) for both in held for gradient in both if gradient is not None)
-            shards.append(sum(local_part(p.grad).nbytes for p in built.model.trainable if p.grad is not None))
+            kept.extend(local_part(gradient) for gradient in whole_gradients(root))
+            shards.append(_gradients(built.model.trainable))
 
     single_stage.reduce_at_last = looked_at
     built.step(next(iter(built.batches.from_(0))))
-    after = sum(local_part(p.grad).nbytes for p in built.model.trainable if p.grad is not None)
-    return {gradient.dtype for gradient in kept}, sum(gradient.nbytes for gradient in kept), shards[0], after
+    whole = sum(gradient.nbytes for gradient in kept)
+    return {gradient.dtype for gradient in kept}, whole, shards[0], _gradients(built.model.trainable)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "mixed"])
@@ -230,20 +235,31 @@ def test_gradients_that_are_reduced_once_are_whole_in_float32_until_then(method,
         assert after <= 0.6 * whole
 
 
-def _shapes(run: RunDirectory, chosen: Execution) -> list[tuple[str, bool, bool]]:
+def _kept_between(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int]:
+    """Types of gradients that wait for other micro-batches; elements held in the last and after."""
     built = composed(run, chosen)
-    batch = next(iter(built.batches.from_(0)))
-    built.step(batch)
-    return [(name, isinstance(p, DTensor), p.grad is not None) for name, p in built.model.parameters]
+    (root,) = built.model.spread.modules
+    kept: set[torch.dtype] = set()
+    held: list[int] = []
+    done = pipeline.keep_gradients
+
+    def looked_at(stage: torch.nn.Module) -> None:
+        done(stage)
+        kept.update(gradient.dtype for gradient in whole_gradients(root))
+        held.append(sum(parameter.numel() for parameter in root.parameters()))
+
+    pipeline.keep_gradients = looked_at
+    built.step(next(iter(built.batches.from_(0))))
+    return kept, held[-1], sum(local_part(parameter).numel() for parameter in root.parameters())
 
 
-def test_frozen_weights_never_get_a_gradient(make_job, tmp_path) -> None:
-    chosen = execution(Layout(dp_shard=2), micro_batch_size=4)
-    for name, sharded, has_gradient in run_world(2, _shapes, prepare_cell(make_job(method="lora"), tmp_path), chosen)[
-        0
-    ]:
-        assert sharded
-        assert has_gradient == (".lora_" in name)
+def test_a_cut_backward_of_sharded_weights_sums_in_float32_and_lets_go_of_them_at_the_end(make_job, tmp_path) -> None:
+    layout = Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2)
+    chosen = execution(layout, precision="mixed", micro_batch_size=1, gradient_accumulation_steps=4)
+    job = make_job("deep untied", train={"precision": "mixed", "max_steps": 1})
+    for kept, during, after in run_world(4, _kept_between, prepare_cell(job, tmp_path), chosen):
+        assert kept == {torch.float32}
+        assert during > 1.9 * after
 
 
 def _loaded_elements(run: RunDirectory, chosen: Execution) -> int:

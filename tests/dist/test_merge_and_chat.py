@@ -104,11 +104,20 @@ def test_a_merged_model_has_its_base_s_type_or_the_one_asked_for(trained) -> Non
     assert small["difference"] <= 0.1 * small["largest_logit"]
 
 
-def test_qlora_is_merged_into_the_base_as_it_lies_or_as_training_computed_with_it(trained) -> None:
-    run = trained("wide", method="qlora", lora=LORA)
+@pytest.mark.parametrize("model", ["wide", "wide qwen3_moe"])
+def test_qlora_is_merged_into_the_base_as_it_lies_or_as_training_computed_with_it(model, trained) -> None:
+    run = trained(model, method="qlora", lora={**LORA, "target_modules": ["q_proj", "o_proj"]})
     plain, dequantised = _merged(run), _merged(run, dequantised=True)
     assert (plain["onto"], dequantised["onto"]) == ("unquantised", "dequantised")
-    assert plain["difference"] > 1e-3 > 1e-5 * max(1.0, plain["largest_logit"]) >= dequantised["difference"]
+    if model == "wide":
+        assert plain["difference"] > 1e-3 > 1e-5 * max(1.0, plain["largest_logit"]) >= dequantised["difference"]
+        return
+    base: Any = AutoModelForCausalLM.from_pretrained(read_job(run.resolved).model)
+    name = "model.layers.1.mlp.experts.down_proj"
+    stack = NF4Stack(name="down_proj", shape=(128, 24), dtype=torch.float32)
+    expected = stack.written_out(*stack.quantise([*base.get_parameter(name).detach()]))
+    merged: Any = AutoModelForCausalLM.from_pretrained(run.merged)
+    assert torch.equal(merged.get_parameter(name), expected)
 
 
 def test_a_base_that_has_changed_since_is_refused(trained, models, tmp_path) -> None:
@@ -159,20 +168,20 @@ def test_a_run_finds_its_base_in_the_project_that_it_moved_with(of_project, tmp_
 def test_a_base_that_is_gone_is_named_with_the_way_out(of_project, models, tmp_path) -> None:
     run = of_project()
     (tmp_path / "project/models").rename(tmp_path / "aside")
-    with pytest.raises(ModelError) as caught:
-        find_base(run)
-    assert str(caught.value) == (
+    assert said_by(ModelError, find_base, run) == (
         f"models/base: is the folder of the base model, and is neither in {tmp_path}/project nor in a folder around "
         f"{run.root}; where it has moved, name its folder or hub id by --base-model"
     )
     assert find_base(run, str(tmp_path / "aside/base")) == tmp_path / "aside/base"
-    with pytest.raises(ModelError, match=r"is another file than the adapter in .* was trained on"):
-        find_base(run, str(models["tied"]))
-    with pytest.raises(ModelError, match="is neither a folder nor a model the hub gives"):
-        find_base(run, "../nowhere")
-    (run.final / "adapter_config.json").unlink()
-    with pytest.raises(ModelError, match="models/base: is the folder of the base model, and is neither in "):
-        find_base(run)  # of a model that was trained in full, whose base `chat --base` asks
+    said = said_by(ModelError, find_base, run, str(models["tied"]))
+    assert f"is another file than the adapter in {run.final} was trained on" in said
+    assert "is neither a folder nor a model the hub gives" in said_by(ModelError, find_base, run, "../nowhere")
+    (
+        run.final / "adapter_config.json"
+    ).unlink()  # as of a model that was trained in full, whose base `chat --base` asks
+    assert said_by(ModelError, find_base, run).startswith(
+        "models/base: is the folder of the base model, and is neither"
+    )
 
 
 def test_results_of_earlier_versions_are_read(of_project, tmp_path) -> None:
@@ -281,12 +290,9 @@ def _answers(run: RunDirectory, part: str) -> tuple[str, int, int, set[str]]:
     """An answer, bytes of weights and of a token, and the classes of the model's modules."""
     chat = Chat(run, part, max_new_tokens=12, temperature=0.0)
     chat.load(QUESTION)
-    return (
-        chat.answer(QUESTION).text,
-        chat.weights,
-        chat.token,
-        {type(module).__name__ for module in chat._model.modules()},
-    )
+    kinds = {type(module).__name__ for module in chat._model.modules()}
+    stacks = {"bare stack" for parameter in chat._model.parameters() if parameter.ndim == 3}
+    return chat.answer(QUESTION).text, chat.weights, chat.token, kinds | stacks
 
 
 @pytest.mark.parametrize(("method", "model"), [("lora", "untied"), ("full", "tied")])
@@ -331,10 +337,12 @@ def test_chat_and_a_merged_model_stop_where_answers_were_trained_to_end(trained)
     assert (read_json(run.merged / "manifest.json") or {})["stops"] == ["<|im_end|>"]
 
 
-def test_chat_loads_the_base_of_qlora_in_4_bits(trained, models) -> None:
-    _, weights, _, kinds = run_world(1, _answers, trained("wide", method="qlora", lora=LORA), "trained")[0]
-    assert "Linear4bit" in kinds
-    assert weights < sum(p.nbytes for p in AutoModelForCausalLM.from_pretrained(models["wide"]).parameters()) / 1.5
+@pytest.mark.parametrize("model", ["wide", "wide qwen3_moe"])
+def test_chat_loads_the_base_of_qlora_in_4_bits(model, trained, models) -> None:
+    run = trained(model, method="qlora", lora=LORA | {"target_modules": ["q_proj", "o_proj"]})
+    _, weights, _, kinds = run_world(1, _answers, run, "trained")[0]
+    assert "Linear4bit" in kinds and "bare stack" not in kinds
+    assert weights < sum(p.nbytes for p in AutoModelForCausalLM.from_pretrained(models[model]).parameters()) / 1.5
 
 
 def _refusals(run: RunDirectory) -> list[str]:
@@ -367,34 +375,3 @@ def test_layers_are_spread_over_all_gpus(trained) -> None:
     run = trained("deep wide")
     assert run_world(1, _placed, run, 1.6)[0] == {0, 1}
     assert run_world(1, _placed, run, 0.6)[0] > {0, 1}, "some are left on the disk, which a chat refuses"
-
-
-def test_a_merge_into_what_training_computed_with_has_experts_in_4_bits(trained) -> None:
-    run = trained("wide qwen3_moe", method="qlora", lora={**LORA, "target_modules": ["q_proj", "o_proj"]})
-    plain, dequantised = _merged(run), _merged(run, dequantised=True)
-    assert (plain["onto"], dequantised["onto"]) == ("unquantised", "dequantised")
-    base: Any = AutoModelForCausalLM.from_pretrained(read_job(run.resolved).model)
-    name = "model.layers.1.mlp.experts.down_proj"
-    stack = NF4Stack(name="down_proj", shape=(128, 24), dtype=torch.float32)
-    expected = stack.written_out(*stack.quantise([*base.get_parameter(name).detach()]))
-    merged: Any = AutoModelForCausalLM.from_pretrained(run.merged)
-    assert torch.equal(merged.get_parameter(name), expected)
-
-
-def _experts_of_chat(run: RunDirectory) -> tuple[int, int]:
-    """Parameters of three dims of a model that chat has loaded, and its modules of experts in 4 bits."""
-    chat = Chat(run, "trained", max_new_tokens=2, temperature=0.0)
-    question = [{"role": "user", "content": "red"}]
-    chat.load(question)
-    chat.answer(question, aloud=False)
-    return sum(p.ndim == 3 for p in chat._model.parameters()), sum(
-        hasattr(m, "nf4_stacks") for m in chat._model.modules()
-    )
-
-
-def test_chat_has_experts_in_4_bits(trained) -> None:
-    assert run_world(
-        1,
-        _experts_of_chat,
-        trained("wide qwen3_moe", method="qlora", lora={**LORA, "target_modules": ["q_proj", "o_proj"]}),
-    ) == [(0, 2)]

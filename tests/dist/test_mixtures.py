@@ -1,5 +1,4 @@
-"""Mixtures of experts of every kind of routing train as plain transformers does, and as one process under every
-layout."""
+"""Mixtures of experts: what test_experts.py and test_families.py leave out."""
 
 import pytest
 import torch
@@ -9,52 +8,19 @@ from shardwise.errors import UnsupportedError
 from shardwise.models.load import build_on_meta, read_config
 from shardwise.models.routing import mixtures, noise_left_out, refuse_to_deal, route
 from shardwise.spec.layout.axes import Layout
-from tests.dist.cells import OPTIMIZERS, must_equal, spread, train_cell
-from tests.dist.every_family import make_rows, put
+from tests.dist.cells import spread
 from tests.dist.test_final import finish
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import installed, said_by
-from tests.marks import rare_but_first
-
-WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "mp", "pp", "tp", "ep")
-
-#: Families that differ in how they route, in what stands beside the experts and in what a plan slices, and under which
-#: ways they are refused.
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "gpt_oss": (),  # sinks, windows, biases of routers and experts; no plan of slices but of experts
-    "phimoe": (),  # would draw noise as it routes
-    "qwen2_moe": (),  # a shared expert with a gate
-    "granitemoe": (),
-    "glm4_moe": (),  # sigmoid routing, correction biases, dense blocks
-    "deepseek_v2": (),  # latent attention
-    "afmoe": (),  # a correction bias that is a parameter
-    "ernie4_5_moe": (),  # one inside the router
-    "minimax_m2": (),  # one beside it, which the router is handed
-    "axk1": (),  # a norm behind shared and routed experts
-    "llama4_text": ("ep",),  # every token through every expert, which only numbers show
-    "deepseek_v3": (),  # groups of experts
-}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of what PEFT warns of as plain transformers is adapted
-@pytest.mark.parametrize("family", rare_but_first(installed(tuple(FAMILIES))))
-def test_a_mixture_trains_as_transformers_does_and_alike_under_every_layout(family, tmp_path) -> None:
-    found = put(family, tmp_path, make_rows(tmp_path / "rows.jsonl"), ways=WAYS)
-    assert found["planned"] == found["count"]
-    refused = {cell.partition("/")[2] for cell, said in found["cells"].items() if said.startswith("refused")}
-    assert {cell: said for cell, said in found["cells"].items() if not said.startswith(("refused", "equal"))} == {}
-    assert refused == {*FAMILIES[family]}
+from tests.dist.worlds import said_by
 
 
 @pytest.mark.parametrize("layout", [Layout(dp_shard=2, tp=2), Layout(dp_replicate=2, dp_shard=2, ep=2)])
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("model", ["deepseek_v3", "balanced mixtral"])
-def test_products_train_a_mixture_as_one_process_does(model, method, layout, single, make_job, tmp_path) -> None:
+def test_products_train_a_mixture_as_one_process_does(model, method, layout, must_train_alike) -> None:
     """Routers that are balanced over the global batch under tp too, and adapters on dealt experts."""
-    job = make_job(model, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 6})
-    must_equal(single(job), train_cell(job, tmp_path, spread(layout, micros=2, optimizer="sgd")))
+    must_train_alike(spread(layout, micros=2), model, method=method, train={"max_steps": 6})
 
 
 @pytest.mark.slow

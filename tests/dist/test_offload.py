@@ -22,14 +22,14 @@ from tests.dist.cells import (
     composed,
     execution,
     forecast_holdings,
+    move,
+    must_be_the_same,
     must_record_the_same,
     prepare_cell,
     spread,
     train_cell,
     train_on,
-    train_rank,
 )
-from tests.dist.test_checkpoints import interrupt, resume
 from tests.dist.worlds import run_world, said_by
 
 FSDP, HSDP = Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)
@@ -72,19 +72,17 @@ def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: st
     return said_by(GuardError, read_back_places, built.optimizer, parameters, steps, **asked)
 
 
-NONE, OPTIMIZER, PARAMETERS = (execution(offload=offload) for offload in ("none", "optimizer", "parameters"))
-
-
 @pytest.mark.parametrize(
     ("chosen", "pretend", "device", "sentence"),
     [
-        (PARAMETERS, NONE, "cuda", "lies in the memory of cpu; train.offload is none, which puts it into that of cuda"),
-        (PARAMETERS, OPTIMIZER, "cuda", "the weight model.embed_tokens.weight lies in the memory of cpu"),
-        (NONE, OPTIMIZER, "cpu", "the optimizer steps model.embed_tokens.weight itself and no copy of it"),
+        ("parameters", "none", "cuda", "lies in the memory of cpu; train.offload is none, which puts it into that of"),
+        ("parameters", "optimizer", "cuda", "the weight model.embed_tokens.weight lies in the memory of cpu"),
+        ("none", "optimizer", "cpu", "the optimizer steps model.embed_tokens.weight itself and no copy of it"),
     ],
 )
 def test_an_offload_that_is_not_what_runs_stops_the_run(chosen, pretend, device, sentence, make_job, tmp_path) -> None:
-    said = run_world(1, _places, prepare_cell(make_job(), tmp_path), chosen, pretend, device)[0]
+    one, other = (execution(offload=offload) for offload in (chosen, pretend))
+    said = run_world(1, _places, prepare_cell(make_job(), tmp_path), one, other, device)[0]
     assert sentence in said
     assert "What was asked is not what runs" in said
 
@@ -93,18 +91,18 @@ def test_states_that_lie_elsewhere_stop_the_first_step() -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = torch.optim.AdamW([weight])
     named = [("weight", weight)]
-    steps = Stepped(detours=(LocalParts(named),))
-    read_back_places(optimizer, named, steps, execution=NONE, device=torch.device("cpu"))
+    steps, asked = Stepped(detours=(LocalParts(named),)), {"execution": execution(), "device": torch.device("cpu")}
+    read_back_places(optimizer, named, steps, **asked)
     weight.grad = torch.ones(2, 2)
     optimizer.step()
-    read_back_places(optimizer, named, steps, execution=NONE, device=torch.device("cpu"))
+    read_back_places(optimizer, named, steps, **asked)
     optimizer.state[weight]["exp_avg"] = torch.ones(2, 2, device="meta")
     with pytest.raises(GuardError, match="the optimizer's exp_avg of weight lies in the memory of meta"):
         for hook in list(optimizer._optimizer_step_post_hooks.values()):
             hook(optimizer, (), {})
 
 
-def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
+def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, ...]:
     """Bytes of weights, gradients and states that would lie on a GPU: all that is neither FSDP's on the host, nor a
     copy that the optimizer steps, nor a state of one."""
     built = composed(run, chosen)
@@ -115,7 +113,8 @@ def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
     own = {weight.data_ptr() for weight in here}
     stepped_here = [p for p in built.checkpoints.stepped.parameters if p.data_ptr() in own]
     states = [v for p in stepped_here for v in built.optimizer.state[p].values() if isinstance(v, torch.Tensor)]
-    return _size(here), _size(trained), _size(states)
+    in_all = (sum(tensor.nbytes for tensor in tensors) for tensors in (here, trained, states))
+    return tuple(in_all)
 
 
 def _streamed(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Parameter]:
@@ -127,18 +126,14 @@ def _streamed(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Parameter
                     yield from (one.sharded_param for one in group.fsdp_params if one.offload_to_cpu)
 
 
-def _size(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
+#: Layouts of which each is tried with each way to offload that moves something.
+BOTH = [(layout, way) for layout in (Layout(), FSDP, HSDP, Layout(tp=2)) for way in ("optimizer", "parameters")]
 
 
 @pytest.mark.parametrize(
     ("layout", "offload"),
     [
-        *(
-            (layout, offload)
-            for layout in (Layout(), FSDP, HSDP, Layout(tp=2))
-            for offload in ("optimizer", "parameters")
-        ),
+        *BOTH,
         (FSDP, "none"),
         (ZERO1_OF_3, "optimizer"),
         (Layout(dp_shard=2, tp=2), "parameters"),
@@ -151,10 +146,9 @@ def test_what_stays_on_a_gpu_is_forecast_exactly(method, precision, layout, offl
     chosen = execution(layout, offload=offload, precision=precision, micro_batch_size=2)
     job = make_job("tied", method=method, train={"max_steps": 2, "precision": precision})
     forecast = forecast_holdings(job, chosen, hardware=f"{layout.world_size}x H100-SXM")
-    for rank, found in enumerate(run_world(layout.world_size, _roles, prepare_cell(job, tmp_path), chosen)):
-        one = forecast[rank]
-        assert found == (one.stored, one.gradients, one.optimizer), f"rank {rank}"
-        assert (one.on_host > 0) == (offload != "none")
+    ranks = run_world(layout.world_size, _roles, prepare_cell(job, tmp_path), chosen)
+    assert ranks == [(one.stored, one.gradients, one.optimizer) for one in forecast]
+    assert {one.on_host > 0 for one in forecast} == {offload != "none"}
 
 
 @pytest.mark.slow
@@ -164,11 +158,4 @@ def test_what_stays_on_a_gpu_is_forecast_exactly(method, precision, layout, offl
 def test_a_run_goes_on_with_another_offload(before, after, make_job, tmp_path) -> None:
     job = make_job("tied")
     one, other = (spread(FSDP, offload=kind) for kind in (before, after))
-    whole = run_world(2, train_rank, prepare_cell(job, tmp_path / "whole"), one)[0]
-    run = prepare_cell(job, tmp_path / "stopped")
-    interrupt(run, one, after=7)
-    start, resumed = run_world(2, resume, run, other)[0]
-    assert start == 7
-    assert resumed.series("loss") == whole.series("loss")
-    for name, weight in whole.weights.items():
-        assert torch.equal(resumed.weights[name], weight), name
+    must_be_the_same(train_cell(job, tmp_path / "whole", one), move(job, tmp_path / "moved", one, other, at=7))

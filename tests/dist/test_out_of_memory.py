@@ -1,13 +1,10 @@
 """A run that is out of memory ends with the sentence of the rank that was, whatever its peers come to."""
 
-import os
 import re
-
-import pytest
 
 from shardwise import api
 from shardwise.errors import WorkerFailedError
-from tests.warm.shim import KIND
+from tests.dist.worlds import said_by
 
 #: A worker whose second rank gets no memory in its second step, later than its peer could fail of it.
 SHORT = """
@@ -37,15 +34,8 @@ SENTENCE = re.compile(
 )
 
 
-def test_out_of_memory_is_said_as_planned_beside_measured_with_the_next_setting(
-    make_job, tmp_path, monkeypatch
-) -> None:
-    (tmp_path / "short.py").write_text(SHORT)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv(KIND, "torch")
+def test_out_of_memory_is_said_as_planned_beside_measured_with_the_next_setting(make_job, worker, tmp_path) -> None:
     train = {"max_steps": 3, "warmup_steps": 0, "micro_batch_size": 4}
     job = make_job(train=train, hardware="cpu:2", layout="ddp", output_dir=str(tmp_path / "run"))
-    with pytest.raises(WorkerFailedError) as caught:
-        api.train(job, programs=api.Programs(worker="short"))
-    assert SENTENCE.fullmatch(str(caught.value)), str(caught.value)
+    said = said_by(WorkerFailedError, api.train, job, programs=worker(SHORT))
+    assert SENTENCE.fullmatch(said), said

@@ -77,11 +77,10 @@ def trained(folder: Path, out: Path, layout: str | None, adapters: Any, changes:
 def test_what_is_honoured_is_as_in_the_trainer_of_transformers(
     folder, tmp_path, layout, adapters, changes, given
 ) -> None:
-    (expected,) = run_world(1, trained, folder, tmp_path / "plain", None, adapters, changes, given)
+    ((losses, norms, decayed),) = run_world(1, trained, folder, tmp_path / "plain", None, adapters, changes, given)
     for found in run_world(2, trained, folder, tmp_path / "spread", layout, adapters, changes, given):
-        assert relative(expected[0], found[0]) <= TOLERANCE
-        assert relative(expected[1], found[1]) <= TOLERANCE
-        assert expected[2] == found[2]
+        assert max(relative(losses, found[0]), relative(norms, found[1])) <= TOLERANCE
+        assert decayed == found[2]
     must_be_saved_the_same(folder, tmp_path, adapters)
     for file in ("config.json", "generation_config.json") if adapters is None else ():
         wanted, got = (json.loads((tmp_path / name / file).read_text()) for name in ("plain", "spread"))
@@ -102,6 +101,8 @@ def test_every_training_argument_is_honoured_or_refused_by_name(tmp_path) -> Non
             honoured.refuse(args, {}, kind=shardwise.Trainer, ours=shardwise.Trainer)
         else:
             assert f"does not honour {name}" in refusal(args), name
+    same = {"label_names": ["labels"], f"{CHECKPOINTING}_kwargs": {"use_reentrant": False}, CHECKPOINTING: True}
+    honoured.refuse(arguments(tmp_path, **same), {}, kind=shardwise.Trainer, ours=shardwise.Trainer)
     assert honoured.VALUES.keys() - FIELDS.keys() <= {"activation_checkpointing_kwargs"}
 
 
@@ -115,26 +116,21 @@ def test_an_argument_that_is_new_in_transformers_is_refused_until_it_is_listed(t
     assert "does not honour sharpness: nothing" in refusal(Later(str(tmp_path), sharpness=0.5, **usual))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"save_strategy": "steps"}, "save_strategy (write save_strategy='no' and call save_model)"),
-        ({"eval_strategy": "steps"}, "eval_strategy (write eval_strategy='no', and call parallelized"),
-        ({"bf16": True}, "bf16 (write precision='mixed', or load the model in bfloat16)"),
-        ({"optim": "adamw_bnb_8bit"}, "optim (these follow modules; use adamw_torch"),
-        ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy (write random or group_by_length)"),
-        ({f"{CHECKPOINTING}_kwargs": {"every_n_layers": 2}}, f"{CHECKPOINTING}_kwargs (leave it out)"),
-        ({"average_tokens_across_devices": False, "torch_compile": True}, "across_devices, torch_compile"),
-        ({"accelerator_config": {"split_batches": True}}, "accelerator_config (the loader gives every rank"),
-    ],
-)  # fmt: skip
-def test_a_training_argument_without_effect_is_refused_with_what_to_write(tmp_path, changes, said) -> None:
-    assert said in refusal(arguments(tmp_path, **changes))
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"save_strategy": "steps"}, "save_strategy (write save_strategy='no' and call save_model)"),
+    ({"eval_strategy": "steps"}, "eval_strategy (write eval_strategy='no', and call parallelized"),
+    ({"bf16": True}, "bf16 (write precision='mixed', or load the model in bfloat16)"),
+    ({"optim": "adamw_bnb_8bit"}, "optim (these follow modules; use adamw_torch"),
+    ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy (write random or group_by_length)"),
+    ({f"{CHECKPOINTING}_kwargs": {"every_n_layers": 2}}, f"{CHECKPOINTING}_kwargs (leave it out)"),
+    ({"average_tokens_across_devices": False, "torch_compile": True}, "across_devices, torch_compile"),
+    ({"accelerator_config": {"split_batches": True}}, "accelerator_config (the loader gives every rank"),
+]
 
 
-def test_training_arguments_that_change_nothing_here_are_taken(tmp_path) -> None:
-    same = {"label_names": ["labels"], f"{CHECKPOINTING}_kwargs": {"use_reentrant": False}, CHECKPOINTING: True}
-    honoured.refuse(arguments(tmp_path, **same), {}, kind=shardwise.Trainer, ours=shardwise.Trainer)
+def test_a_training_argument_without_effect_is_refused_with_what_to_write(tmp_path) -> None:
+    for changes, said in REFUSED:
+        assert said in refusal(arguments(tmp_path, **changes))
 
 
 class Sharper(shardwise.Trainer):
@@ -152,13 +148,8 @@ class Sharper(shardwise.Trainer):
 
 def test_constructor_arguments_and_methods_without_effect_are_refused_by_name(tmp_path) -> None:
     args, made = arguments(tmp_path), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    given: dict[str, Any] = {
-        "compute_loss_func": print,
-        "optimizers": (made, None),
-        "eval_dataset": rows(),
-        "model_init": print,
-        "preprocess_logits_for_metrics": print,
-    }
+    given: dict[str, Any] = {"optimizers": (made, None), "eval_dataset": rows()}
+    given |= dict.fromkeys(("compute_loss_func", "model_init", "preprocess_logits_for_metrics"), print)
     for name, value in given.items():
         assert f"does not honour {name}" in refusal(args, {name: value, "callbacks": [], "train_dataset": rows()})
     assert "give optimizer_cls_and_kwargs, or override create_optimizer" in refusal(args, given)
@@ -196,14 +187,19 @@ def _refused(folder: Path, out: Path) -> dict[str, str]:
 
 def test_a_trainer_that_would_drop_something_does_not_begin(folder, tmp_path) -> None:
     (said,) = run_world(1, _refused, folder, tmp_path)
-    assert "does not honour optimizers (they were made before the model is spread" in said["built"]
-    assert "does not honour compute_loss (" in said["subclass"]
-    assert "does not honour resume_from_checkpoint (use `shardwise train`" in said["resume"]
-    assert "does not honour compute_loss (" in said["patched"]
-    assert "does not honour compute_loss_func (" in said["set"]
-    assert "trainer.parallelized.evaluate(batch)" in said["evaluate"] == said["predict"]
-    assert "save_pretrained(folder), called by every rank" in said["state"]
-    assert said["generate"].startswith("a parallelized model has no generate: ranks hold parts of weights")
+    expected = {
+        "built": "does not honour optimizers (they were made before the model is spread",
+        "subclass": "does not honour compute_loss (",
+        "resume": "does not honour resume_from_checkpoint (use `shardwise train`",
+        "evaluate": "trainer.parallelized.evaluate(batch)",
+        "predict": "trainer.parallelized.evaluate(batch)",
+        "state": "save_pretrained(folder), called by every rank",
+        "generate": "a parallelized model has no generate: ranks hold parts of weights",
+        "patched": "does not honour compute_loss (",
+        "set": "does not honour compute_loss_func (",
+    }
+    assert said.keys() == expected.keys()
+    assert {name: one for name, one in said.items() if expected[name] not in one} == {}
 
 
 def _optimizer_of_wholes(folder: Path, out: Path) -> tuple[str, int]:

@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,8 @@ TOLERANCE = 1e-6
 SCRIPT = Path(__file__).with_name("peer_script.py")
 
 #: Steps before the first epoch of 53 rows ends.
-TRAIN: dict[str, Any] = {
-    "micro_batch_size": 2,
-    "max_steps": 6,
-    "weight_decay": 0.1,
-    "learning_rate": 5e-3,
-    "compile": False,
-}
+TRAIN: dict[str, Any] = {"micro_batch_size": 2, "max_steps": 6, "weight_decay": 0.1, "learning_rate": 5e-3}
+TRAIN["compile"] = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,6 @@ def needs(*modules: str) -> pytest.MarkDecorator:
 
 def exported(ours: Ours, folder: Path, to: str, **changes: Any) -> list[str]:
     """Writes a plan, and what a target makes of it; the first command to run."""
-    folder.mkdir(parents=True, exist_ok=True)
     api.write_plan(api.plan(ours.job.model_copy(update=changes)), folder / "plan.json")
     made = api.export(folder / "plan.json", to=to)
     api.write_export(made, folder)
@@ -76,18 +70,11 @@ def exported(ours: Ours, folder: Path, to: str, **changes: Any) -> list[str]:
 
 def started(command: list[str], folder: Path, **environment: str) -> str:
     """Runs a command of an export where its files are; what it said."""
-    programs = {"torchrun": ["-m", "torch.distributed.run"], "accelerate": ["-m", "accelerate.commands.launch"]}
     program, *rest = command
-    rest = rest[1:] if program == "accelerate" else rest
-    done = subprocess.run(
-        [sys.executable, *programs[program], *rest],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", KIND: "torch", **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    module = {"torchrun": ["torch.distributed.run"], "accelerate": ["accelerate.commands.launch"]}[program]
+    argv = [sys.executable, "-m", *module, *(rest[1:] if program == "accelerate" else rest)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", KIND: "torch", **environment}
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -95,19 +82,13 @@ def started(command: list[str], folder: Path, **environment: str) -> str:
 def settings_of(ours: Ours, folder: Path, **more: Any) -> tuple[Path, Path]:
     """What a user's script is told, and where it writes losses."""
     train, losses = ours.job.train, folder / "losses"
-    names = ("global_batch_size", "micro_batch_size", "max_steps", "learning_rate", "lr_scheduler_type")
-    names += ("warmup_steps", "max_grad_norm", "weight_decay")
-    told = {name: getattr(train, name) for name in names}
-    told |= {"model": ours.job.model, "rows": str(ours.rows), "losses": str(losses), **more}
-    (folder / "settings.json").write_text(json.dumps(told))
+    told = {**train.model_dump(mode="json"), "model": ours.job.model, "rows": str(ours.rows), "losses": str(losses)}
+    (folder / "settings.json").write_text(json.dumps(told | more))
     return folder / "settings.json", losses
 
 
-def losses_in(file: Path) -> list[float]:
-    return [float(line) for line in file.read_text().split()]
-
-
-def must_agree(ours: Ours, found: list[float]) -> None:
+def must_agree(ours: Ours, found: Iterable[float | str]) -> None:
+    found = [float(loss) for loss in found]
     apart = relative(ours.losses, found)
     print(f"largest difference of a loss: {apart:.1e}; {ours.losses[0]:.3f} to {ours.losses[-1]:.3f}")
     assert apart <= TOLERANCE
@@ -124,7 +105,7 @@ def test_a_loop_under_the_exported_accelerate_configuration_has_our_losses(ours,
     loading = ["--fsdp_cpu_ram_efficient_loading", "false", "--fsdp_sync_module_states", "false"]
     said = started([*command[:-1], *loading, str(SCRIPT), "accelerate", str(settings)], tmp_path)
     assert "sharded as (Shard(dim=0),)" in said
-    must_agree(ours, losses_in(losses))
+    must_agree(ours, losses.read_text().split())
 
 
 @pytest.mark.slow
@@ -137,17 +118,15 @@ def test_a_loop_under_the_exported_deepspeed_configuration_has_our_losses(ours, 
     settings, losses = settings_of(ours, tmp_path, config=str(tmp_path / "deepspeed.json"))
     said = started([*command[:-1], str(SCRIPT), "deepspeed", str(settings)], tmp_path, DS_ACCELERATOR="cpu")
     assert f"stage {stage} AdamW" in said
-    must_agree(ours, losses_in(losses))
+    must_agree(ours, losses.read_text().split())
 
 
 @pytest.mark.slow
 @needs("trl", "datasets")
 def test_the_exported_trl_script_has_our_losses(ours, tmp_path) -> None:
     train = ours.job.train.model_copy(update={"logging_steps": 1})
-    command = exported(
-        ours, tmp_path, "trl", hardware="cpu:2", layout="ddp", train=train, output_dir=str(tmp_path / "sft")
-    )
-    started(command, tmp_path)
+    where = {"hardware": "cpu:2", "layout": "ddp", "output_dir": str(tmp_path / "sft")}
+    started(exported(ours, tmp_path, "trl", train=train, **where), tmp_path)
     (state,) = tmp_path.glob("sft/**/trainer_state.json")
     logged = [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
     must_agree(ours, logged)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shardwise.spec.job.keys import Job
 from tests.dist.cells import execution, relative, train_cell
+from tests.dist.test_preferences import rows_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,7 +25,7 @@ pytestmark = [
 
 #: The same of both.
 TRAIN: dict[str, Any] = {"max_steps": 10, "learning_rate": 5e-4, "lr_scheduler_type": "constant", "max_grad_norm": 1.0}
-ROWS, SIZE = 24, 8
+SIZE = 8
 
 #: Objective and what is stated of it.
 STATED: list[tuple[str, dict[str, Any]]] = [
@@ -37,22 +37,6 @@ STATED: list[tuple[str, dict[str, Any]]] = [
     ("kto", {"loss_type": "apo_zero_unpaired"}),
     ("kto", {"desirable_weight": 1.5, "undesirable_weight": 0.7}),
 ]
-
-
-def rows_of(objective: str) -> list[dict[str, Any]]:
-    """Pairs, or labelled answers, of very different lengths."""
-    draw, words = random.Random(0), ["red", "green", "blue", "one", "two", "three", "north", "south"]
-
-    def text(least: int, most: int) -> str:
-        return " ".join(draw.choices(words, k=draw.randint(least, most)))
-
-    pairs = [(text(2, 12), f" {text(1, 9)}", f" {text(1, 9)}") for _ in range(ROWS)]
-    if objective == "dpo":
-        return [{"prompt": one, "chosen": good, "rejected": bad} for one, good, bad in pairs]
-    return [
-        {"prompt": one, "completion": good if n % 3 else bad, "label": n % 3 > 0}
-        for n, (one, good, bad) in enumerate(pairs)
-    ]
 
 
 def logged_by_trl(model: str, rows: Path, objective: str, stated: dict[str, Any]) -> list[dict[str, float]]:
@@ -96,7 +80,7 @@ def test_losses_norms_and_rewards_are_those_of_trl(
     objective: str, stated: dict[str, Any], make_job: Callable[..., Job], tmp_path: Path
 ) -> None:
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in rows_of(objective)))
+    rows.write_text("".join(json.dumps(row) + "\n" for row in rows_of(objective, count=24)))
     job = make_job(
         objective=objective,
         data={"path": str(rows), "max_length": 96, "shuffle": False},

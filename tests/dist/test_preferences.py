@@ -1,10 +1,10 @@
-"""Learning from preferences: the same on one process and under every layout, and what a plain loop
-computes."""
+"""Learning from preferences: the same under every layout, and what a plain loop computes."""
 
 import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,63 +28,53 @@ from tests.dist.cells import (
     must_equal,
     prepare_cell,
     relative,
+    resume,
     spread,
     train_cell,
-    train_on,
+    train_rank,
 )
 from tests.dist.worlds import run_world
 from tests.marks import rare_but_first
+
+#: As `cells.spread`, by SGD.
+sgd = partial(spread, optimizer="sgd")
 
 STEPS = 4
 NAMES = ("rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected")
 
 
-@pytest.fixture(scope="module")
-def preferences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Pairs and labelled rows of very different lengths."""
-    folder, draw = tmp_path_factory.mktemp("preferences"), random.Random(1)
-    words = ["red", "green", "blue", "one", "two", "three", "four", "north", "south", "east", "west"]
+def rows_of(objective: str, *, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Pairs, or labelled answers, of very different lengths."""
+    draw, words = random.Random(seed), ["red", "green", "blue", "one", "two", "three", "four", "north", "south", "east"]
 
     def text(most: int) -> str:
         return " ".join(draw.choices(words, k=draw.randint(1, most)))
 
-    pairs = [{"prompt": text(14), "chosen": f" {text(9)}", "rejected": f" {text(9)}"} for _ in range(29)]
-    labelled = [
-        {"prompt": pair["prompt"], "completion": pair["chosen"], "label": number % 3 > 0}
-        for number, pair in enumerate(pairs)
+    pairs = [{"prompt": text(14), "chosen": f" {text(9)}", "rejected": f" {text(9)}"} for _ in range(count)]
+    if objective != "kto":
+        return pairs
+    labelled = [(pair, number % 3 > 0) for number, pair in enumerate(pairs)]
+    return [
+        {"prompt": pair["prompt"], "completion": pair["chosen" if label else "rejected"], "label": label}
+        for pair, label in labelled
     ]
-    files = {"pairs": folder / "pairs.jsonl", "labelled": folder / "labelled.jsonl"}
-    for name, rows in (("pairs", pairs), ("labelled", labelled)):
-        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return files
 
 
 @pytest.fixture(scope="module")
-def ask(make_job: Callable[..., Job], preferences: dict[str, Path]) -> Callable[..., Job]:
-    """Makes jobs that learn from preferences."""
+def ask(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+    """Makes jobs that learn from preferences, by SGD."""
+    folder = tmp_path_factory.mktemp("preferences")
 
     def make(model: str, *, objective: str = "dpo", preference: Any = None, data: Any = None, **other: Any) -> Job:
-        path = preferences["labelled" if objective == "kto" else "pairs"]
+        path = folder / ("labelled.jsonl" if objective == "kto" else "pairs.jsonl")
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows_of(objective, count=29, seed=1)))
         given = {"preference": preference} if preference else {}
-        train = {"max_steps": STEPS, "warmup_steps": 0, "learning_rate": 2e-3, **other.pop("train", {})}
+        train = {"max_steps": STEPS, "warmup_steps": 0, "learning_rate": 2e-3, "optimizer": "sgd"}
+        train |= other.pop("train", {})
         rows = {"path": str(path), **(data or {})}
         return make_job(model, objective=objective, data=rows, train=train, **given, **other)
 
     return make
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Job], Trained]:
-    """Trains a job on one process, once."""
-    known: dict[str, Trained] = {}
-
-    def run(job: Job) -> Trained:
-        key = json.dumps(job.to_json())
-        if key not in known:
-            known[key] = train_cell(job, tmp_path_factory.mktemp("alone"), spread(optimizer="sgd"))[0]
-        return known[key]
-
-    return run
 
 
 def must_record_alike(expected: Trained, found: Trained, *, names: tuple[str, ...] = NAMES) -> None:
@@ -95,24 +85,21 @@ def must_record_alike(expected: Trained, found: Trained, *, names: tuple[str, ..
 
 
 CELLS: dict[str, Execution] = {
-    "accumulation 4": spread(micros=4, optimizer="sgd"),
-    **{name: spread(layout, micros=2, optimizer="sgd") for name, layout in LAYOUTS.items() if name != "single"},
-    "ddp(3), uneven": spread(Layout(dp_replicate=3), micros=2, optimizer="sgd"),
-    "cp": spread(Layout(cp=2), micros=2, optimizer="sgd"),
-    "cp x fsdp": spread(Layout(cp=2, dp_shard=2), micros=2, optimizer="sgd"),
-    "pp x tp": spread(Layout(pp=2, tp=2), micros=2, optimizer="sgd"),
-    "ddp x pp, recompute": spread(
-        Layout(dp_replicate=2, pp=2), micros=2, gradient_checkpointing="full", optimizer="sgd"
-    ),
+    "accumulation 4": sgd(micros=4),
+    **{name: sgd(layout, micros=2) for name, layout in LAYOUTS.items() if name != "single"},
+    "ddp(3), uneven": sgd(Layout(dp_replicate=3), micros=2),
+    "cp x fsdp": sgd(Layout(cp=2, dp_shard=2), micros=2),
+    "pp x tp": sgd(Layout(pp=2, tp=2), micros=2),
+    "ddp x pp, recompute": sgd(Layout(dp_replicate=2, pp=2), micros=2, gradient_checkpointing="full", optimizer="sgd"),
 }
 
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model"), PAIRS)
-def test_pairs_train_as_on_one_process(method, model, cell, ask, alone, tmp_path) -> None:
+def test_pairs_train_as_on_one_process(method, model, cell, ask, single, tmp_path) -> None:
     deep = CELLS[cell].layout.num_stages > 3
-    job = ask(f"deep {model}" if deep else model, method=method, train={"optimizer": "sgd"})
-    expected, ranks = alone(job), train_cell(job, tmp_path, CELLS[cell])
+    job = ask(f"deep {model}" if deep else model, method=method)
+    expected, ranks = single(job), train_cell(job, tmp_path, CELLS[cell])
     must_equal(expected, ranks)
     must_record_alike(expected, ranks[0])
 
@@ -130,18 +117,18 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 SOME: dict[str, Execution] = {
     "ddp(3), uneven": CELLS["ddp(3), uneven"],
-    "fsdp": spread(Layout(dp_shard=2), micros=2, optimizer="sgd"),
+    "fsdp": sgd(Layout(dp_shard=2), micros=2),
     "tp": CELLS["tp"],
     "cp": CELLS["cp"],
-    "pp": spread(Layout(pp=2), micros=4, optimizer="sgd"),
+    "pp": sgd(Layout(pp=2), micros=4),
 }
 
 
 @pytest.mark.parametrize("cell", SOME)
 @pytest.mark.parametrize("kind", OTHERS)
-def test_every_objective_trains_as_on_one_process(kind, cell, ask, alone, tmp_path) -> None:
-    job = ask("untied", train={"optimizer": "sgd"}, data={"eval_fraction": 0.2}, **OTHERS[kind])
-    expected, ranks = alone(job), train_cell(job, tmp_path, SOME[cell])
+def test_every_objective_trains_as_on_one_process(kind, cell, ask, single, tmp_path) -> None:
+    job = ask("untied", data={"eval_fraction": 0.2}, **OTHERS[kind])
+    expected, ranks = single(job), train_cell(job, tmp_path, SOME[cell])
     must_equal(expected, ranks)
     names = (*NAMES, "kl") if job.objective == "kto" else (*NAMES, "rewards/accuracies")
     must_record_alike(expected, ranks[0], names=names)
@@ -154,19 +141,20 @@ def test_every_objective_trains_as_on_one_process(kind, cell, ask, alone, tmp_pa
 #: Objectives whose rows are packed, and layouts that pack them.
 PACKED = {"dpo": {}, **{name: OTHERS[name] for name in ("orpo", "kto", "several losses", "precomputed, adapters")}}
 PACKING = {
-    "accumulation 2": spread(micros=2, optimizer="sgd"),
+    "accumulation 2": sgd(micros=2),
     **SOME,
-    "fsdp x pp": spread(Layout(dp_shard=2, pp=2), micros=2, optimizer="sgd"),
+    "fsdp x pp": sgd(Layout(dp_shard=2, pp=2), micros=2),
 }
 
 
 @pytest.mark.parametrize("cell", PACKING)
 @pytest.mark.parametrize("kind", PACKED)
-def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, alone, tmp_path) -> None:
+def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, single, tmp_path) -> None:
     """Several documents share a row, in which each is apart."""
-    other: dict[str, Any] = {"train": {"optimizer": "sgd"}, **PACKED[kind]}
-    padded, packed = (ask("untied", data={"eval_fraction": 0.2, "packing": is_on}, **other) for is_on in (False, True))
-    expected, ranks = alone(padded), train_cell(packed, tmp_path, PACKING[cell])
+    padded, packed = (
+        ask("untied", data={"eval_fraction": 0.2, "packing": is_on}, **PACKED[kind]) for is_on in (False, True)
+    )
+    expected, ranks = single(padded), train_cell(packed, tmp_path, PACKING[cell])
     must_equal(expected, ranks)
     must_record_alike(expected, ranks[0])
     assert abs(expected.metrics[-1]["eval_loss"] - ranks[0].metrics[-1]["eval_loss"]) <= 1e-5
@@ -177,16 +165,23 @@ def test_packed_rows_train_as_padded_ones_on_one_process(kind, cell, ask, alone,
 @pytest.mark.parametrize("cell", rare_but_first(["accumulation 4", "fsdp", "pp"]))
 @pytest.mark.parametrize(("objective", "packing"), [("dpo", False), ("kto", True)])
 def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
-    objective, packing, cell, ask, alone, monkeypatch, tmp_path
+    objective, packing, cell, ask, single, monkeypatch, tmp_path
 ) -> None:
-    """Without the compiler's last stage, which takes minutes. A block is compiled with its adapters
-    and without, for gradients and for none."""
+    """A block is compiled with adapters and without, for gradients and for none."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    job = ask("untied", objective=objective, method="lora", train={"optimizer": "sgd", "learning_rate": 0.5})
-    packed = job.model_copy(update={"data": job.data.model_copy(update={"packing": packing})})
+    job, packed = (
+        ask(
+            "untied",
+            objective=objective,
+            method="lora",
+            train={"learning_rate": 0.5, "max_steps": 2},
+            data={"packing": is_on},
+        )
+        for is_on in (False, packing)
+    )
     ranks = train_cell(packed, tmp_path, replace(CELLS[cell], compile=True))
-    must_equal(alone(job), ranks)
-    must_record_alike(alone(job), ranks[0])
+    must_equal(single(job), ranks)
+    must_record_alike(single(job), ranks[0])
     assert abs(ranks[0].metrics[-1]["rewards/chosen"]) > 1e-4, "the reference is apart from what is trained"
 
 
@@ -195,31 +190,28 @@ def test_compiled_blocks_whose_adapters_are_switched_off_train_as_eager_ones(
 @pytest.mark.parametrize("objective", ["dpo", "orpo", "kto"])
 def test_a_rehearsal_has_the_forwards_of_the_reference(objective, layout, ask) -> None:
     """On rows of full length, packed or padded: as much memory as each needs."""
-    job = ask("untied", objective=objective, method="lora")
     for packing in (False, True):
-        one = job.model_copy(update={"data": job.data.model_copy(update={"packing": packing})})
-        found = rehearse_ranks(one, spread(layout, micros=2), [0], cuda=False)[0]
+        one = ask("untied", objective=objective, method="lora", data={"packing": packing})
+        found = rehearse_ranks(one, sgd(layout, micros=2), [0], cuda=False)[0]
         assert "refused" not in found, found
         assert found["peak_bytes"] > found["held"]["weights"] > 0
 
 
 @pytest.mark.parametrize("model", ["granite", "untied"])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_logits_in_chunks_give_the_same_gradients(model, method, ask, alone, tmp_path, monkeypatch) -> None:
-    """A chunk of 5 positions, where the loss of a pair is known once the last is done; of a head
-    that scales logits, too."""
-    job = ask(model, method=method, train={"optimizer": "sgd"})
-    expected = alone(job)
+def test_logits_in_chunks_give_the_same_gradients(model, method, ask, single, tmp_path, monkeypatch) -> None:
+    """A pair's loss is known once its last chunk of 5 positions is done; of scaled logits too."""
+    job = ask(model, method=method)
+    expected = single(job)
     monkeypatch.setattr(Execution, "head_chunk", lambda *_, **__: 5)
-    must_equal(expected, train_cell(job, tmp_path, spread(micros=2, optimizer="sgd")))
+    must_equal(expected, train_cell(job, tmp_path, sgd(micros=2)))
 
 
 @pytest.mark.parametrize("objective", ["dpo", "orpo", "simpo"])
 def test_one_process_computes_what_the_papers_say(objective, ask, tmp_path) -> None:
-    job = ask("untied", objective=objective, train={"optimizer": "sgd", "learning_rate": 0.05})
-    run = prepare_cell(job, tmp_path)
-    losses, norms = run_world(1, _as_in_papers, job, run)[0]
-    found = train_cell(job, tmp_path / "run", spread(optimizer="sgd"))[0]
+    job = ask("untied", objective=objective, train={"learning_rate": 0.05, "lr_scheduler_type": "constant"})
+    losses, norms = run_world(1, _as_in_papers, job, prepare_cell(job, tmp_path))[0]
+    found = train_cell(job, tmp_path / "run", sgd())[0]
     assert relative(losses, found.series("loss")) <= 1e-5
     assert relative(norms, found.series("grad_norm")) <= 1e-5
     assert len(set(losses)) == STEPS
@@ -227,15 +219,12 @@ def test_one_process_computes_what_the_papers_say(objective, ask, tmp_path) -> N
 
 def _as_in_papers(job: Job, run: Any) -> tuple[list[float], list[float]]:
     """Pair by pair, with nothing of ours but the prepared rows."""
-    built = composed(run, execution(optimizer="sgd"))
+    built = composed(run, execution())
     data = PreparedData.open(Path(json.loads(run.data.read_text())["train"]["folder"]))
     policy, reference = (AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32) for _ in range(2))
     optimizer = torch.optim.SGD(policy.parameters(), lr=job.train.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     losses, norms = [], []
-    rates = [built.schedule.lr_lambdas[0](step) for step in range(STEPS)]
-    for batch, rate in zip(built.batches.from_(0), rates, strict=True):
-        optimizer.param_groups[0]["lr"] = job.train.learning_rate * rate
+    for batch in built.batches.from_(0):
         rows = [data.rows(sample) for sample in batch.sample_ids]
         every = sum(len(chosen[0]) - 1 for chosen, _ in rows)
         total = 0.0
@@ -249,9 +238,9 @@ def _as_in_papers(job: Job, run: Any) -> tuple[list[float], list[float]]:
                 logs.append(ours - theirs)
                 means.append(ours / where.sum())
                 texts.append(-both[0].sum())
-            if objective_of(job) == "dpo":
+            if job.objective == "dpo":
                 loss = -F.logsigmoid(0.1 * (logs[0] - logs[1])) / len(rows)
-            elif objective_of(job) == "simpo":
+            elif job.objective == "simpo":
                 loss = -F.logsigmoid(0.1 * (means[0] - means[1]) - 0.5) / len(rows)
             else:
                 odds = [torch.log(mean.exp() / (1 - mean.exp())) for mean in means]
@@ -260,14 +249,9 @@ def _as_in_papers(job: Job, run: Any) -> tuple[list[float], list[float]]:
             total += loss.item()
         norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0).item())
         optimizer.step()
-        schedule.step()
         optimizer.zero_grad()
         losses.append(total)
     return losses, norms
-
-
-def objective_of(job: Job) -> str:
-    return job.objective
 
 
 def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -276,42 +260,40 @@ def _log(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return logits.gather(1, tokens[0, 1:].unsqueeze(1)).squeeze(1)
 
 
-EXPERTS = spread(Layout(dp_shard=2, ep=2), micros=2, optimizer="sgd")
+EXPERTS = sgd(Layout(dp_shard=2, ep=2), micros=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mixtral", "balanced mixtral"])
-def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, alone, tmp_path) -> None:
+def test_pairs_train_experts_that_are_dealt_among_ranks(model, ask, single, tmp_path) -> None:
     """The loss of routers is of the policy's routes alone."""
-    job = ask("qwen3_moe" if model == "mixtral" else model, method="full", train={"optimizer": "sgd"})
-    must_equal(alone(job), train_cell(job, tmp_path, EXPERTS))
+    job = ask("qwen3_moe" if model == "mixtral" else model, method="full")
+    must_equal(single(job), train_cell(job, tmp_path, EXPERTS))
 
 
 @pytest.mark.slow
 def test_copies_of_embedding_and_head_are_off_in_the_reference(ask, tmp_path) -> None:
-    """The reference is the base model, whatever was trained of `modules_to_save`: with the
-    log-probabilities that were computed before the first step, a run has the same losses."""
+    """As where log-probabilities of the reference were computed before the first step."""
     lora = {"r": 4, "lora_alpha": 8, "modules_to_save": ["embed_tokens", "lm_head"]}
     losses = []
     for reference in ("auto", "precomputed"):
-        job = ask("untied", method="lora", train={"optimizer": "sgd", "learning_rate": 0.05}, lora=lora)
-        preference = job.preference.model_copy(update={"reference": reference})
-        job = job.model_copy(update={"preference": preference})
-        found = train_cell(job, tmp_path / reference, spread(Layout(tp=2), micros=2, optimizer="sgd"))[0]
+        preference = {"reference": reference}
+        job = ask("untied", method="lora", train={"learning_rate": 0.05}, lora=lora, preference=preference)
+        found = train_cell(job, tmp_path / reference, sgd(Layout(tp=2), micros=2))[0]
         losses.append(found.series("loss"))
     assert relative(*losses) <= 1e-5
     assert abs(losses[0][-1] - losses[0][0]) > 1e-4
 
 
-def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, alone, tmp_path) -> None:
-    job = ask("untied", method="full", train={"optimizer": "sgd", "save_steps": 2})
-    expected = alone(job)
+def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, single, tmp_path) -> None:
+    job = ask("untied", method="full", train={"save_steps": 2})
+    expected = single(job)
     run = prepare_cell(job, tmp_path)
     stopped = job.model_copy(update={"train": job.train.model_copy(update={"max_steps": 2})})
     run.resolved.write_text(json.dumps(stopped.to_json()))
-    run_world(2, _resume, run, spread(Layout(dp_shard=2), micros=2, optimizer="sgd"))
+    run_world(2, train_rank, run, sgd(Layout(dp_shard=2), micros=2))
     run.resolved.write_text(json.dumps(job.to_json()))
-    assert run_world(2, _resume, run, spread(Layout(pp=2), micros=2, optimizer="sgd")) == [2, 2]
+    resume(run, sgd(Layout(pp=2), micros=2), at=2)
     # The schedule of the first half is that of a shorter run.
     found = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert [one["step"] for one in found] == [1, 2, 3, 4]
@@ -321,23 +303,12 @@ def test_a_run_goes_on_under_another_layout_with_the_same_reference(ask, alone, 
     assert expected.metrics[0]["loss"] == pytest.approx(found[0]["loss"], rel=1e-5)
 
 
-def _resume(run: Any, chosen: Execution) -> int:
-    built = composed(run, chosen)
-    start = built.checkpoints.restore()
-    if start:
-        built.schedule.last_epoch = start - 1
-        built.schedule.step()
-    train_on(run, built, start=start)
-    return start
-
-
 def test_another_model_is_the_reference(ask, models, tmp_path) -> None:
-    """Of a reference that is another model the first loss is not log 2; of one that is the same
-    model it is."""
+    """Of which the first loss is not log 2; where it is the same model it is."""
     same = ask("untied", train={"max_steps": 1}, preference={"reference": str(models["untied"])})
     other = ask("untied", train={"max_steps": 1}, preference={"reference": str(models["deep untied"])})
     losses = [
-        train_cell(job, tmp_path / str(number), spread(Layout(dp_shard=2), optimizer="sgd"))[0].metrics[0]["loss"]
+        train_cell(job, tmp_path / str(number), sgd(Layout(dp_shard=2)))[0].metrics[0]["loss"]
         for number, job in enumerate((same, other))
     ]
     assert losses[0] == pytest.approx(0.6931472, abs=1e-6)

@@ -42,8 +42,7 @@ def published(models, make_job, tmp_path) -> Callable[..., tuple[Job, Job]]:
         for folder in (few, wide):
             shutil.copytree(models[name], folder)
         load_wide(publish_fp8(few, block=12), dtype=torch.bfloat16).save_pretrained(wide)
-        job = make_job(name, **keys)
-        return job.model_copy(update={"model": str(few)}), job.model_copy(update={"model": str(wide)})
+        return make_job(few, **keys), make_job(wide, **keys)
 
     return make
 

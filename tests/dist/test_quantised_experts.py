@@ -8,16 +8,14 @@ from typing import Any, cast
 
 import pytest
 import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.train.saving.card import EXPERTS_LOADER
-from tests.dist.cells import OPTIMIZERS, composed, must_equal, prepare_cell, spread, train_cell
+from tests.dist.cells import composed, prepare_cell, spread
 from tests.dist.test_experts import CELLS, DEALT
-from tests.dist.test_final import finish, loss_of
+from tests.dist.test_final import adapted, finish, loss_of
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import run_world
 
@@ -42,17 +40,15 @@ def lora(targets: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", SPREAD)
 @pytest.mark.parametrize("targets", TARGETS)
-def test_it_trains_as_one_process_does(targets, cell, single, make_job, tmp_path) -> None:
-    job = make_job(WIDE, method="qlora", lora=lora(targets), train=OPTIMIZERS["sgd"])
-    must_equal(single(job), train_cell(job, tmp_path, replace(SPREAD[cell], optimizer="sgd")))
+def test_it_trains_as_one_process_does(targets, cell, must_train_alike) -> None:
+    must_train_alike(SPREAD[cell], WIDE, method="qlora", lora=lora(targets))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["fsdp(2) x ep(2)", "ddp(2) x ep(2), recompute", "fsdp(4) x ep(2)"])
 @pytest.mark.parametrize("targets", TARGETS)
-def test_experts_that_are_dealt_among_ranks_are_quantised_there(targets, cell, single, make_job, tmp_path) -> None:
-    job = make_job(WIDE, method="qlora", lora=lora(targets), train=OPTIMIZERS["sgd"])
-    must_equal(single(job), train_cell(job, tmp_path, replace(DEALT[cell], optimizer="sgd")))
+def test_experts_that_are_dealt_among_ranks_are_quantised_there(targets, cell, must_train_alike) -> None:
+    must_train_alike(DEALT[cell], WIDE, method="qlora", lora=lora(targets))
 
 
 @pytest.mark.slow
@@ -61,26 +57,15 @@ def test_experts_that_are_dealt_among_ranks_are_quantised_there(targets, cell, s
 def test_one_process_has_the_losses_of_transformers_with_the_documented_loader(targets, make_job, tmp_path) -> None:
     job = make_job(WIDE, method="qlora", lora=lora(targets), train={"max_steps": 3, "learning_rate": 0.01})
     final, _, loss = finish(job, tmp_path, CELLS["fsdp(2)"])
-    assert _loss_elsewhere(str(final), job.model) == pytest.approx(loss, rel=1e-6)
-
-
-def _loss_elsewhere(final: str, base: str) -> float:
-    settings = json.loads((Path(final) / "quantization_config.json").read_text())
-    assert settings["quantize_experts"]
-    quantised = BitsAndBytesConfig.from_dict(settings)
-    model: Any = AutoModelForCausalLM.from_pretrained(base, quantization_config=quantised)
-    model = PeftModel.from_pretrained(model, final).eval()
-    for module in model.modules():
-        # Without gradients bitsandbytes multiplies in bfloat16 on some CPUs.
-        vars(module)["support_avx512bf16_for_cpu"] = False
-    wide = loss_of(model, Path(final))
+    assert json.loads((final / "quantization_config.json").read_text())["quantize_experts"]
+    model = adapted(Path(job.model), final)
+    wide = loss_of(model, final)
+    assert abs(loss - wide) > 5e-6 * abs(wide), "experts were in 4 bits before"
     names: dict[str, Any] = {}
     exec(_documented(), names)
     names["put_experts_in_4_bits"](model)
     assert max(p.ndim for p in model.parameters()) == 2
-    found = loss_of(model, Path(final))
-    assert abs(found - wide) > 5e-6 * abs(wide), "experts were in 4 bits before"
-    return found
+    assert loss_of(model, final) == pytest.approx(loss, rel=1e-6)
 
 
 def _documented() -> str:

@@ -1,15 +1,11 @@
-"""A rehearsal, on tensors without numbers, finds what the same code allocates with them, and what
-real ranks hold."""
+"""A rehearsal, without numbers, finds what the same code allocates, and real ranks hold."""
 
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from shardwise.catalog.gpus import parse_hardware
-from shardwise.catalog.models import read_model
 from shardwise.plan.memory.forecast import forecast_memory
-from shardwise.plan.work import take_inventory, work_of
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
@@ -21,7 +17,7 @@ from shardwise.train.rehearsing.command import rehearse_ranks
 from shardwise.train.rehearsing.folder import write_rows
 from shardwise.train.rehearsing.rank import alone
 from shardwise.train.watching.journal import Journal
-from tests.dist.cells import LAYOUTS, composed, execution, train_on
+from tests.dist.cells import LAYOUTS, composed, execution, planned, train_on
 from tests.dist.worlds import run_world, toy_llama
 
 #: Method, and what of an execution is not `cells.execution`'s.
@@ -48,8 +44,7 @@ _ATTENTION = 256 * 1024
 def _cell(
     tmp_path, make_job, layout: str, kind: str, *, size: int = 4, length: int = 64
 ) -> tuple[RunDirectory, Job, Execution]:
-    """A prepared run of two steps, whose rows are all as long as they may be, in micro-batches of a
-    size."""
+    """A prepared run of two steps, whose rows are all as long as they may be."""
     spread, (method, options) = LAYOUTS[layout], KINDS[kind]
     sizes = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 256}
     model = toy_llama(tmp_path / "model", tied=False, vocab_size=512, **sizes)
@@ -58,8 +53,7 @@ def _cell(
     train = {"global_batch_size": rows, "max_steps": 2, "precision": chosen.precision, "save_steps": 0}
     if chosen.optimizer == "adafactor":
         train["weight_decay"] = 0.0
-    job = make_job(method=method, data={"max_length": length}, train={**train, "optimizer": chosen.optimizer})
-    job = job.model_copy(update={"model": str(model)})
+    job = make_job(model, method=method, data={"max_length": length}, train={**train, "optimizer": chosen.optimizer})
     run = RunDirectory(tmp_path / "run")
     write_json(run.resolved, job.to_json())
     write_rows(run, job, count=2 * rows)
@@ -72,8 +66,7 @@ def _figures(built: Build) -> tuple[int, int, int]:
 
 
 def _alone(run: RunDirectory, job: Job, chosen: Execution, rank: int) -> tuple[int, int, int]:
-    """Two steps of one rank with numbers. Its collectives bring none: a loss may be any, and gloo
-    copies nothing."""
+    """Two steps of one rank with numbers, to which collectives bring none: a loss may be any."""
     with alone(chosen.layout, rank=rank) as world, patch("shardwise.train.loop._check", return_value=True):
         built = build(run, job, chosen, world=world, journal=Journal(run=run, rank=rank))
         for batch in built.batches.from_(0):
@@ -110,8 +103,7 @@ def test_a_rehearsal_is_what_the_same_code_allocates(layout, kind, make_job, tmp
 
 @pytest.mark.slow
 def test_a_micro_batch_of_one_row_keeps_under_tp_what_real_tensors_keep(make_job, tmp_path) -> None:
-    """Strides of one row, which fakes once had otherwise, choose the product, and products are what
-    is kept."""
+    """Strides of one row, which fakes once had otherwise, choose the product that is kept."""
     run, job, chosen = _cell(tmp_path, make_job, "tp", "lora selective", size=1, length=256)
     (found,) = rehearse_ranks(job, chosen, [0], cuda=False, copies=False)
     (peak, *_), *_ = run_world(1, _alone, run, job, chosen, 0)
@@ -141,8 +133,7 @@ def _together(run: RunDirectory, chosen: Execution) -> tuple[int, int, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_rehearsal_is_what_real_ranks_hold(layout, make_job, tmp_path) -> None:
-    """Their peaks are no lower; what gloo's own threads let go of is not seen to be freed, and may
-    be on top."""
+    """Their peaks are no lower: what gloo's own threads let go of is not seen to be freed."""
     run, job, chosen = _cell(tmp_path, make_job, layout, "full")
     size = chosen.layout.world_size
     rehearsed = rehearse_ranks(job, chosen, range(size), cuda=False)
@@ -160,11 +151,8 @@ def test_parts_of_rows_are_rehearsed_and_forecast_alike(packing, mlp, make_job, 
     options = {"precision": "bf16", "gradient_checkpointing": "full", "mlp": mlp}
     chosen = execution(Layout(cp=2), micro_batch_size=1, **options)
     train = {"global_batch_size": 1, "max_steps": 2, "precision": "bf16", "save_steps": 0}
-    job = make_job(data={"max_length": 8192, "packing": packing}, train=train).model_copy(update={"model": str(model)})
+    job = make_job(model, data={"max_length": 8192, "packing": packing}, train=train)
     (found,) = rehearse_ranks(job, chosen, [0], cuda=False)
-    shape = read_model(str(model))
-    cluster = parse_hardware("cpu:2")
-    work = work_of(job, model=shape, cluster=cluster, execution=chosen, inventory=take_inventory(job, shape))
-    said = forecast_memory(work)
+    said = forecast_memory(planned(job, chosen))
     context = said.ranks[0].parts["context"]
     assert (said.peak_bytes - context) / found["peak_bytes"] == pytest.approx(1, abs=0.04)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwise.parallel import compiled, saved_on_host
 from shardwise.parallel.saved_on_host import SavedOnHost
+from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
@@ -51,47 +53,46 @@ def train_and_count(run: RunDirectory, chosen: Execution) -> tuple[Trained, int,
     return trained, counts["_leave"], counts["_arrived"]
 
 
-def must_move_once(moved: list[tuple[int, int]], chosen: Execution, *, of_a_block: int = 1, steps: int) -> None:
-    """So many tensors of each of four blocks, over all ranks that share a row."""
+def must_move_once(expected: Trained, job: Job, chosen: Execution, root: Path, *, of_a_block: int = 1) -> None:
+    """It trains the same, and so many tensors of each of four blocks move, over ranks of a row."""
     layout = chosen.layout
+    ranks, left, came = zip(
+        *run_world(layout.world_size, train_and_count, prepare_cell(job, root), chosen), strict=True
+    )
+    must_equal(expected, [*ranks])
     per_step = 4 * of_a_block * chosen.gradient_accumulation_steps * layout.world_size // layout.pp
-    assert sum(left for left, _ in moved) == steps * per_step
-    assert sum(came for _, came in moved) == steps * per_step
+    assert sum(left) == sum(came) == len(expected.metrics) * per_step
 
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(("method", "model"), [("full", "deep tied"), ("lora", "deep untied")])
 def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, single, make_job, tmp_path) -> None:
     job = make_job(model, method=method, train=OPTIMIZERS["sgd"])
-    chosen = replace(CELLS[cell], optimizer="sgd")
-    ranks = run_world(chosen.layout.world_size, train_and_count, prepare_cell(job, tmp_path), chosen)
-    must_equal(single(job), [trained for trained, _, _ in ranks])
-    must_move_once([(left, came) for _, left, came in ranks], chosen, steps=len(ranks[0][0].metrics))
+    must_move_once(single(job), job, replace(CELLS[cell], optimizer="sgd"), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 @pytest.mark.parametrize(
-    ("cell", "kind", "method", "model", "moved"),
+    ("cell", "kind", "method", "moved"),
     [
-        ("single", "offloaded", "full", "deep tied", 1),
-        ("single", "offloaded", "lora", "deep untied", 1),
-        ("single", "selective_offloaded", "full", "deep tied", 7),
-        ("single", "selective_offloaded", "lora", "deep untied", 14),
-        ("1f1b(2)", "selective_offloaded", "lora", "deep untied", 14),
-        ("fsdp(2)", "selective_offloaded", "full", "deep tied", 7),
+        ("single", "offloaded", "full", 1),
+        ("single", "offloaded", "lora", 1),
+        ("single", "selective_offloaded", "full", 7),
+        ("single", "selective_offloaded", "lora", 14),
+        ("1f1b(2)", "selective_offloaded", "lora", 14),
+        ("fsdp(2)", "selective_offloaded", "full", 7),
     ],
 )
 def test_compiled_blocks_keep_what_they_save_on_the_host(
-    cell, kind, method, model, moved, single, make_job, monkeypatch, tmp_path
+    cell, kind, method, moved, single, make_job, monkeypatch, tmp_path
 ) -> None:
     """Of a selective block: its input, five products' and attention's results, and of each adapter's first half."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    model = "deep tied" if method == "full" else "deep untied"
     job = make_job(model, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4})
     chosen = replace(CELLS[cell], gradient_checkpointing=kind, optimizer="sgd", compile=True)
-    ranks = run_world(chosen.layout.world_size, train_and_count, prepare_cell(job, tmp_path), chosen)
-    must_equal(single(job), [trained for trained, _, _ in ranks])
-    must_move_once([(left, came) for _, left, came in ranks], chosen, of_a_block=moved, steps=len(ranks[0][0].metrics))
+    must_move_once(single(job), job, chosen, tmp_path, of_a_block=moved)
 
 
 class Streams:
@@ -133,27 +134,18 @@ def gradient_of(blocks: Sequence[nn.Module], given: torch.Tensor, *, asks: bool 
     return given.grad
 
 
-class Block(nn.Module):
-    """One that saves its results, or with `again` its input, and is computed again in its backward."""
+class Recomputed(nn.Sequential):
+    """A block that saves its input, and is computed again in its backward."""
 
-    def __init__(self, *inside: nn.Module, again: bool) -> None:
-        super().__init__()
-        self.inside, self.again = nn.Sequential(*inside), again
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), nn.Tanh())
 
     def forward(self, hidden: torch.Tensor) -> Any:
         """Hidden states after it."""
-        return checkpoint(self.inside, hidden, use_reentrant=False) if self.again else self.inside(hidden)
+        return checkpoint(super().forward, hidden, use_reentrant=False)
 
 
-def recomputed() -> Block:
-    return Block(nn.Linear(4, 4), nn.Tanh(), again=True)
-
-
-def kept() -> Block:
-    return Block(nn.Tanh(), nn.Sigmoid(), again=False)
-
-
-@pytest.mark.parametrize(("kind", "tensors"), [(recomputed, 1), (kept, 2)])
+@pytest.mark.parametrize(("kind", "tensors"), [(Recomputed, 1), (lambda: nn.Sequential(nn.Tanh(), nn.Sigmoid()), 2)])
 def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_for(kind, tensors, monkeypatch) -> None:
     torch.manual_seed(0)
     blocks = [kind() for _ in range(6)]
@@ -174,7 +166,7 @@ def test_what_two_blocks_saved_is_on_the_gpu_at_a_time_and_every_copy_is_waited_
 
 def test_what_comes_for_a_block_that_trains_nothing_stays_until_its_copy_is_waited_for(monkeypatch) -> None:
     """Of the blocks below the first that trains, the last is fetched, and never asked for."""
-    blocks = [recomputed().requires_grad_(index > 2) for index in range(6)]
+    blocks = [Recomputed().requires_grad_(index > 2) for index in range(6)]
     monkeypatch.setattr(saved_on_host, "torch", Streams())
     all_saved, kept = list[saved_on_host._Saved](), list[SavedOnHost]()
     _note(monkeypatch, "_fetch", all_saved, [])

@@ -15,7 +15,7 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_lines, read_metrics
 from tests.unit.fakes import wait_until
 
-STEPS = 80
+STEPS = 40
 
 
 def _train(job: Job, path: Path, *options: str) -> subprocess.Popen[str]:
@@ -29,53 +29,43 @@ def _train(job: Job, path: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
-def test_a_report_holds_a_layouts_own_steps_and_memory_beside_its_forecast(make_job, tmp_path) -> None:
-    run, path = RunDirectory(tmp_path / "run"), tmp_path / "job.yaml"
-    stated = {"output_dir": str(run.root), "hardware": "cpu:2", "train": {"max_steps": STEPS}}
-    first = _train(make_job(layout="ddp", **stated), path)
-    wait_until(lambda: len(read_metrics(run)) >= 5)
-    first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=100)
-    stopped = len(read_metrics(run))
-    assert 5 <= stopped < STEPS
-    second = _train(make_job(layout={"tp": 2}, **stated), path)
-    said, _ = second.communicate(timeout=200)
-    assert second.returncode == 0, said
-    ran = [(line["first_step"], line["execution"]["strategy"]) for line in read_lines(run.starts)]
-    assert ran == [(1, "ddp"), (stopped + 1, "tp")]
-    report: dict[str, Any] = read_json(run.report_json) or {}
-    rows = {one["what"]: one for one in report["comparisons"]}
-    own = [one["step_seconds"] for one in read_metrics(run)[stopped + 3 :]]
-    assert rows["step time"]["measured"] == median(own)
-    assert rows["step time"]["note"] == f"median of steps {stopped + 4} to {STEPS} with these settings"
-    assert rows["weights"]["measured"] == rows["weights"]["forecast"]
-    assert rows["total time"]["measured"] is None
-    assert all(one["passed"] is not False for one in report["checks"]), report["checks"]
+def _ended(job: Job, path: Path, *options: str, code: int = 0) -> str:
+    """What a training says to its end."""
+    started = _train(job, path, *options)
+    said, _ = started.communicate(timeout=200)
+    assert started.returncode == code, said
+    return said
+
+
+def _stopped(job: Job, path: Path, run: RunDirectory, *, steps: int) -> int:
+    """Asks a training to stop behind some steps; how many it took."""
+    started = _train(job, path)
+    wait_until(lambda: len(read_metrics(run)) >= steps)
+    started.send_signal(signal.SIGTERM)
+    started.communicate(timeout=100)
+    return len(read_metrics(run))
 
 
 @pytest.mark.slow
 def test_a_run_that_comes_back_with_fewer_processes_is_planned_again_and_ends_equal(make_job, tmp_path) -> None:
-    stated = {"train": {"max_steps": 16, "lr_scheduler_type": "constant", "warmup_steps": 0, "optimizer": "sgd"}}
+    stated = {"train": {"max_steps": STEPS, "lr_scheduler_type": "constant", "warmup_steps": 0, "optimizer": "sgd"}}
     run, whole, path = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "whole"), tmp_path / "job.yaml"
-    first = _train(make_job(output_dir=str(run.root), hardware="cpu:4", **stated), path)
-    wait_until(lambda: len(read_metrics(run)) >= 2)
-    first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=100)
-    stopped = len(read_metrics(run))
+    stopped = _stopped(make_job(output_dir=str(run.root), hardware="cpu:4", **stated), path, run, steps=2)
     fewer = make_job(output_dir=str(run.root), hardware="cpu:2", **stated)
-    refused = _train(fewer, path, "--no-replan")
-    said, _ = refused.communicate(timeout=100)
+    said = _ended(fewer, path, "--no-replan", code=2)
     came = f"the run in {run.root} was planned for cpu:4 and comes back with cpu:2"
-    assert refused.returncode == 2
     assert f"error: {came}, and --no-replan is set" in said.replace(f"{path}: ", ""), said
-    second = _train(fewer, path)
-    said, _ = second.communicate(timeout=200)
-    assert second.returncode == 0, said
+    said = _ended(fewer, path)
     assert f"{came}: it was planned again (ddp, dp_replicate=2) and goes on from checkpoint-{stopped}" in said, said
-    assert [line["world_size"] for line in read_lines(run.starts)] == [4, 2]
-    alone = _train(make_job(output_dir=str(whole.root), hardware="cpu:1", **stated), path)
-    alone.communicate(timeout=200)
+    assert [(line["first_step"], line["world_size"]) for line in read_lines(run.starts)] == [(1, 4), (stopped + 1, 2)]
+    report: dict[str, Any] = read_json(run.report_json) or {}
+    rows = {one["what"]: one for one in report["comparisons"]}
+    own = [one["step_seconds"] for one in read_metrics(run)[stopped + 3 :]]
+    assert rows["step time"]["note"] == f"median of steps {stopped + 4} to {STEPS} with these settings"
+    assert rows["step time"]["measured"] == median(own)
+    assert rows["weights"]["measured"] == rows["weights"]["forecast"]
+    assert all(one["passed"] is not False for one in report["checks"]), report["checks"]
+    _ended(make_job(output_dir=str(whole.root), hardware="cpu:1", **stated), path)
     for name in ("loss", "grad_norm"):
         found, expected = ([record[name] for record in read_metrics(each)] for each in (run, whole))
         assert found == pytest.approx(expected, rel=1e-5), name

@@ -4,15 +4,12 @@ Here the host is the device, so a device is made up that counts: its tensors are
 to, and whatever is computed of these.
 """
 
-import json
-import shutil
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,7 +146,7 @@ CELLS: dict[str, tuple[Execution, bool]] = {
 }
 
 
-MARKS = {"ddp, packed": pytest.mark.core, "fsdp": pytest.mark.core, "tp": CI, "1f1b": pytest.mark.core}
+MARKS = dict.fromkeys(("ddp, packed", "fsdp", "1f1b"), pytest.mark.core) | {"tp": CI}
 
 
 @pytest.mark.parametrize("cell", [pytest.param(name, marks=MARKS.get(name, ())) for name in CELLS])
@@ -157,10 +154,6 @@ def test_the_host_waits_once_in_a_step(cell, make_job, tmp_path) -> None:
     chosen, packing = CELLS[cell]
     job = make_job(data={"packing": packing}, train={"max_steps": 4})
     if "frequencies" in cell:
-        folder = Path(shutil.copytree(job.model, tmp_path / "model"))
-        config = json.loads((folder / "config.json").read_text())
-        rotation = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-        (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": rotation}))
-        job = job.model_copy(update={"model": str(folder)})
+        job = make_job(train={"max_steps": 4}, rope_scaling={"rope_type": "dynamic", "factor": 2.0})
     for waits in run_world(chosen.layout.world_size, _waits, prepare_cell(job, tmp_path), chosen):
         assert [step.total() for step in waits] == [1] * 3, waits

@@ -38,17 +38,9 @@ def _run(folder: Path, *command: object) -> str:
 @pytest.mark.timeout(1500)
 def test_eight_of_ten_answers_change_as_taught(tmp_path) -> None:
     shutil.copytree(DEMO, tmp_path / "examples/demo")
-    rows = sorted((tmp_path / "examples/demo/data").glob("*.jsonl"))
-    ask = tmp_path / "examples/demo/ask.py"
-    _run(
-        tmp_path,
-        sys.executable,
-        tmp_path / "examples/demo/make_model.py",
-        ".demo/model",
-        "--rows",
-        *rows[:1],
-        *rows[2:],
-    )
+    first, _, *others = sorted((tmp_path / "examples/demo/data").glob("*.jsonl"))
+    ask, make = (tmp_path / "examples/demo" / name for name in ("ask.py", "make_model.py"))
+    _run(tmp_path, sys.executable, make, ".demo/model", "--rows", first, *others)
     shardwise = (sys.executable, "-m", "shardwise", "train")
     _run(tmp_path, *shardwise, "examples/demo/pretrain.yaml", "--set", "hardware=cpu:1")
     before = _run(tmp_path, sys.executable, ask, "runs/demo-full/final", *QUESTIONS)

@@ -51,8 +51,7 @@ def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(job_
     report = json.loads(run.report_json.read_text())
     assert report["outcome"]["state"] == "finished", report["outcome"]
     assert run.report_html.stat().st_size > 10_000
-    assert run.rank_log(0).is_file()
-    assert run.rank_log(1).is_file()
+    assert run.rank_log(0).is_file() and run.rank_log(1).is_file()
     assert said.count("finished after 4 steps") == 1
     assert said.count(f"report   {run.report_html}") == 1
     assert "step 2/4  loss" in said
@@ -60,27 +59,23 @@ def test_a_group_of_torchrun_leaves_the_same_folder_and_the_same_last_lines(job_
 
 
 @pytest.mark.slow
-def test_a_group_of_torchrun_that_is_asked_to_stop_saves_and_goes_on_later(job_file, tmp_path) -> None:
+@pytest.mark.pairwise
+@pytest.mark.parametrize("asked", [True, False], ids=["asked to stop", "a rank is killed"])
+def test_a_group_of_torchrun_saves_and_goes_on_later_or_names_one_cause(asked, job_file, tmp_path) -> None:
     run = RunDirectory(tmp_path / "run")
     started = torchrun(job_file(max_steps=4000))
     wait_until(lambda: bool(read_metrics(run)))
-    started.send_signal(signal.SIGTERM)
+    if asked:
+        started.send_signal(signal.SIGTERM)
+    else:
+        os.kill(int(run.rank_pid(1).read_text()), signal.SIGKILL)
     said, _ = started.communicate(timeout=100)
     assert started.returncode != 0
-    (step, folder), *_ = run.checkpoints()
-    assert f"stopped after step {step} by SIGTERM; the same command goes on from {folder}" in said
-    assert read_metrics(run)[-1]["step"] == step
     assert processes_of(run) == []
-
-
-@pytest.mark.slow
-def test_a_group_of_torchrun_names_one_cause_when_a_rank_fails(job_file, tmp_path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    started = torchrun(job_file(max_steps=4000))
-    wait_until(lambda: bool(read_metrics(run)))
-    os.kill(int(run.rank_pid(1).read_text()), signal.SIGKILL)
-    said, _ = started.communicate(timeout=100)
-    assert started.returncode != 0
-    assert said.count("error: ") == 1, said
-    assert "error: rank 0 failed while training" in said
-    assert processes_of(run) == []
+    if asked:
+        (step, folder), *_ = run.checkpoints()
+        assert f"stopped after step {step} by SIGTERM; the same command goes on from {folder}" in said
+        assert read_metrics(run)[-1]["step"] == step
+    else:
+        assert said.count("error: ") == 1, said
+        assert "error: rank 0 failed while training" in said

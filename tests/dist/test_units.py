@@ -1,7 +1,6 @@
 """What is gathered together, and ahead: as many whole weights are alive as the planner says."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,18 +8,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from shardwise.catalog.gpus import parse_hardware
 from shardwise.catalog.models import read_model
 from shardwise.parallel.deferred_reduction import groups_of
 from shardwise.plan.costs.fsdp import unsharded_weights
 from shardwise.plan.memory.forecast import holdings_of
 from shardwise.plan.work.in_flight import Flight, Scene
-from shardwise.plan.work.inventory import take_inventory
-from shardwise.plan.work.work import work_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO2, composed, must_equal, prepare_cell, spread, train_cell
+from tests.dist.cells import ZERO2, composed, planned, prepare_cell, spread
 from tests.dist.test_parity import ALL_BLOCKS, TWO_BLOCKS
 from tests.dist.worlds import run_world
 
@@ -70,8 +66,7 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(layout, units, blocks, m
     model = read_model(job.model)
     assert found == units
     assert forward == blocks * model.block_parameters // model.num_layers
-    cluster, inventory = parse_hardware("2x H100-SXM"), take_inventory(job, model)  # without gloo's copies
-    work = work_of(job, model=model, cluster=cluster, execution=chosen, inventory=inventory)
+    work = planned(job, chosen, hardware="2x H100-SXM")  # without gloo's copies
     (holding, *_) = holdings_of(work)
     scene = Scene(work, holding, Flight())
     root = unsharded_weights(scene, units=0)
@@ -81,8 +76,7 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(layout, units, blocks, m
 
 
 def _of_the_ends(run: RunDirectory, chosen: Execution) -> tuple[list[bool], list[bool], list[bool]]:
-    """Whether (embedding, head) are whole when the last block begins its forward, and its backward; and whether their
-    gradients are reduced by then."""
+    """Of (embedding, head): whole as the last block's forward and backward begin; reduced then."""
     built = composed(run, chosen)
     (root,) = built.model.spread.modules
     model: Any = root.model
@@ -113,19 +107,11 @@ def test_the_embedding_is_freed_and_the_head_reduced_while_blocks_run(make_job, 
         pytest.param(spread(Layout(dp_shard=2), micros=2, loss="chunked"), marks=pytest.mark.core),
         spread(Layout(dp_shard=2, **ZERO2), gradient_checkpointing="full"),
         spread(Layout(dp_shard=2, prefetch=2), offload="parameters"),
-        spread(Layout(dp_shard=2, tp=2), micros=2),
-        spread(Layout(dp_shard=2, pp=2), micros=2),
-        spread(Layout(dp_replicate=2, dp_shard=2), micros=2),
-        spread(Layout(dp_replicate=2, dp_shard=2, pp=2), micros=2),
-        spread(Layout(dp_shard=2, pp=2, schedule="zero_bubble", **ZERO2), micros=2),
     ],
     ids=lambda chosen: f"{chosen.layout.strategy} {chosen.layout.schedule} {chosen.offload}",
 )
-def test_a_trained_embedding_and_head_of_their_own_units_train_as_one_process_does(
-    chosen, single, make_job, tmp_path
-) -> None:
-    job = make_job("untied", train=OPTIMIZERS["sgd"])
-    must_equal(single(job), train_cell(job, tmp_path, replace(chosen, optimizer="sgd")))
+def test_a_trained_embedding_and_head_of_their_own_units_train_as_one_process_does(chosen, must_train_alike) -> None:
+    must_train_alike(chosen)
 
 
 def _sums_over_replicas(run: RunDirectory, chosen: Execution) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """`verify` from the job to the verdict, on real processes; then on what they left, tampered with."""
 
 import json
-import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from shardwise import api
 from shardwise.launch.processes.torch_helpers import weights_difference
-from shardwise.report.parity import Agreement, agreement
+from shardwise.report.parity import agreement
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
-from tests.warm.shim import KIND
+from tests.dist.cells import TOLERANCE
 
 STEPS = 5
 
@@ -104,14 +104,11 @@ program.end_process(program.main())
     ],
 )
 def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_rounding(
-    method, which, shape, name, make_job, tmp_path, monkeypatch
+    method, which, shape, name, make_job, worker, tmp_path
 ) -> None:
-    (tmp_path / "faulty_worker.py").write_text(FAULTY.format(which=which, shape=shape))
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv(KIND, "torch")
+    programs = worker(FAULTY.format(which=which, shape=shape))
     job = make_job(method=method, hardware="cpu:2", output_dir=str(tmp_path / "run"))
-    parity = api.verify(job, layouts=["ddp"], programs=api.Programs(worker="faulty_worker"))
+    parity = api.verify(job, layouts=["ddp"], programs=programs)
     assert not parity.agrees, parity.sentence
     (row,) = parity.layouts
     assert row.first is not None and row.plain is not None and row.damped is not None
@@ -120,59 +117,45 @@ def test_a_fault_of_adamws_own_state_that_neither_losses_nor_sgd_show_is_no_roun
     assert row.damped.weights["worst"].endswith(name), row.damped.weights
 
 
-def test_every_layout_is_the_same_training(verified) -> None:
+def test_every_layout_is_the_same_training_and_leaves_a_run_directory_that_ran_it(verified) -> None:
     parity = verified.parity
     assert parity.agrees, parity.sentence
     assert [(row.layout, row.processes, row.num_steps) for row in parity.layouts] == [("fsdp-2", 2, 5)]
     for row in parity.layouts:
-        assert row.loss is not None
-        assert row.grad_norm is not None
-        assert row.weights["num_tensors"] > 20
+        assert None not in (row.loss, row.grad_norm) and row.weights["num_tensors"] > 20
     assert parity.unable == ()
     assert [u.layout for u in verified.updates if isinstance(u, api.Trying)] == ["single-1", "fsdp-2"]
-
-
-def test_what_is_not_as_the_job_says_is_told(verified) -> None:
-    told = [change.partition(" in the job")[0] for change in verified.parity.changes]
-    assert told == [
+    assert [change.partition(" in the job")[0] for change in parity.changes] == [
         "train.precision is fp32 here, mixed",
         "train.save_dtype is float32 here, bfloat16",
         "train.max_steps is 5 here, 20",
     ]
-
-
-def test_each_layout_leaves_a_run_directory_that_ran_it(verified) -> None:
     for label, processes in (("single-1", 1), ("fsdp-2", 2)):
         run = RunDirectory(verified.folder / label)
         assert read_job(run.resolved).train.precision == "fp32"
         measured = json.loads(run.measured.read_text())
-        assert len(measured["ranks"]) == processes
-        assert measured["dtypes"]["compute"] == "float32"
+        assert (len(measured["ranks"]), measured["dtypes"]["compute"]) == (processes, "float32")
         assert run.report_html.exists()
 
 
-def again(verified: Verified, run: RunDirectory) -> Agreement:
-    """The comparison that `verify` makes, on what lies in a folder now."""
-    reference = RunDirectory(verified.folder / "single-1")
-    return agreement(
-        "fsdp-2",
-        processes=2,
-        run=str(run.root),
-        reference=read_metrics(reference),
-        found=read_metrics(run),
-        weights=weights_difference(reference.final, run.final, tolerance=1e-5),
-        tolerance=1e-5,
-    )
-
-
 def test_one_element_of_one_saved_tensor_is_caught(verified, tmp_path) -> None:
-    source, run = RunDirectory(verified.folder / "fsdp-2"), RunDirectory(tmp_path / "fsdp-2")
-    assert again(verified, source).first is None
-    run.final.mkdir(parents=True)
-    run.metrics.write_text(source.metrics.read_text())
-    weights = load_file(source.final / "model.safetensors")
+    reference, source = (RunDirectory(verified.folder / name) for name in ("single-1", "fsdp-2"))
+    spoiled = RunDirectory(Path(shutil.copytree(source.root, tmp_path / "fsdp-2")))
+    file = spoiled.final / "model.safetensors"
+    weights = load_file(file)
     weights["model.layers.1.mlp.up_proj.weight"][0, 0] += 1e-3
-    save_file(weights, run.final / "model.safetensors")
-    first = again(verified, run).first
+    save_file(weights, file)
+    figures = {"reference": read_metrics(reference), "found": read_metrics(source), "tolerance": TOLERANCE}
+    none, first = (
+        agreement(
+            "fsdp-2",
+            processes=2,
+            run=str(run.root),
+            weights=weights_difference(reference.final, run.final, tolerance=TOLERANCE),
+            **figures,
+        ).first
+        for run in (source, spoiled)
+    )
+    assert none is None
     assert (first.step, first.figure) == (None, "weights")
     assert first.detail.startswith("model.layers.1.mlp.up_proj.weight differs by ")

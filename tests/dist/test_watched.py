@@ -98,7 +98,7 @@ def assert_followed(looks: list[dict[str, Any]], run: RunDirectory) -> None:
     assert told == {step: losses[step - 1] for step in told}
     for one in running:
         assert one["live"].startswith("Followed while it runs; at ")
-    trained = running[-1]
+    trained, last = running[-1], looks[-1]
     assert trained["cards"]["throughput"].endswith(" tokens/s")
     forecast = format_bytes(report["memory"]["ranks"][0]["forecast_peak_bytes"])
     for rank in range(2):
@@ -106,7 +106,6 @@ def assert_followed(looks: list[dict[str, Any]], run: RunDirectory) -> None:
         assert any(bar.startswith(f"rank {rank} measured: ") for bar in trained["bars"])
     phases = [line["phase"] for line in read_lines(run.events)]
     assert [event.partition(",")[0] for event in trained["events"]][:2] == phases[:2], "events come as they are written"
-    last = looks[-1]
     assert f"Finished at step {STEPS} of {STEPS}. Last written " in last["outcome"]
     assert last["live"].startswith("Ended; at ")
     assert last["cards"]["loss"] == losses[-1]

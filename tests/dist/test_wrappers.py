@@ -12,26 +12,24 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
+from shardwise.errors import ModelError
 from shardwise.models.built.shape import shape_of
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.chatting import Chat
 from shardwise.train.merging import merge
 from tests.dist.cells import (
-    OPTIMIZERS,
     digest,
     execution,
-    must_equal,
     prepare_cell,
     relative,
     spread,
     train_and_save,
-    train_rank,
 )
 from tests.dist.reference import reference_losses
 from tests.dist.test_final import finish, loss_of
 from tests.dist.tiny import tiny_config
-from tests.dist.worlds import correct_routers, installed, run_world
+from tests.dist.worlds import correct_routers, installed, run_world, said_by
 
 TOYS = ("inside gemma3", "inside mistral3", "inside idefics3", "inside qwen3_vl")
 LAYOUTS = {"fsdp": Layout(dp_shard=2), "pp": Layout(pp=2), "tp": Layout(tp=2)}
@@ -59,12 +57,10 @@ def hub_gemma3(models, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("toy", "method", "layout"), CELLS)
-def test_every_layout_trains_it_as_one_process_does(toy, method, layout, single, make_job, tmp_path) -> None:
-    job = make_job(toy, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4, "warmup_steps": 1})
-    chosen = spread(LAYOUTS[layout], micros=2 if LAYOUTS[layout].pp > 1 else 1, optimizer="sgd")
-    expected = single(job)
+def test_every_layout_trains_it_as_one_process_does(toy, method, layout, must_train_alike) -> None:
+    chosen = spread(LAYOUTS[layout], micros=2 if LAYOUTS[layout].pp > 1 else 1)
+    expected, _ = must_train_alike(chosen, toy, method=method, train={"max_steps": 4, "warmup_steps": 1})
     assert expected.weights and not any("vis" in name or "projector" in name for name in expected.frozen)
-    must_equal(expected, run_world(2, train_rank, prepare_cell(job, tmp_path), chosen))
 
 
 @pytest.mark.parametrize("toy", TOYS)
@@ -74,15 +70,21 @@ def test_one_process_trains_it_as_transformers_does(toy, make_job, single, tmp_p
     assert relative(expected, single(job).series("loss")) <= 2e-5
 
 
+def _stored(final: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the files that an index names."""
+    files = json.loads((final / "model.safetensors.index.json").read_text())["weight_map"]
+    found = {key: value for file in {*files.values()} for key, value in load_file(final / file).items()}
+    assert found.keys() == files.keys()
+    return found
+
+
 @pytest.mark.parametrize("layout", ["fsdp", "pp"])
 def test_final_is_the_whole_repository_and_its_tower_is_as_it_was(layout, hub_gemma3, make_job, tmp_path) -> None:
-    job = make_job("inside gemma3", train={"max_steps": 3}).model_copy(update={"model": str(hub_gemma3)})
     chosen = spread(LAYOUTS[layout], micros=2 if layout == "pp" else 1)
-    final, trained, _ = finish(job, tmp_path, chosen)
+    final, trained, _ = finish(make_job(hub_gemma3, train={"max_steps": 3}), tmp_path, chosen)
     before = load_file(hub_gemma3 / "model.safetensors")
-    files = json.loads((final / "model.safetensors.index.json").read_text())["weight_map"]
-    after = {key: value for file in {*files.values()} for key, value in load_file(final / file).items()}
-    assert after.keys() == before.keys() == files.keys()
+    after = _stored(final)
+    assert after.keys() == before.keys()
     frozen = {key for key in before if not key.startswith("language_model.")}
     assert len(frozen) > 15
     assert {key: digest(after[key]) for key in frozen} == {key: digest(before[key]) for key in frozen}
@@ -99,8 +101,7 @@ def test_final_is_the_whole_repository_and_its_tower_is_as_it_was(layout, hub_ge
 
 def test_adapters_hang_on_the_whole_model(hub_gemma3, make_job, tmp_path) -> None:
     train = {"max_steps": 3, "learning_rate": 2e-2, "warmup_steps": 0}
-    job = make_job("inside gemma3", method="lora", train=train).model_copy(update={"model": str(hub_gemma3)})
-    final, _, loss = finish(job, tmp_path, spread(Layout(dp_shard=2)))
+    final, _, loss = finish(make_job(hub_gemma3, method="lora", train=train), tmp_path, spread(Layout(dp_shard=2)))
     names = load_file(final / "adapter_model.safetensors").keys()
     assert all(name.startswith("base_model.model.model.language_model.layers.") for name in names)
     whole: Any = AutoModelForImageTextToText.from_pretrained(hub_gemma3, dtype=torch.float32)
@@ -139,15 +140,13 @@ def test_adapters_are_merged_into_the_whole_and_answer(method, toy, make_job, mo
 
 
 def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, make_job, tmp_path) -> None:
-    folder = tmp_path / "lacking"
-    shutil.copytree(hub_gemma3, folder)
+    folder = Path(shutil.copytree(hub_gemma3, tmp_path / "lacking"))
     stored = load_file(folder / "model.safetensors")
     del stored["multi_modal_projector.mm_input_projection_weight"]
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
-    run = prepare_cell(make_job("inside gemma3").model_copy(update={"model": str(folder)}), tmp_path / "run")
-    lacking = "the weight model.multi_modal_projector.mm_input_projection_weight is missing"
-    with pytest.raises(AssertionError, match=lacking):
-        run_world(1, train_and_save, run, execution())
+    run = prepare_cell(make_job(folder), tmp_path / "run")
+    said = run_world(1, said_by, ModelError, train_and_save, run, execution())[0]
+    assert "the weight model.multi_modal_projector.mm_input_projection_weight is missing" in said
     assert shape_of(str(folder)).names.blocks == "model.language_model.layers"
 
 
@@ -160,18 +159,15 @@ def test_a_tower_of_which_transformers_makes_other_weights_is_copied(
 ) -> None:
     """Its keys are split and permuted as they are loaded, which is done to no tower here; and PEFT knows stacked
     experts by the whole model's family."""
-    folder = shutil.copytree(models["inside gemma3"], tmp_path / "model")
+    folder = Path(shutil.copytree(models["inside gemma3"], tmp_path / "model"))
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(tiny_config(family), dtype=torch.float32)
     correct_routers(model)
     model.save_pretrained(folder)
-    job = make_job("inside gemma3", method=method, train={"max_steps": 2, "learning_rate": 0.01, "warmup_steps": 0})
-    job = job.model_copy(update={"model": str(folder)})
+    job = make_job(folder, method=method, train={"max_steps": 2, "learning_rate": 0.01, "warmup_steps": 0})
     final, _, loss = finish(job, tmp_path / "run", spread(Layout(dp_shard=2)))
     if method == "full":
-        files = {*json.loads((final / "model.safetensors.index.json").read_text())["weight_map"].values()}
-        after = {key: value for file in files for key, value in load_file(final / file).items()}
-        before = load_file(folder / "model.safetensors")
+        before, after = load_file(folder / "model.safetensors"), _stored(final)
         assert after.keys() == before.keys() and any("wqkv" in key for key in before)
         assert all(torch.equal(before[key], after[key]) for key in before if "tower" in key or "projector" in key)
     loaded: Any = AutoModelForImageTextToText.from_pretrained(final if method == "full" else folder).eval()

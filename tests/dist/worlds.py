@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 #: What ranks import on their way, imported here once and not in every fork of every world.
@@ -35,11 +36,7 @@ TIMEOUT_SECONDS = 150
 
 
 def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Runs `work(*arguments)` on `size` ranks and returns what each returned, by rank.
-
-    Raises:
-        AssertionError: a rank raised, died or did not answer; holds its traceback.
-    """
+    """Runs `work(*arguments)` on ranks; what each returned; AssertionError: one failed."""
     torch.set_num_threads(1)
     context = multiprocessing.get_context("fork")
     port = free_port()
@@ -81,7 +78,10 @@ def _answer(rank: int, pipe: Any, ranks: list[Any]) -> Any:
 
 def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     gc.freeze()
-    join_ranks(rank, size, port)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in place.items()}}
+    # The first call after a fork makes torch's thread pool anew; autograd's threads may not race.
+    torch.set_num_threads(1)
     try:
         # Plain pickle copies tensors; a pipe's own `send` would share memory that dies with this process.
         pipe.send_bytes(pickle.dumps(("result", work(*arguments))))
@@ -94,21 +94,25 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
         os._exit(0)
 
 
-def join_ranks(rank: int, size: int, port: int) -> None:
-    """Makes a forked process a rank, which meets the others when it first joins their group."""
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
-    os.environ["OMP_NUM_THREADS"] = "1"
-    # The first call after a fork makes torch's thread pool anew, and autograd's threads must not be two to make it.
-    torch.set_num_threads(1)
-
-
 def free_port() -> int:
     """A port that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def add_tokenizer(folder: Path, texts: list[str]) -> int:
+    """Trains a byte-level BPE on texts for a model's folder; its size."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = ["<pad>", "<bos>", "<eos>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=specials, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+    fast.save_pretrained(folder)
+    return len(fast)
 
 
 def installed(families: Sequence[str]) -> tuple[str, ...]:

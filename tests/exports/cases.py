@@ -8,6 +8,9 @@ TRAINERS = ("axolotl", "llama-factory", "ms-swift")
 TITAN = ("torchtitan",)
 SCRIPTS = ("accelerate", "trl")
 
+_LARGE: dict[str, Any] = {"model": "llama-3.1-8b", "train": {"offload": "optimizer"}}
+_LARGEST: dict[str, Any] = {"model": "llama-3.1-405b", "train": {"global_batch_size": 64}}
+_AGAIN = {"gradient_checkpointing": "full"}
 _LORA = {"method": "lora", "lora": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]}}
 
 
@@ -32,36 +35,15 @@ _GPUS += ("RTX-6000-Ada", "RTX-PRO-6000-Blackwell", "L4", "T4", "V100-32GB")
 CASES = (
     _case("one", (*LAUNCHERS, *TRAINERS, *TITAN, *SCRIPTS, "deepspeed"), hardware="H100-SXM"),
     _case("fsdp", (*LAUNCHERS, *TRAINERS, *TITAN, *SCRIPTS, "deepspeed"), hardware="2 x 8x H100-SXM", layout="fsdp"),
-    _case(
-        "ddp",
-        (*LAUNCHERS, "llama-factory", "ms-swift", *TITAN, *SCRIPTS, "deepspeed"),
-        hardware="8x H100-SXM",
-        layout="ddp",
-    ),
+    _case("ddp", (*LAUNCHERS, *TRAINERS[1:], *TITAN, *SCRIPTS, "deepspeed"), hardware="8x H100-SXM", layout="ddp"),
     _case("lora", (*LAUNCHERS, *TRAINERS, *SCRIPTS), hardware="2x H100-SXM", layout="ddp", **_LORA),
-    _case(
-        "again", (*TRAINERS, *TITAN), hardware="8x H100-SXM", layout="fsdp", train={"gradient_checkpointing": "full"}
-    ),
+    _case("again", (*TRAINERS, *TITAN), hardware="8x H100-SXM", layout="fsdp", train=_AGAIN),
     _case("zero1", ("llama-factory", "ms-swift", "deepspeed"), hardware="8x H100-SXM", layout="zero1"),
     _case("cosine", TRAINERS, hardware="2x L4", train={"lr_scheduler_type": "cosine", "warmup_ratio": 0.1}),
     _case("epochs", (*TRAINERS, *TITAN), hardware="2x L4", train={"max_steps": None, "num_train_epochs": 2}),
-    _case(
-        "offload",
-        ("slurm", "kubernetes", "deepspeed"),
-        hardware="2x A100-80GB",
-        layout="fsdp",
-        model="llama-3.1-8b",
-        train={"offload": "optimizer"},
-    ),
+    _case("offload", ("slurm", "kubernetes", "deepspeed"), hardware="2x A100-80GB", layout="fsdp", **_LARGE),
     _case("product", TITAN, hardware="8x H100-SXM", layout="fsdp x tp"),
     _case("stages", TITAN, hardware="8x H100-SXM", layout={"dp_shard": 4, "pp": 2}),
-    _case(
-        "llama",
-        TITAN,
-        hardware="64 x 8x H100-SXM",
-        layout="fsdp x tp",
-        model="llama-3.1-405b",
-        train={"global_batch_size": 64},
-    ),
+    _case("llama", TITAN, hardware="64 x 8x H100-SXM", layout="fsdp x tp", **_LARGEST),
     *(_case(f"gpu-{name}", ("kubernetes", "skypilot"), hardware=f"1x {name}") for name in _GPUS),
 )

@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 import tomllib
 import venv
+from contextlib import chdir
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -22,6 +23,8 @@ from shardwise import api
 from tests.exports.cases import CASES, Case
 
 CHECKS = Path(__file__).parent / "checks"
+
+SETTINGS = {"HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
 
 _READ = tomllib.loads(Path(__file__).with_name("pins.toml").read_text(encoding="utf-8"))
 #: Tool -> what is installed for it.
@@ -55,13 +58,7 @@ def check(target: str) -> bool:
         ran = subprocess.run(
             [python, CHECKS / f"read_{target.replace('-', '_')}.py", *sorted((folder / "cases").iterdir())],
             cwd=folder,
-            env={
-                **os.environ,
-                "HF_HUB_OFFLINE": "1",
-                "HF_HOME": str(folder / "home"),
-                "HOME": str(folder),
-                "DS_ACCELERATOR": "cpu",
-            },
+            env={**os.environ, **SETTINGS, "HF_HOME": str(folder / "home"), "HOME": str(folder)},
             timeout=600,
             check=False,
         )
@@ -74,12 +71,8 @@ def write(case: Case, target: str, folder: Path) -> None:
     (folder / "rows.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 64)
     with (folder / "job.yaml").open("w") as file:
         YAML().dump(case.job, file)
-    here = Path.cwd()
-    os.chdir(folder)
-    try:
+    with chdir(folder):
         api.write_export(api.export("job.yaml", to=target), ".")
-    finally:
-        os.chdir(here)
 
 
 def environment(target: str, folder: Path) -> Path:

@@ -64,16 +64,16 @@ class Started:
 class Cluster:
     """Some machines with one disk, on which jobs are started in one of the two ways."""
 
-    def __init__(self, nodes: tuple[Node, ...], *, folder: Path) -> None:
+    def __init__(self, nodes: tuple[Node, ...], *, folder: Path, started: list[Popen[bytes]] | None = None) -> None:
         self.nodes, self.folder = nodes, folder
-        self.started: list[Popen[bytes]] = []
+        self.started = [] if started is None else started
         self._starts = 0
 
     def part(self, count: int) -> Cluster:
         """The first of the machines."""
         folder = self.folder / f"of-{count}"
         folder.mkdir()
-        return Cluster(self.nodes[:count], folder=folder)
+        return Cluster(self.nodes[:count], folder=folder, started=self.started)
 
     def train(self, job: Path, run: RunDirectory, *options: str, **environment: str) -> Started:
         """`shardwise train --nnodes` on each."""
@@ -99,11 +99,8 @@ class Cluster:
         meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{first}:29500"]
         argv = [[*torchrun, *meeting, *train]] * len(self.nodes)
         if exported:
-            of = [
-                ["--node-rank", str(rank), "--master-addr", first, "--master-port", "29500"]
-                for rank in range(len(argv))
-            ]
-            argv = [[*torchrun, *place, *train] for place in of]
+            place = ["--master-addr", first, "--master-port", "29500", "--node-rank"]
+            argv = [[*torchrun, *place, str(rank), *train] for rank in range(len(argv))]
         return self._start(argv, run, environment)
 
     def _start(self, commands: list[list[str]], run: RunDirectory, environment: Mapping[str, str]) -> Started:
@@ -121,23 +118,19 @@ class Cluster:
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Generator[Cluster]:
-    """Two machines."""
-    yield from _cluster(2, tmp_path)
-
-
-@pytest.fixture
 def four(tmp_path: Path) -> Generator[Cluster]:
     """Four machines."""
-    yield from _cluster(4, tmp_path)
-
-
-def _cluster(count: int, folder: Path) -> Generator[Cluster]:
-    with machines(count, folder=folder) as nodes:
-        cluster = Cluster(nodes, folder=folder)
+    with machines(4, folder=tmp_path) as nodes:
+        cluster = Cluster(nodes, folder=tmp_path)
         yield cluster
     for process in cluster.started:
         process.wait(20)
+
+
+@pytest.fixture
+def two(four: Cluster) -> Cluster:
+    """Two of them."""
+    return four.part(2)
 
 
 @pytest.fixture

@@ -60,30 +60,21 @@ def finished(started: Started) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_over_two_machines_equals_one_process(name, two: Cluster, job_file, alone) -> None:
+@pytest.mark.parametrize(("count", "how"), [(2, "train"), (2, "torchrun"), (4, "train")])
+def test_a_layout_over_machines_equals_one_process(count, how, name, four: Cluster, job_file, alone) -> None:
     layout, processes = LAYOUTS[name]
-    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware=f"cpu:{processes}")
-    started = two.train(path, run)
+    hardware = f"cpu:{max(count, processes)}"
+    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware=hardware)
+    nodes = four.part(count)
+    if how == "torchrun":  # without a word on interfaces
+        started = nodes.torchrun(path, run, processes=processes // 2, exported=name in ("ddp", "hsdp"))
+    else:
+        started = nodes.train(path, run)
     finished(started)
     assert_equal(run, alone)
-    assert "ranks talk over eth0, the interface of the route to 10.77.0.1" in run.rank_log(0).read_text()
-    assert all(f"finished after {STEPS} steps" in started.said(index) for index in (0, 1))
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_over_four_machines_equals_one_process(name, four: Cluster, job_file, alone) -> None:
-    layout, _ = LAYOUTS[name]
-    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware="cpu:4")
-    finished(four.train(path, run))
-    assert_equal(run, alone)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_torchrun_on_two_machines_equals_one_process_without_a_word_on_interfaces(name, two, job_file, alone) -> None:
-    layout, processes = LAYOUTS[name]
-    path, run = job_file(train={"max_steps": STEPS, "optimizer": "sgd"}, layout=layout, hardware=f"cpu:{processes}")
-    finished(two.torchrun(path, run, processes=processes // 2, exported=name in ("ddp", "hsdp")))
-    assert_equal(run, alone)
+    if how == "train":
+        assert "ranks talk over eth0, the interface of the route to 10.77.0.1" in run.rank_log(0).read_text()
+        assert all(f"finished after {STEPS} steps" in started.said(index) for index in range(count))
 
 
 @pytest.mark.parametrize("how", ["train", "torchrun"])
@@ -119,26 +110,21 @@ def test_a_machine_that_dies_is_named_on_the_other_and_the_same_command_goes_on(
     assert f"first step {step + 1}" in again.said(0)
 
 
-def test_a_machine_of_four_that_dies_is_named_on_the_others(four, job_file) -> None:
-    path, run = job_file(train=LONG, layout="ddp", hardware="cpu:4")
-    started = four.train(path, run)
+@pytest.mark.parametrize("how", ["train", "torchrun"])
+def test_a_machine_of_several_that_dies_ends_the_others(how, four, job_file) -> None:
+    count = 4 if how == "train" else 2
+    path, run = job_file(train=LONG, layout="ddp", hardware=f"cpu:{count}")
+    started = getattr(four.part(count), how)(path, run)
     wait_for_steps(started, 5)
     began = time.monotonic()
-    four.nodes[2].kill()
-    assert started.codes(60, without=[2]) == [1, 1, 1], started.everything()
-    assert verdict("node 2 of 4 killed", began) <= 15
-    assert all("error: node 2 (n2) is gone" in started.said(index) for index in (0, 1, 3)), started.everything()
-
-
-def test_a_machine_of_torchrun_that_dies_ends_the_other(two, job_file) -> None:
-    path, run = job_file(train=LONG, layout="ddp", hardware="cpu:2")
-    started = two.torchrun(path, run)
-    wait_for_steps(started, 5)
-    began = time.monotonic()
-    two.nodes[1].kill()
-    assert started.codes(100, without=[1]) == [1], started.everything()
-    verdict("node 1 of torchrun killed", began)
-    assert "error: rank 0 failed while training" in started.said(0), started.everything()
+    four.nodes[1].kill()
+    codes = started.codes(100, without=[1])
+    seconds = verdict(f"node 1 of {count} killed, {how}", began)
+    assert {*codes} == {1}, started.everything()
+    named = "error: node 1 (n1) is gone" if how == "train" else "error: rank 0 failed while training"
+    for index in (0, 2, 3)[: 3 if how == "train" else 1]:
+        assert named in started.said(index), started.everything()
+    assert how == "torchrun" or seconds <= 15
 
 
 def test_torchrun_goes_on_in_a_later_start_that_reads_nothing_of_an_earlier_one(two, job_file) -> None:
@@ -184,32 +170,25 @@ def test_a_run_that_loses_a_machine_for_good_goes_on_with_what_is_left(two, job_
     assert_equal(run, alone)
 
 
-def test_a_cable_that_is_cut_for_good_is_named_on_both_sides(two, job_file) -> None:
+@pytest.mark.parametrize("how", ["train", "torchrun"])
+def test_a_cable_that_is_cut_for_good_is_named_on_both_sides(how, two, job_file) -> None:
+    """When torchrun itself ends on the other node, without its store, is not ours to say."""
     path, run = job_file(train=LONG, layout="fsdp", hardware="cpu:2")
-    started = two.train(path, run)
+    started = getattr(two, how)(path, run)
     wait_for_steps(started, 60)
     began = time.monotonic()
     two.nodes[1].cut()
-    assert started.codes(120) == [1, 1], started.everything()
-    assert verdict("cable cut for good", began) <= STALL_SECONDS + 5
-    for index, other in enumerate(("node 1 (n1)", "node 0 (n0)")):
-        said = started.said(index)
-        assert f"error: nothing has been heard from {other} for" in said, started.everything()
-        assert "the network between is cut, or the machine hangs" in said
-
-
-def test_a_cable_that_is_cut_is_said_under_torchrun_on_both_sides(two, job_file) -> None:
-    """When torchrun itself ends on the other node, without its store, is not ours to say."""
-    path, run = job_file(train=LONG, layout="fsdp", hardware="cpu:2")
-    started = two.torchrun(path, run)
-    wait_for_steps(started, 20)
-    began = time.monotonic()
-    two.nodes[1].cut()
-    assert started.processes[0].wait(60) == 1, started.everything()
-    assert verdict("cable cut for good, torchrun", began) <= STALL_SECONDS + 5
+    assert started.codes(120, without=[1] if how == "torchrun" else []) == ([1] if how == "torchrun" else [1, 1])
+    assert verdict(f"cable cut for good, {how}", began) <= STALL_SECONDS + 5
     stuck = f"nothing has moved for {STALL_SECONDS:g} s: ranks wait for each other: ranks 0-1 wait"
-    assert stuck in started.said(0)
-    assert f"error: rank 1 on n1: {stuck}" in started.said(1), started.everything()
+    heard = "error: nothing has been heard from node {} (n{}) for"
+    expected = {
+        "torchrun": (stuck, f"error: rank 1 on n1: {stuck}"),
+        "train": (heard.format(1, 1), heard.format(0, 0)),
+    }
+    for index, words in enumerate(expected[how]):
+        assert words in started.said(index), started.everything()
+        assert how == "torchrun" or "the network between is cut, or the machine hangs" in started.said(index)
 
 
 def test_a_cable_that_is_cut_for_20_seconds_only_holds_the_run_up(two, job_file) -> None:
@@ -237,32 +216,23 @@ def test_a_slow_link_only_slows(two, job_file, alone) -> None:
     assert_equal(run, alone)
 
 
-def test_a_run_directory_that_is_not_shared_is_said_on_both(two, job_file, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "code"), [("torchrun", 1), ("train", 2)])
+def test_a_run_directory_that_is_not_shared_is_said_on_both(how, code, two, job_file) -> None:
     path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
     two.nodes[1].hide(run.root)
     began = time.monotonic()
-    started = two.train(path, run)
-    assert started.codes(100) == [2, 2], started.everything()
-    verdict("run directory not shared", began)
-    for index in (0, 1):
-        assert "node 1 (n1) does not see the run directory" in started.said(index)
-        assert "output_dir must lie on a disk that all nodes share" in started.said(index)
-    assert list(run.root.iterdir()) == [], "a start that is refused leaves nothing behind"
-
-
-def test_a_run_directory_that_is_not_shared_is_said_on_both_under_torchrun(two, job_file) -> None:
-    path, run = job_file(train={"max_steps": 2}, hardware="cpu:2")
-    two.nodes[1].hide(run.root)
-    began = time.monotonic()
-    started = two.torchrun(path, run)
-    assert started.codes(200) == [1, 1], started.everything()
-    verdict("run directory not shared, torchrun", began)
+    started = getattr(two, how)(path, run)
+    assert started.codes(200) == [code, code], started.everything()
+    verdict(f"run directory not shared, {how}", began)
     for index, other in ((0, 1), (1, 0)):
-        assert f"rank {index} of 2 on n{index} waits for rank {other} at n0:" in started.said(index), (
-            started.everything()
-        )
-        assert f"and sees no sign of it in {run.logs} after 120 s" in started.said(index)
-    assert all("output_dir must lie on a disk that all nodes share" in started.said(index) for index in (0, 1))
+        said = started.said(index)
+        assert "output_dir must lie on a disk that all nodes share" in said, started.everything()
+        if how == "train":
+            assert "node 1 (n1) does not see the run directory" in said
+        else:
+            assert f"rank {index} of 2 on n{index} waits for rank {other} at n0:" in said
+            assert f"and sees no sign of it in {run.logs} after 120 s" in said
+    assert how == "torchrun" or list(run.root.iterdir()) == [], "a start that is refused leaves nothing behind"
 
 
 @pytest.mark.parametrize(("how", "code"), [("torchrun", 1), ("train", 2)])

@@ -8,7 +8,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,19 @@ def ask_to_stop(cluster: Slurm, job: str, folder: Path) -> None:
 
 def preempt(cluster: Slurm, job: str, folder: Path) -> None:
     """A more urgent job takes both machines."""
-    urgent = (
-        "--partition=urgent",
-        "--nodes=2",
-        "--ntasks-per-node=2",
-        "--job-name=urgent",
-        f"--output={folder}/urgent",
-    )
+    urgent = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", f"--output={folder}/urgent")
     cluster.ask("sbatch", *urgent, "--wrap=srun hostname")
+
+
+@contextmanager
+def _begun(two: Cluster, batch: str, folder: Path, run: RunDirectory) -> Generator[tuple[Slurm, str]]:
+    """A cluster, and a job that has taken some steps there."""
+    for node in two.nodes:
+        node.slow(rate="20mbit", delay="5ms")  # so that the run is not over before Slurm has a say
+    with slurm(two.nodes, folder=folder / "slurm") as cluster:
+        job = cluster.ask("sbatch", "--parsable", "--chdir", str(folder), batch).strip()
+        wait_until(job, cluster, lambda state: len(read_metrics(run)) >= 3 or state["JobState"] in ENDED)
+        yield cluster, job
 
 
 @pytest.mark.parametrize(
@@ -106,12 +112,7 @@ def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
     train: dict[str, Any] = {"max_steps": 40, "optimizer": "sgd", "lr_scheduler_type": "constant", "warmup_steps": 0}
     path, run = job_file(train=train, layout="fsdp", hardware="cpu:2")
     whole, alone = job_file("alone", train=train, hardware="cpu:1")
-    batch = script(tmp_path, SCRIPTS[written](tmp_path, path))
-    for node in two.nodes:
-        node.slow(rate="20mbit", delay="5ms")  # so that the run is not over before Slurm has a say
-    with slurm(two.nodes, folder=tmp_path / "slurm") as cluster:
-        job = cluster.ask("sbatch", "--parsable", "--chdir", str(tmp_path), batch).strip()
-        wait_until(job, cluster, lambda state: len(read_metrics(run)) >= 3 or state["JobState"] in ENDED)
+    with _begun(two, script(tmp_path, SCRIPTS[written](tmp_path, path)), tmp_path, run) as (cluster, job):
         began = time.monotonic()
         stop(cluster, job, tmp_path)
         state = wait_until(job, cluster, lambda state: state["Restarts"] == "1" or state["JobState"] in ENDED)
@@ -136,12 +137,7 @@ def test_a_job_that_is_preempted_saves_is_requeued_and_ends_equal(
 @pytest.mark.parametrize("written", SCRIPTS)
 def test_a_job_that_its_user_cancels_is_not_queued_again(written, two: Cluster, job_file, tmp_path: Path) -> None:
     path, run = job_file(train={"max_steps": 400}, layout="fsdp", hardware="cpu:2")
-    batch = script(tmp_path, SCRIPTS[written](tmp_path, path))
-    for node in two.nodes:
-        node.slow(rate="20mbit", delay="5ms")
-    with slurm(two.nodes, folder=tmp_path / "slurm") as cluster:
-        job = cluster.ask("sbatch", "--parsable", "--chdir", str(tmp_path), batch).strip()
-        wait_until(job, cluster, lambda state: len(read_metrics(run)) >= 3 or state["JobState"] in ENDED)
+    with _begun(two, script(tmp_path, SCRIPTS[written](tmp_path, path)), tmp_path, run) as (cluster, job):
         cluster.ask("scancel", job)
         state = wait_until(job, cluster, lambda state: state["JobState"] in (*ENDED, "PENDING"))
     assert (state["JobState"], state["Restarts"]) == ("CANCELLED", "0")

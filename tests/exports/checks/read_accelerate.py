@@ -1,18 +1,13 @@
 """The file of `accelerate launch --config_file`, as its own class reads it, which refuses keys that
 it does not know; and a trainer's script with arguments that TRL has."""
 
-import sys
-from pathlib import Path
-
-import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from given import cases
 
-for folder in map(Path, sys.argv[1:]):
-    path = folder / "accelerate.yaml"
-    job = yaml.safe_load((folder / "job.yaml").read_text())
+for folder, job, _ in cases():
+    path, layout = folder / "accelerate.yaml", job.get("layout")
     read = load_config_from_file(str(path))
-    layout = job.get("layout")
     assert read.distributed_type.value == {"fsdp": "FSDP", "ddp": "MULTI_GPU"}.get(layout, "NO")
     arguments, *_ = _validate_launch_command(
         launch_command_parser().parse_args(["--config_file", str(path), "train.py"])

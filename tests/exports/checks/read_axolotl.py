@@ -1,16 +1,13 @@
 """Configurations as axolotl's schema reads them; keys that it does not know it would pass over:
 they are looked for."""
 
-import sys
-from pathlib import Path
-
-import yaml
 from axolotl.utils.schemas.config import AxolotlInputConfig
 from axolotl.utils.schemas.datasets import SFTDataset
 from axolotl.utils.schemas.fsdp import FSDPConfig
+from given import cases, read_yaml
 
-for folder in map(Path, sys.argv[1:]):
-    made = yaml.safe_load((folder / "axolotl.yaml").read_text())
+for folder, job, steps in cases():
+    made = read_yaml(folder / "axolotl.yaml")
     unknown = {
         *(made.keys() - AxolotlInputConfig.model_fields.keys()),
         *(made["datasets"][0].keys() - SFTDataset.model_fields.keys()),
@@ -18,8 +15,7 @@ for folder in map(Path, sys.argv[1:]):
     }
     assert not unknown, unknown
     read = AxolotlInputConfig(**made)
-    job = yaml.safe_load((folder / "job.yaml").read_text())
-    assert read.max_steps == (job["train"]["max_steps"] or 2 * 64 // 16)
+    assert read.max_steps == steps
     assert job.get("layout") != "fsdp" or read.fsdp_config is not None
     assert (read.fsdp_config is None) == (read.dp_shard_size is None) and read.bf16 is True
     print(f"{folder.name}: {read.micro_batch_size} rows, {read.max_steps} steps, dp_shard_size {read.dp_shard_size}")

@@ -2,24 +2,22 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
-import yaml
+from given import cases, read_yaml
 from llamafactory.hparams import parser as arguments
 from transformers import HfArgumentParser
 
-for folder in map(Path, sys.argv[1:]):
+for folder, job, steps in cases():
     os.chdir(folder)
-    made = yaml.safe_load(Path("llama_factory.yaml").read_text())
+    made = read_yaml(folder / "llama_factory.yaml")
     # DeepSpeed itself, and what asks for a GPU, are not there.
     zero = made.pop("deepspeed", None)
     made.pop("bf16")
     model, data, training, method, _ = HfArgumentParser(arguments._TRAIN_ARGS).parse_dict(made)
-    job = yaml.safe_load(Path("job.yaml").read_text())
     (rows,) = json.loads(Path(data.dataset_dir, "dataset_info.json").read_text()).items()
     assert rows[0] == made["dataset"] and (Path(data.dataset_dir) / rows[1]["file_name"]).is_file()
-    assert training.max_steps == (job["train"]["max_steps"] or 2 * 64 // 16)
+    assert training.max_steps == steps
     assert method.finetuning_type == job.get("method", "full") and model.model_name_or_path
     stage = json.loads(Path(zero).read_text())["zero_optimization"]["stage"] if zero else 0
     assert stage == {"fsdp": 3, "zero1": 1}.get(job.get("layout"), 0)

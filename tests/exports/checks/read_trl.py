@@ -2,14 +2,11 @@
 are literals, on a process without a GPU."""
 
 import ast
-import sys
-from pathlib import Path
 
-import yaml
+from given import cases
 from trl import SFTConfig
 
-for folder in map(Path, sys.argv[1:]):
-    job = yaml.safe_load((folder / "job.yaml").read_text())
+for folder, job, steps in cases():
     calls = [n for n in ast.walk(ast.parse((folder / "sft.py").read_text())) if isinstance(n, ast.Call)]
     (made,) = (call for call in calls if getattr(call.func, "id", "") == "SFTConfig")
     stated = {}
@@ -20,5 +17,5 @@ for folder in map(Path, sys.argv[1:]):
             assert keyword.arg in SFTConfig.__dataclass_fields__, keyword.arg
     read = SFTConfig(**{**stated, "output_dir": str(folder / "out"), "use_cpu": True})
     assert read.max_length == job["data"]["max_length"]
-    assert read.max_steps == (job["train"]["max_steps"] or 2 * 64 // 16) or read.num_train_epochs == 2
+    assert read.max_steps == steps or read.num_train_epochs == 2
     print(f"{folder.name}: {read.per_device_train_batch_size} rows, {read.max_steps} steps")
