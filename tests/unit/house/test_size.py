@@ -29,10 +29,10 @@ CEILINGS = {
     "train": 9240,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51060, 34235
+ALL, ALL_TESTS = 51065, 34235
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1682, 299
+COLUMNS, LONG, LONG_OF_TESTS = 100, 1683, 299
 
 #: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
 #: `parallel` runs, and `programs` start what is called so.

@@ -8,7 +8,7 @@ from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
 from shardwise.methods.lora import add_adapters
 from shardwise.models.built.shape import built_shape
-from shardwise.spec.adapters.asked_names import saved_refusal
+from shardwise.spec.adapters.asked_names import adapter_refusals
 from tests.marks import every
 from tests.unit.catalog.small import build, small_config
 from tests.unit.models.test_shape import stranger
@@ -85,7 +85,7 @@ def test_a_name_of_another_family_is_refused_with_the_names_of_this_one(kind):
         parts = [part.name for each in model.kinds for part in (*each.norms, *each.matrices)]
         if any(there == name or there.endswith(f".{name}") for there in (*own, *parts)):
             continue
-        said = saved_refusal(model, asking(name).adapters)
+        (said,) = adapter_refusals(model, asking(name).adapters)
         embedding = own[0].rpartition(".")[2]
         assert said.startswith(f"lora.modules_to_save names {name}; of {kind} this version copies {embedding}, lm_head")
         assert ours(model, asking(name)) == said
@@ -114,4 +114,4 @@ def test_a_name_of_another_family_is_refused_with_the_names_of_this_one(kind):
 def test_what_would_not_be_copied_as_counted_is_refused_in_a_sentence(model, saved, says):
     said = ours(model, asking(*saved))
     assert said.startswith(f"lora.modules_to_save names {says}")
-    assert saved_refusal(model, asking(*saved).adapters) == said
+    assert adapter_refusals(model, asking(*saved).adapters) == [said]

@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
-from shardwise.spec.adapters.asked_names import target_refusal
+from shardwise.spec.adapters.asked_names import adapter_refusals
 from tests.marks import every
 from tests.unit.catalog.small import build, small_config
 from tests.unit.plan.asking import job, take_inventory
@@ -101,7 +101,7 @@ def test_a_target_that_is_not_counted_is_refused_in_a_sentence(named, says, save
     assert str(refused.value).startswith(f"lora.target_modules {says}")
     copied = "an embedding is trained as a copy, by lora.modules_to_save" in str(refused.value)
     assert copied == ("model.embed_tokens" in named)
-    assert target_refusal(LLAMA, asked.adapters) == str(refused.value)
+    assert adapter_refusals(LLAMA, asked.adapters) == [str(refused.value)]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -35,6 +35,11 @@ class Held:
     gradients: int
     optimizer: int
 
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.gradients + self.optimizer
+
 
 def held(
     parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, *, device: torch.device | None = None

@@ -101,13 +101,13 @@ def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
 
 
 @contextmanager
-def alone(layout: Layout, *, rank: int) -> Iterator[World]:
-    """A process group of the layout's size in which this process is alone."""
+def alone(layout: Layout, *, rank: int, device: torch.device | None = None) -> Iterator[World]:
+    """A process group of the layout's size in which this process is alone, on the CPU unless a device is given."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of timeouts, which a fake group has not
-            world = lay_world(layout, rank=rank, device=torch.device("cpu"), control="fake")
+            world = lay_world(layout, rank=rank, device=device or torch.device("cpu"), control="fake")
         with replaced((ddp, "DistributedDataParallel", _Alone)):
             yield world
     finally:
