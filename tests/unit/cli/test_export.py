@@ -54,6 +54,15 @@ def test_a_plan_and_its_job_export_the_same_and_a_plan_holds_the_run_to_itself(s
     assert "--set changes a job, and this is a plan; set it in `shardwise plan`" in changed.err
 
 
+def test_a_plan_that_was_written_by_hand_is_refused(shardwise, job, tmp_path) -> None:
+    path = tmp_path / "plan.json"
+    assert shardwise("plan", str(job), "--output", str(path)).code == 0
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model": {}}))
+    said = shardwise("export", str(path), "--to", "trl")
+    assert (said.code, said.out) == (2, "")
+    assert "`model` or `hardware` is not as a plan has it; write it anew with `shardwise plan --output`" in said.err
+
+
 def test_several_files_need_a_folder(shardwise: Shardwise, job: Path, tmp_path: Path) -> None:
     refused = shardwise("export", str(job), "--to", "trl")
     sentence = "error: --to trl makes sft.py and accelerate.yaml; name a folder for them with --output"

@@ -7,8 +7,9 @@ from transformers import AutoModelForCausalLM
 
 from shardwise.catalog.families.known import FAMILIES
 from shardwise.errors import UnsupportedError
+from shardwise.plan.run_forecast import memory_of
 from tests.unit.catalog.small import their_config
-from tests.unit.plan.asking import find_model, job, memory, shape, take_inventory
+from tests.unit.plan.asking import find_model, job, memory, plan, shape, take_inventory
 from tests.unit.plan.test_against_torch import EXPERTS, RANK, SPARSE, Trainer, asked, config_of
 
 #: Families whose stacked experts PEFT adapts.
@@ -105,3 +106,8 @@ def test_weights_made_anew_are_in_the_peak_of_a_step(kind, precision, recompute)
     assert forecast == pytest.approx(measured, rel=0.05)
     narrow = job(method="lora", lora={"r": RANK, "target_modules": ["q_proj"]}, data={"max_length": 32})
     assert forecast - memory(narrow, shape(config), hardware="cpu:1", **keys).peak_bytes > 0.1 * measured
+
+
+def test_a_plan_counts_what_is_left_of_dealt_experts():
+    made = plan("mixtral-8x7b", "8x H100-SXM", "method: full\ndata: {max_length: 1024}\nlayout: {dp_shard: 8, ep: 8}")
+    assert made.best.memory == memory_of(made, made.best.execution)

@@ -44,7 +44,12 @@ def export_plan(chosen: Plan, *, to: str, path: str) -> Exported:
     """Likewise, of a plan that is made; `path`: the file that it, or its job, is saved as."""
     if chosen.best is not None and chosen.best.not_trained and to in ("torchrun", "slurm", "kubernetes", "skypilot"):
         raise UnsupportedError(f"{path}: {'; '.join(chosen.best.not_trained)}")
-    return TARGETS[to].write(replace(Chosen.of(chosen, path=path), host_bytes=bytes_on_host(chosen)))
+    try:
+        known = replace(Chosen.of(chosen, path=path), host_bytes=bytes_on_host(chosen))
+    except (KeyError, TypeError, ValueError):
+        message = "its `model` or `hardware` is not as a plan has it; write it anew with `shardwise plan --output`"
+        raise InputError(f"{path}: {message}") from None
+    return TARGETS[to].write(known)
 
 
 def write_export(exported: Exported, folder: str | Path) -> list[Path]:

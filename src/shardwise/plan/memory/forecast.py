@@ -221,7 +221,7 @@ class Peaks:
         """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps
         states of small tensors in 32."""
         layout = execution.layout
-        stages = ("parts", layout.tp, layout.pp, stages_per_rank(layout.schedule))
+        stages = ("parts", layout.tp, layout.pp, layout.ep, stages_per_rank(layout.schedule))
         held = (execution.precision, execution.optimizer, execution.offload)
         key = (*stages, layout.weight_shards, layout.shard_degree, *held)
         if key not in self._spread:

@@ -46,10 +46,8 @@ def instants(scene: Scene) -> Iterator[tuple[str, Alive]]:
         yield "backward of the loss", _alive(scene, "earlier", during, _backward_of_loss(scene))
         if scene.work.sharded and part.trained_head and not part.inventory.tied:
             yield "reduction of the head", _alive(scene, "earlier", during, _reduction_of_head(scene))
-    yield (
-        f"backward of layer {last}",
-        _alive(scene, "head", during, _backward_of_later_block(scene, blocks=1, behind=head)),
-    )
+    at_last = _backward_of_later_block(scene, blocks=1, behind=head)
+    yield f"backward of layer {last}", _alive(scene, "head", during, at_last)
     if len(part.span) > 2 and scene.work.sharded:
         yield f"backward of layer {last - 1}", _alive(scene, "last", during, _backward_of_middle_block(scene))
     yield f"backward of layer {first}", _alive(scene, "later", during, _backward_of_first_block(scene))
