@@ -107,7 +107,10 @@ for find in (data.tokenizer_folder, models.find_model_folder):
     assert all(re.search(UNREACHABLE[endpoint], line) for line in (tokenizer, model))
 
 
-def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(tmp_path: Path) -> None:
+def test_a_name_that_is_no_path_is_taken_for_a_hub_id_and_one_with_a_suffix_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     asked: list[str] = []
 
     def find(spec: SourceSpec) -> tuple[Source, ...]:

@@ -29,7 +29,7 @@ CEILINGS = {
     "train": 9240,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51065, 34295
+ALL, ALL_TESTS = 51065, 34300
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
 COLUMNS, LONG, LONG_OF_TESTS = 100, 1683, 299
