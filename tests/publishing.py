@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 
 
 def publish_fp8(folder: Path, *, block: int) -> Path:
-    """Puts the matrices of blocks in a folder into FP8: each square of elements is divided by its scale."""
+    """Puts the matrices of blocks in a folder into FP8: each square of elements is divided by its
+    scale."""
     stored = load_file(folder / "model.safetensors")
     made: dict[str, torch.Tensor] = {}
     for key, tensor in stored.items():

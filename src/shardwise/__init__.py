@@ -1,10 +1,12 @@
-"""Shardwise: know that a fine-tuning run fits before you rent the GPUs, then train it the same way on any of them."""
+"""Shardwise: know that a fine-tuning run fits before you rent the GPUs, then train it the same way
+on any of them."""
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`shardwise.parallelize` and `shardwise.Trainer`, which need torch, when they are asked for."""
+    """`shardwise.parallelize` and `shardwise.Trainer`, which need torch, when they are asked
+    for."""
     if name == "parallelize":
         from shardwise.train.own_loop.parallelized import parallelize
 

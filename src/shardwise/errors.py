@@ -1,7 +1,7 @@
 """Every error a user can meet, as one tree.
 
-An error is a sentence: what was found, what was expected, what to do. Errors about a file carry one `Problem` per
-place, so that a user mends a file once and not once per error.
+An error is a sentence: what was found, what was expected, what to do. Errors about a file carry one
+`Problem` per place, so that a user mends a file once and not once per error.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ _SAID_LETTERS = 300
 
 
 def quoted(value: object) -> str:
-    """A stranger's value as a message shows it: on one line, and short, so that what to do about it stays in sight."""
+    """A stranger's value as a message shows it: on one line, and short, so that advice is seen."""
     text = repr(value)
     return text if len(text) <= _QUOTED_LETTERS else f"{text[: _QUOTED_LETTERS - 3]}..."
 
 
 def said(error: BaseException) -> str:
-    """What a library's error says as a message shows it: its first line with words, else the name of its class. A line
-    that ends in a colon goes on in the next. What is too long ends with a sentence, or with a word."""
+    """A library's error as a message shows it: its first line with words, else its class's name. A
+    line that ends in a colon continues in the next. Long text ends with a sentence or word."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     first = next((index for index, line in enumerate(lines) if not line.endswith(":")), len(lines) - 1)
     text = " ".join(lines[: first + 1]) or type(error).__name__
@@ -29,7 +29,7 @@ def said(error: BaseException) -> str:
 
 
 def _beginning(text: str) -> str:
-    """As many sentences as there is room for, or words where the first sentence alone takes more than half of it."""
+    """As many sentences as fit, or words where the first sentence takes more than half the room."""
     room = text[: _SAID_LETTERS - len(" ...")]
     sentences = room[: room.rfind(". ") + 1]
     return sentences if 2 * len(sentences) >= _SAID_LETTERS else f"{room.rpartition(' ')[0] or room} ..."
@@ -37,8 +37,8 @@ def _beginning(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong with the user's input, and where. `where`: `file:line` (or `file` alone, or a `--flag`), or None
-    where there is no place to name; `message`: what was found, what was expected and what to do."""
+    """One thing wrong with the user's input. `where`: `file:line` (or `file` alone, or a `--flag`),
+    or None without a place; `message`: what was found, what was expected and what to do."""
 
     message: str
     where: str | None = None
@@ -116,7 +116,7 @@ class WorkerFailedError(ShardwiseError):
 
 
 class RanOutOfMemoryError(WorkerFailedError):
-    """A rank had no memory left, or the kernel ended it without a word, as it does where the host has none."""
+    """A rank had no memory left, or the kernel killed it silently because the host had none."""
 
 
 class StoppedError(ShardwiseError):

@@ -64,14 +64,14 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def format_gib(count: int) -> str:
-    """GiB throughout a sentence, so that its figures compare; smaller units where they would read 0.0."""
+    """GiB throughout a sentence, for comparable figures; smaller units where they'd read 0.0."""
     return f"{count / GIB:.1f} GiB" if count >= GIB / 10 else format_bytes(count)
 
 
-#: Control characters other than tab and newline, and lone surrogates, which JSON can hold and UTF-8 cannot.
+#: Control characters except tab and newline, and lone surrogates: JSON can hold them, UTF-8 cannot.
 _UNPRINTABLE = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 0xE000)), "\ufffd")
 
 
 def printable(text: str) -> str:
-    """The text with each control character and lone surrogate replaced: safe to show and to encode."""
+    """The text with control characters and lone surrogates replaced: safe to show and encode."""
     return text.translate(_UNPRINTABLE)

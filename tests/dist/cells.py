@@ -48,7 +48,8 @@ class Trained:
 
 
 def prepare_cell(job: Job, root: Path) -> RunDirectory:
-    """A run directory with its data prepared, as `shardwise train` leaves it before workers start."""
+    """A run directory with its data prepared, as `shardwise train` leaves it before workers
+    start."""
     run = RunDirectory(root)
     root.mkdir(parents=True, exist_ok=True)
     write_json(run.resolved, job.to_json())
@@ -63,7 +64,8 @@ def execution(layout: Layout | None = None, **options: Any) -> Execution:
 
 
 def spread(layout: Layout | None = None, *, micros: int = 1, **options: Any) -> Execution:
-    """A global batch of 8 rows over a layout, in so many micro-batches for each rank; in float32."""
+    """A global batch of 8 rows over a layout, in so many micro-batches for each rank; in
+    float32."""
     ranks = layout.data_world_size if layout else 1
     size = -(-8 // (ranks * micros))
     return execution(layout, micro_batch_size=size, gradient_accumulation_steps=micros, **options)
@@ -208,18 +210,20 @@ def relative(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) / abs(a) for a, b in zip(one, other, strict=True))
 
 
-#: Loss and gradient norm of every step, relative to one process. Frameworks agree with a plain loop to 5e-6.
+#: Loss and gradient norm of every step, relative to one process. Frameworks agree with a plain loop
+#: to 5e-6.
 TOLERANCE = 1e-5
 
 
 def apart(expected: torch.Tensor, found: torch.Tensor) -> float:
-    """How far a tensor lies from another, relative to that one's norm: an adapter's B is next to nothing after a few
-    steps, and as wrong as anything where it differs by a share of that."""
+    """How far a tensor lies from another, relative to that one's norm: an adapter's B is next to
+    nothing after a few steps, and as wrong as anything where it differs by a share of that."""
     whole = float((expected.double() - found.double()).norm())
     return whole / (float(expected.double().norm()) or 1.0)
 
 
-#: What rounding makes, in some dozens of steps, of a weight that starts at zero and has no gradient.
+#: What rounding makes, in some dozens of steps, of a weight that starts at zero and has no
+#: gradient.
 ROUNDING = 1e-9
 
 
@@ -233,8 +237,9 @@ def must_record_the_same(expected: Trained, found: Trained) -> None:
 
 
 def must_equal(expected: Trained, ranks: list[Trained], *, without_gradient: str | None = None) -> None:
-    """What was trained: figures of every step, final weights, frozen bytes; the same weights on all ranks.
-    `without_gradient`: how names of weights end that are zero but for rounding, and stay so."""
+    """What was trained: figures of every step, final weights, frozen bytes; the same weights on all
+    ranks. `without_gradient`: how names of weights end that are zero but for rounding, and stay
+    so."""
     must_record_the_same(expected, ranks[0])
     held = {name: weight for rank in ranks for name, weight in rank.weights.items()}
     assert held.keys() == expected.weights.keys()

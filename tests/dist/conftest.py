@@ -25,7 +25,8 @@ from tests.warm.shim import KIND
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
 
-#: Processes of a cell above which it is left to `make test-all`, where it is not `core`: two cores take turns for them.
+#: Processes of a cell above which it is left to `make test-all`, where it is not `core`: two cores
+#: take turns for them.
 MANY_PROCESSES = 2
 
 
@@ -133,7 +134,8 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
 def project(
     make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Job]:
-    """Makes a job that names its model as people do, from the folder `project` in which it is run."""
+    """Makes a job that names its model as people do, from the folder `project` in which it is
+    run."""
 
     def make(model: str, **job: Any) -> Job:
         shutil.copytree(models[model], tmp_path / "project/models/base")

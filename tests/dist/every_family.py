@@ -53,7 +53,8 @@ STEPS = 2
 
 #: Of a loss, and of a gradient norm, over a step's.
 SAME_FIGURE = 1e-5
-#: Of what steps did to a weight, or of a gradient, relative to it. Beside it what float32 rounds of the weight.
+#: Of what steps did to a weight, or of a gradient, relative to it. Beside it what float32 rounds of
+#: the weight.
 SAME_WEIGHT, ROUNDED = 1e-3, 4e-7
 
 

@@ -1,7 +1,9 @@
-"""The scripts of people who stay with their trainer: a plain loop with Accelerate, and one with DeepSpeed.
+"""The scripts of people who stay with their trainer: a plain loop with Accelerate, and one with
+DeepSpeed.
 
-`peer_script.py accelerate|deepspeed SETTINGS.json`, one process for each rank. Writes the loss of each step, a line
-each. Rows are tokens with shifted labels, as Shardwise prepared them, in their order.
+`peer_script.py accelerate|deepspeed SETTINGS.json`, one process for each rank. Writes the loss of
+each step, a line each. Rows are tokens with shifted labels, as Shardwise prepared them, in their
+order.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""A plain PyTorch loop over the same rows, written without anything of ours but the reader of prepared samples."""
+"""A plain PyTorch loop over the same rows, written without anything of ours but the reader of
+prepared samples."""
 
 import json
 from pathlib import Path
@@ -15,8 +16,8 @@ from tests.dist.worlds import run_world
 
 
 def reference_losses(job: Job, root: Path, *, loader: Any = AutoModelForCausalLM, steps: int = 20) -> list[float]:
-    """Loss per trained token of each step, one row after the other, AdamW and clipping from torch. `loader`: the class
-    of transformers that loads the model; `steps`: of the schedule."""
+    """Loss per trained token of each step, one row after the other, AdamW and clipping from torch.
+    `loader`: the class of transformers that loads the model; `steps`: of the schedule."""
     run = prepare_cell(job, root)
     return run_world(1, _losses, job, run, loader, steps)[0]
 

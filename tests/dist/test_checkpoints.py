@@ -1,4 +1,5 @@
-"""Checkpoints: an interrupted run ends where the uninterrupted one does, and a damaged checkpoint is never loaded."""
+"""Checkpoints: an interrupted run ends where the uninterrupted one does, and a damaged checkpoint
+is never loaded."""
 
 import errno
 import json
@@ -58,7 +59,8 @@ LAYOUTS = {
     "cp": spread(Layout(cp=2)),
     "fsdp x cp": spread(Layout(dp_shard=2, cp=2)),
 }
-#: Adapters with everything beside A and B that PEFT can train: magnitudes, and copies of a tied model's two ends.
+#: Adapters with everything beside A and B that PEFT can train: magnitudes, and copies of a tied
+#: model's two ends.
 DORA = {"r": 4, "use_dora": True, "modules_to_save": ["embed_tokens", "lm_head", "norm"]}
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"method": "full"},
@@ -244,7 +246,8 @@ def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path) -> 
 
 
 def _write_while_training(run: RunDirectory, chosen: Execution) -> dict[int, list[int]]:
-    """Trains where rank 0's disk takes checkpoint-2 only after step 4; which checkpoints there are after each step."""
+    """Trains where rank 0's disk takes checkpoint-2 only after step 4; which checkpoints there are
+    after each step."""
     built, seen, go = composed(run, chosen), dict[int, list[int]](), threading.Event()
     real = checkpoint.write_tensors
 
@@ -302,7 +305,8 @@ def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_
 
 
 def _save_elsewhere(run: RunDirectory, chosen: Execution, other: Path) -> tuple[bool, list[Path]]:
-    """Rank 1 has the run directory's name for a folder of its own, as on a machine without shared storage."""
+    """Rank 1 has the run directory's name for a folder of its own, as on a machine without shared
+    storage."""
     built = composed(run, chosen)
     create_states(built.optimizer)
     mine = RunDirectory(other) if built.world.rank == 1 else run
@@ -328,7 +332,8 @@ def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved) -> 
 
 
 def _fails_to_load(run: RunDirectory, chosen: Execution, broken: list[int]) -> tuple[int | str, dict[str, Any]]:
-    """Rank 1's disk fails in the middle of some checkpoints; what all ranks start from, or why they do not."""
+    """Rank 1's disk fails in the middle of some checkpoints; what all ranks start from, or why they
+    do not."""
     built = composed(run, chosen)
     real, calls = Reader.fill, list[str]()
 

@@ -40,7 +40,8 @@ def test_parts_of_sequences_train_as_one_process_does(method, model, cell, must_
     must_train_alike(CELLS[cell], model, method=method)
 
 
-#: Windows with and without rotary positions, norms of queries and keys, learned positions, and a family without a row.
+#: Windows with and without rotary positions, norms of queries and keys, learned positions, and a
+#: family without a row.
 OTHERS = ("gemma3", "qwen3", "phi3", "gpt2", "nanochat")
 
 

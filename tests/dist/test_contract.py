@@ -1,4 +1,5 @@
-"""What the tables of layouts leave out: AdamW with decay, evaluation, adapters that move, and ranks without a row."""
+"""What the tables of layouts leave out: AdamW with decay, evaluation, adapters that move, and ranks
+without a row."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Dropout: of tensor-parallel ranks, alike for the same activations and not for slices; none where it is disabled"""
+"""Dropout: of tensor-parallel ranks, alike for the same activations and not for slices; none where
+it is disabled"""
 
 from typing import Any
 

@@ -13,8 +13,8 @@ from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import installed, run_world
 from tests.marks import rare_but_first
 
-#: One of each trait: scans, linear attention beside attention, several values from a block, bare weights, a head of
-#: several layers, indexed attention, an encoder.
+#: One of each trait: scans, linear attention beside attention, several values from a block, bare
+#: weights, a head of several layers, indexed attention, an encoder.
 SLICE = ("mamba", "qwen3_5_text", "openai-gpt", "apertus", "modernbert-decoder", "deepseek_v32", "bert")
 
 

@@ -1,4 +1,5 @@
-"""`final/`: what is saved is what was trained, in the form others load, and nothing else gets that name."""
+"""`final/`: what is saved is what was trained, in the form others load, and nothing else gets that
+name."""
 
 import json
 import os
@@ -177,7 +178,8 @@ def test_an_adapter_loads_with_peft_and_bitsandbytes(
         assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by its name"
 
 
-#: Opens a folder as programs do that know nothing of it, from where its base lies; prints how many adapters it has.
+#: Opens a folder as programs do that know nothing of it, from where its base lies; prints how many
+#: adapters it has.
 OPENING = """
 import sys
 from transformers import AutoModelForCausalLM, pipeline
@@ -345,8 +347,9 @@ def test_weights_that_look_wrong_are_saved_as_they_are_with_a_warning(
 
 
 def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
-    """What a save says where the live model changes while it is written (`moved`), as a broken gather would make it, or
-    where rank 0's disk is `full` in the middle of the weights; the others must not wait for it."""
+    """What a save says where the live model changes while it is written (`moved`), as a broken
+    gather would make it, or where rank 0's disk is `full` in the middle of the weights; the others
+    must not wait for it."""
     built = composed(run, chosen)
     calls, copies, add = list[str](), save.copy_configuration, export.Files.add
 

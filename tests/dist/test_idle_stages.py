@@ -1,4 +1,5 @@
-"""Stages with nothing to train, because adapters lie elsewhere: they pass on what others train by"""
+"""Stages with nothing to train, because adapters lie elsewhere: they pass on what others train
+by"""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ from tests.dist.cells import ZERO1, ZERO2, move, must_be_the_same, spread, train
 from tests.dist.test_final import finish
 from tests.marks import every
 
-#: What is trained lies on the last stage alone, or on both ends, so that the one of three in the middle has nothing.
+#: What is trained lies on the last stage alone, or on both ends, so that the one of three in the
+#: middle has nothing.
 TARGETS: dict[str, dict[str, Any]] = {
     "head": {"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"]},
     "both ends": {"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]},

@@ -1,4 +1,5 @@
-"""A rank imports nothing that its lane does not use, beyond what torch and transformers import by themselves."""
+"""A rank imports nothing that its lane does not use, beyond what torch and transformers import by
+themselves."""
 
 import json
 
@@ -18,8 +19,8 @@ atexit.register(lambda: path.write_text(json.dumps(sorted(sys.modules))))
 runpy.run_module("shardwise.programs.worker", run_name="__main__")
 """
 
-#: transformers imports torch.distributed.tensor and fsdp, torch._dynamo and sympy with any model, and PEFT
-#: with its schedules.
+#: transformers imports torch.distributed.tensor and fsdp, torch._dynamo and sympy with any model,
+#: and PEFT with its schedules.
 UNUSED = (
     *("torch.distributed.pipelining", "torch.distributed.run"),
     *("torch.utils.tensorboard", "tensorboard", "wandb", "mlflow", "bitsandbytes.functional"),

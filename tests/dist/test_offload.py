@@ -1,4 +1,5 @@
-"""Offload to the host's memory: the same training, the places that were asked for, and the bytes that are forecast."""
+"""Offload to the host's memory: the same training, the places that were asked for, and the bytes
+that are forecast."""
 
 from collections.abc import Iterable, Iterator
 
@@ -65,7 +66,8 @@ def test_offload_trains_as_one_process_does(method, model, cell, single, make_jo
 
 
 def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: str) -> str:
-    """The sentence with which a build is stopped that is taken for another execution on another device."""
+    """The sentence with which a build is stopped that is taken for another execution on another
+    device."""
     built = composed(run, chosen)
     steps, parameters = built.checkpoints.stepped, built.model.parameters
     asked = {"execution": pretend, "device": torch.device(device)}
@@ -103,8 +105,8 @@ def test_states_that_lie_elsewhere_stop_the_first_step() -> None:
 
 
 def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, ...]:
-    """Bytes of weights, gradients and states that would lie on a GPU: all that is neither FSDP's on the host, nor a
-    copy that the optimizer steps, nor a state of one."""
+    """Bytes of weights, gradients and states that would lie on a GPU: all that is neither FSDP's on
+    the host, nor a copy that the optimizer steps, nor a state of one."""
     built = composed(run, chosen)
     train_on(run, built)
     on_host = {id(parameter) for parameter in _streamed(built.model.spread.modules)}

@@ -1,5 +1,6 @@
-"""Gradients that a loop of one's own reads and clips by stock calls: norms of whole weights under every layout. And its
-optimizers: those that would train nothing, or parts otherwise than wholes, are refused."""
+"""Gradients that a loop of one's own reads and clips by stock calls: norms of whole weights under
+every layout. And its optimizers: those that would train nothing, or parts otherwise than wholes,
+are refused."""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""The loops of `examples/loop`: a few lines from their originals on one GPU, and the same losses over two ranks."""
+"""The loops of `examples/loop`: a few lines from their originals on one GPU, and the same losses
+over two ranks."""
 
 import difflib
 import importlib.util

@@ -1,4 +1,5 @@
-"""`shardwise.Trainer` beside the Trainer of transformers: what it honours is the same, the rest is refused by name."""
+"""`shardwise.Trainer` beside the Trainer of transformers: what it honours is the same, the rest is
+refused by name."""
 
 import dataclasses
 import json

@@ -86,8 +86,8 @@ def test_sgd_with_momentum_ends_in_the_same_weights(method, model, cell, must_tr
 @pytest.mark.parametrize("cell", ["fsdp(2)", "ddp(2)", "fsdp(2), recompute", "zero2(2)"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_a_model_whose_blocks_return_views_trains_as_one_process_does(method, cell, must_train_alike) -> None:
-    """OPT. FSDP2 warns of views, and a warning fails a test. The bias of its keys has no gradient: it adds the same to
-    every score of a query, and softmax takes that out."""
+    """OPT. FSDP2 warns of views, and a warning fails a test. The bias of its keys has no gradient:
+    it adds the same to every score of a query, and softmax takes that out."""
     must_train_alike(CELLS[cell], "opt", method=method, without_gradient="self_attn.k_proj.bias")
 
 
@@ -126,7 +126,8 @@ def test_documents_one_by_one_train_as_one_process_does_with_a_mask(method, mode
 
 @pytest.mark.parametrize("attention", ["sdpa", "varlen"])
 def test_packed_equals_unpacked(attention, make_job, tmp_path) -> None:
-    """With a rate of zero nothing moves, so the mean over an epoch is one figure of the data and the model."""
+    """With a rate of zero nothing moves, so the mean over an epoch is one figure of the data and
+    the model."""
     losses: list[float] = []
     for packing in (False, True):
         train = {"max_steps": None, "num_train_epochs": 1, "learning_rate": 1e-30, "global_batch_size": 4}

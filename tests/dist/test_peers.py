@@ -21,7 +21,8 @@ from tests.dist.cells import prepare_cell, relative, spread, train_rank
 from tests.dist.worlds import run_world
 from tests.warm.shim import KIND
 
-#: Of the loss of each step, relative. The same sums in another order: 7e-8 was measured, in float32 with its 6e-8.
+#: Of the loss of each step, relative. The same sums in another order: 7e-8 was measured, in float32
+#: with its 6e-8.
 TOLERANCE = 1e-6
 
 SCRIPT = Path(__file__).with_name("peer_script.py")

@@ -76,7 +76,8 @@ def test_states_are_what_was_forecast(optimizer, model, cell, make_job, tmp_path
     must_be_forecast(job, replace(CELLS[cell], optimizer=optimizer), tmp_path)
 
 
-#: One level of a moment in 8 bits where a gradient's last bit differs moves a weight by a share of a step's length.
+#: One level of a moment in 8 bits where a gradient's last bit differs moves a weight by a share of
+#: a step's length.
 QUANTISED = 1e-4
 
 
@@ -120,7 +121,8 @@ def _scaled(run: RunDirectory, chosen: Any, scale: float) -> tuple[Trained, floa
     return outcome(run, built), built.step.scale.value
 
 
-#: Products are rounded to float16, at another place under each layout: 2^-11 each, less than that of their means.
+#: Products are rounded to float16, at another place under each layout: 2^-11 each, less than that
+#: of their means.
 HALF = 2e-3
 
 

@@ -1,4 +1,5 @@
-"""QLoRA with experts in 4 bits trains as one process does, and others load it with the documented lines."""
+"""QLoRA with experts in 4 bits trains as one process does, and others load it with the documented
+lines."""
 
 import json
 import re

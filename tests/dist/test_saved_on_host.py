@@ -1,4 +1,5 @@
-"""What recomputed blocks save in the host's memory: the same training, which tensors go there, and when they move."""
+"""What recomputed blocks save in the host's memory: the same training, which tensors go there, and
+when they move."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
 def test_compiled_blocks_keep_what_they_save_on_the_host(
     cell, kind, method, moved, single, make_job, monkeypatch, tmp_path
 ) -> None:
-    """Of a selective block: its input, five products' and attention's results, and of each adapter's first half."""
+    """Of a selective block: its input, five products' and attention's results, and of each
+    adapter's first half."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model = "deep tied" if method == "full" else "deep untied"
     job = make_job(model, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4})

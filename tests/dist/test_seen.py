@@ -1,4 +1,5 @@
-"""What ranks see is the global batch, in every step: rows that come again, or under another's number, stop the run."""
+"""What ranks see is the global batch, in every step: rows that come again, or under another's
+number, stop the run."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,5 @@
-"""A run that is stopped and gone on with under another layout, as a user does it: its report keeps the two apart."""
+"""A run that is stopped and gone on with under another layout, as a user does it: its report keeps
+the two apart."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """The host waits for its device once in a step, whatever the layout and however many micro-batches.
 
-Here the host is the device, so a device is made up that counts: its tensors are the weights, what the inputs are copied
-to, and whatever is computed of these.
+Here the host is the device, so a device is made up that counts: its tensors are the weights, what
+the inputs are copied to, and whatever is computed of these.
 """
 
 import traceback

@@ -1,4 +1,5 @@
-"""A group that torchrun started, from the job to the report: what it leaves, how it stops, what it says of failure."""
+"""A group that torchrun started, from the job to the report: what it leaves, how it stops, what it
+says of failure."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""`verify` from the job to the verdict, on real processes; then on what they left, tampered with."""
+"""`verify` from the job to the verdict, on real processes; then on what they left, tampered
+with."""
 
 import json
 import shutil
@@ -50,7 +51,8 @@ LONG = pytest.mark.timeout(900)
 def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_damping_it(
     model, layout, make_job, tmp_path, monkeypatch
 ) -> None:
-    """Softmax takes no notice of a shift that all keys share, so that their biases have no gradient."""
+    """Softmax takes no notice of a shift that all keys share, so that their biases have no
+    gradient."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     job = make_job(model, hardware="cpu:2", output_dir=str(tmp_path))
     parity = api.verify(job, layouts=[layout])
@@ -67,7 +69,8 @@ def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_d
         assert (damped.optimizer, damped.adam_epsilon > 1e-5) == ("adamw", True)
 
 
-#: A worker whose AdamW forgets faster, in one matrix and wherever there are peers, what gradients were.
+#: A worker whose AdamW forgets faster, in one matrix and wherever there are peers, what gradients
+#: were.
 FAULTY = """
 import os, sys
 from shardwise.train import build, worker

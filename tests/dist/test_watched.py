@@ -1,4 +1,5 @@
-"""A training that is watched in a browser from before its start to its end, in windows of three widths at once."""
+"""A training that is watched in a browser from before its start to its end, in windows of three
+widths at once."""
 
 import json
 import os

@@ -1,5 +1,6 @@
-"""The language model inside a model of text and images trains as one process and transformers train it; what is saved
-is the whole, under the keys it was read by, or adapters that hang on the whole."""
+"""The language model inside a model of text and images trains as one process and transformers train
+it; what is saved is the whole, under the keys it was read by, or adapters that hang on the
+whole."""
 
 import json
 import shutil
@@ -157,8 +158,8 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
 def test_a_tower_of_which_transformers_makes_other_weights_is_copied(
     family, method, make_job, models, tmp_path
 ) -> None:
-    """Its keys are split and permuted as they are loaded, which is done to no tower here; and PEFT knows stacked
-    experts by the whole model's family."""
+    """Its keys are split and permuted as they are loaded, which is done to no tower here; and PEFT
+    knows stacked experts by the whole model's family."""
     folder = Path(shutil.copytree(models["inside gemma3"], tmp_path / "model"))
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(tiny_config(family), dtype=torch.float32)

@@ -1,4 +1,5 @@
-"""Runs on several machines: they equal one process, and a machine that is lost is named on every other."""
+"""Runs on several machines: they equal one process, and a machine that is lost is named on every
+other."""
 
 import time
 from pathlib import Path

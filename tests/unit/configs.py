@@ -4,5 +4,6 @@ _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
 
 
 def config(family: str, *sizes: int, vocab: int, **others: object) -> dict[str, object]:
-    """Width, width of the MLP, layers, heads, heads of keys and values; and other keys of config.json."""
+    """Width, width of the MLP, layers, heads, heads of keys and values; and other keys of
+    config.json."""
     return {"model_type": family, **dict(zip(_SIZES, sizes, strict=True)), "vocab_size": vocab, **others}

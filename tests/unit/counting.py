@@ -1,4 +1,5 @@
-"""A job over real rows with a real tokenizer, whose model can be planned: fixtures of several folders."""
+"""A job over real rows with a real tokenizer, whose model can be planned: fixtures of several
+folders."""
 
 import json
 import shutil

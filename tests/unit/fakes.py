@@ -1,4 +1,5 @@
-"""Small programs that stand in for the trainer: they keep its promises about files and know no torch."""
+"""Small programs that stand in for the trainer: they keep its promises about files and know no
+torch."""
 
 import os
 import sys

@@ -1,1 +1,2 @@
-"""Starts of Python that find torch and transformers imported: for tests that start the program's own processes."""
+"""Starts of Python that find torch and transformers imported: for tests that start the program's
+own processes."""

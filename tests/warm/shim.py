@@ -1,7 +1,9 @@
-"""What tests put in the place of `sys.executable`: has a warm process run a program, and is a process in its stead.
+"""What tests put in the place of `sys.executable`: has a warm process run a program, and is a
+process in its stead.
 
-Gives its command line, environment, folder and open descriptors to the server, passes signals on and ends as the
-program ends. The command line of the package starts as ever, and its programs warm; everything else is the interpreter.
+Gives its command line, environment, folder and open descriptors to the server, passes signals on
+and ends as the program ends. The command line of the package starts as ever, and its programs warm;
+everything else is the interpreter.
 """
 
 import json
@@ -23,7 +25,8 @@ PROGRAMS = {
     "shardwise.programs.difference": "torch",
     "shardwise.programs.block_profiles": "torch",
 }
-#: Those that are the interpreter whatever a test asks for: the command line, and what becomes another program.
+#: Those that are the interpreter whatever a test asks for: the command line, and what becomes
+#: another program.
 COLD = ("shardwise", "shardwise.programs.parent_death", "shardwise.programs.rank")
 #: The variable with which a test has every command line run by that kind of warm process.
 KIND = "SHARDWISE_TESTS_KIND"

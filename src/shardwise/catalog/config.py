@@ -1,7 +1,7 @@
 """config.json -> ModelShape, strictly: plain JSON with known keys and sane values, or an error.
 
-No code is run for it. A configuration that names Python code beside a model_type that transformers has is read as that
-type, as transformers does when told to trust no code.
+No code is run for it. A configuration that names Python code beside a model_type that transformers
+has is read as that type, as transformers does when told to trust no code.
 """
 
 import json
@@ -26,7 +26,8 @@ _ONE_OF = f"one of {', '.join(ACTIVATIONS)}"
 
 
 def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
-    """What a config.json holds, and its name. Raises ModelError: it cannot be read, or is no configuration."""
+    """What a config.json holds, and its name. Raises ModelError: it cannot be read, or is no
+    configuration."""
     file = str(path)
     try:
         with path.open("rb") as opened:
@@ -37,7 +38,8 @@ def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:
-    """The JSON object of a configuration. Raises ModelError: too large, a Git LFS pointer, not UTF-8, or no object."""
+    """The JSON object of a configuration. Raises ModelError: too large, a Git LFS pointer, not
+    UTF-8, or no object."""
     if len(raw) > MAX_BYTES:
         raise ModelError.at(file, f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
     if raw.startswith(b"version https://git-lfs"):
@@ -60,8 +62,8 @@ def _not_a_number(name: str) -> Any:
 
 
 def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape that a configuration describes; of a model of text and images, that of its language model. Raises
-    ModelError: a sentence naming the key, what it holds and what was expected."""
+    """The shape that a configuration describes; of a model of text and images, that of its language
+    model. Raises ModelError: a sentence naming the key, what it holds and what was expected."""
     kind = data.get("model_type")
     if isinstance(kind, str) and kind in TEXT_PARTS:
         stated.refuse_foreign(data, file=file)
@@ -76,8 +78,8 @@ def shape_from_data(data: dict[str, Any], *, file: str) -> ModelShape:
 
 
 def _text_part(data: dict[str, Any], *, part: TextPart, file: str) -> dict[str, Any]:
-    """The configuration of the language model inside a model of text and images. The outer one says how weights are
-    stored, and whether a head that belongs to the whole model is tied."""
+    """The configuration of the language model inside a model of text and images. The outer one says
+    how weights are stored, and whether a head that belongs to the whole model is tied."""
     inside: Any = data.get("text_config")
     if not isinstance(inside, dict):
         raise ModelError.at(file, f"text_config is {quoted(inside)}; expected the keys of the language model")
@@ -113,7 +115,8 @@ class _Config:
         return key if key in self.data and counts else own
 
     def value(self, key: str) -> Any:
-        """What the file says, or the family's default; None for a key that the family does not read."""
+        """What the file says, or the family's default; None for a key that the family does not
+        read."""
         if key not in self.family.defaults:
             return None
         return self.data.get(self.name(key), self.family.defaults[key])

@@ -1,4 +1,5 @@
-"""The GPUs that the driver reports: their memory, what of it is free and who holds the rest, and which are visible."""
+"""The GPUs that the driver reports: their memory, what of it is free and who holds the rest, and
+which are visible."""
 
 import os
 import re
@@ -16,14 +17,17 @@ _GPUS = ("--query-gpu=index,uuid,name,memory.total,driver_version,memory.free,mi
 _HOLDERS = ("--query-compute-apps=gpu_uuid,pid,used_memory,process_name",)
 _CSV = "--format=csv,noheader,nounits"
 
-#: Values of CUDA_VISIBLE_DEVICES that hide all GPUs; the last is what Slurm sets for a job without any.
+#: Values of CUDA_VISIBLE_DEVICES that hide all GPUs; the last is what Slurm sets for a job without
+#: any.
 _HIDE_ALL = ("", "-1", "NoDevFiles")
 
-#: A slice in the answer of `nvidia-smi -L`: `  MIG 3g.20gb     Device  0: (UUID: MIG-...)`, and a GPU.
+#: A slice in the answer of `nvidia-smi -L`: `  MIG 3g.20gb     Device  0: (UUID: MIG-...)`, and a
+#: GPU.
 _SLICE = re.compile(r"\s*MIG\s+(?P<profile>\S+)\s+Device\s+\d+:\s+\(UUID:\s*(?P<uuid>MIG-[^)\s]+)\)")
 _GPU = re.compile(r"GPU (?P<index>\d+):")
 _PROFILE = re.compile(r"(?:\d+c\.)?(?P<compute>\d+)g\.(?P<gigabytes>\d+)gb.*")
-#: Of a slice's nominal 10^9 bytes, what it really has at least: 1g.5gb has 4.75 GiB, 1g.12gb 10.75, 1g.18gb 16.
+#: Of a slice's nominal 10^9 bytes, what it really has at least: 1g.5gb has 4.75 GiB, 1g.12gb 10.75,
+#: 1g.18gb 16.
 _SLICE_SHARE = 0.95
 #: A whole GPU's slices of compute: 7g is all of it.
 _WHOLE_COMPUTE = 7
@@ -49,8 +53,9 @@ class FoundGpu:
 
 
 def visible_gpus() -> list[FoundGpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set. Raises HardwareError: it names
-    none of this machine's, or one twice, or several slices, or a GPU that is cut in slices."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set. Raises
+    HardwareError: it names none of this machine's, or one twice, or several slices, or a GPU that
+    is cut in slices."""
     found = parse_gpu_list(_ask(*_GPUS, _CSV))
     stated = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = found if stated is None else _chosen(found, stated)
@@ -98,7 +103,7 @@ def _is_named(gpu: FoundGpu, name: str) -> bool:
 
 
 def _slices(found: list[FoundGpu]) -> list[FoundGpu]:
-    """The MIG slices of this machine, with what their profiles say of their memory and processors."""
+    """The MIG slices of this machine, with their profiles' memory and processors."""
     slices: list[FoundGpu] = []
     parent: FoundGpu | None = None
     for line in _ask("-L").splitlines():
@@ -116,8 +121,9 @@ def _slices(found: list[FoundGpu]) -> list[FoundGpu]:
 
 
 def parse_gpu_list(text: str) -> list[FoundGpu]:
-    """GPUs from nvidia-smi's lines of `index, uuid, name, total MiB, driver, free MiB, MIG mode`; other lines are left
-    out. Where the total is `[N/A]`, the GPU has no memory of its own and uses the system's.
+    """GPUs from nvidia-smi's lines of `index, uuid, name, total MiB, driver, free MiB, MIG mode`;
+    other lines are left out. Where the total is `[N/A]`, the GPU has no memory of its own and uses
+    the system's.
     """
     found: list[FoundGpu] = []
     for line in text.splitlines():
@@ -139,7 +145,8 @@ def system_memory() -> int:
 
 
 def holders_of(uuid: str, *, without: int | None = None) -> str:
-    """Who holds memory of a GPU, but for one process: `python (pid 1234)`; several by size, with it."""
+    """Who holds memory of a GPU, but for one process: `python (pid 1234)`; several by size, with
+    it."""
     held: list[tuple[int, str, str]] = []
     for line in _ask(*_HOLDERS, _CSV).splitlines():
         cells = [cell.strip() for cell in line.split(",", maxsplit=3)]

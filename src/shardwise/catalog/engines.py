@@ -1,6 +1,8 @@
-"""What other programs do with adapters and merged models: one table for `train`, `merge` and docs/howto/adapter.md.
+"""What other programs do with adapters and merged models: one table for `train`, `merge` and
+docs/howto/adapter.md.
 
-Sources: vLLM 0.32 `vllm/config/lora.py` and `vllm/lora/peft_helper.py`; llama.cpp `convert_lora_to_gguf.py`.
+Sources: vLLM 0.32 `vllm/config/lora.py` and `vllm/lora/peft_helper.py`; llama.cpp
+`convert_lora_to_gguf.py`.
 """
 
 import shlex
@@ -17,15 +19,17 @@ Config = Mapping[str, Any]
 
 
 def rank_of(config: Config) -> int:
-    """The largest rank of an adapter's matrices: PEFT's pattern has that of stacked experts, a multiple of r."""
+    """The largest rank of an adapter's matrices: PEFT's pattern has that of stacked experts, a
+    multiple of r."""
     pattern: dict[str, int] = config.get("rank_pattern") or {}
     return max([config.get("r", 0), *pattern.values()])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of adapter. `has`: whether an adapter_config.json is of it; `vllm`, `llama_cpp`: why it is to be merged
-    first, or None where the adapter is taken as it is; `options`: that vLLM then needs."""
+    """A kind of adapter. `has`: whether an adapter_config.json is of it; `vllm`, `llama_cpp`: why
+    it is to be merged first, or None where the adapter is taken as it is; `options`: that vLLM then
+    needs."""
 
     name: str
     has: Callable[[Config], bool]

@@ -17,13 +17,15 @@ MAX_GPUS = 100_000
 MAX_CPU_PROCESSES = 1024
 MAX_GIGABITS = 100_000
 
-#: Held outside the allocator by one process: the CUDA context and the kernels of the libraries, 300 to 500 MB on recent
-#: drivers, 0.8 GiB measured on an H100 (CUDA 13). Communicators come on top, and are the planner's to count.
+#: Held outside the allocator by one process: the CUDA context and the kernels of the libraries, 300
+#: to 500 MB on recent drivers, 0.8 GiB measured on an H100 (CUDA 13). Communicators come on top,
+#: and are the planner's to count.
 CONTEXT_BYTES, _CONTEXT_BYTES_OF_HOPPER = 450 * MIB, 820 * MIB
 
-#: Of the memory that NVIDIA's driver reports, what no process can take, at least: PyTorch's messages of too little
-#: memory print a "total capacity" that is 380 MiB and 0.6 % below it or more, on every card whose public logs were
-#: read. The lowest of those stands in the catalogue (`usable_gib`).
+#: Of the memory that NVIDIA's driver reports, what no process can take, at least: PyTorch's
+#: messages of too little memory print a "total capacity" that is 380 MiB and 0.6 % below it or
+#: more, on every card whose public logs were read. The lowest of those stands in the catalogue
+#: (`usable_gib`).
 _RESERVED_BYTES, _RESERVED_SHARE = 380 * MIB, 0.006
 
 _HARDWARE = re.compile(
@@ -34,7 +36,8 @@ _HARDWARE = re.compile(
 _STATED_LINK = re.compile(r"(.*?)\s*@\s*(\d+(?:\.\d+)?)\s*(Gb/s|Gbps|Gbit/s|GB/s)\s*", re.IGNORECASE)
 #: What may stand before a GPU's number and be left out.
 _SERIES = ("rtx", "quadrortx")
-#: GPUs that switches join on boards come by so many; more are another machine's, but for Google's a2-megagpu-16g.
+#: GPUs that switches join on boards come by so many; more are another machine's, but for Google's
+#: a2-megagpu-16g.
 _MOST_ON_BOARDS, _SOLD_BY_16 = 8, "A100-40GB"
 _NOT_TRIED = "AMD GPUs are planned for, and nothing was tried on ROCm"
 _APPLE = re.compile(r"(apple|mac|mps|m[1-5](?!\d))", re.IGNORECASE)

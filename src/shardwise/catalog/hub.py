@@ -1,4 +1,5 @@
-"""A model's files by hub id: config.json from the local cache or by one HTTP request, and names of tokenizer files."""
+"""A model's files by hub id: config.json from the local cache or by one HTTP request, and names of
+tokenizer files."""
 
 import os
 import re
@@ -24,7 +25,8 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
-    """The config.json in the Hugging Face cache for a hub id, of one revision or the newest; None where none is."""
+    """The config.json in the Hugging Face cache for a hub id, of one revision or the newest; None
+    where none is."""
     found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
     there = (path for path in found if path.is_file())
     return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
@@ -43,7 +45,8 @@ def _place(variable: str, name: str) -> Path:
 
 
 def _token() -> str | None:
-    """The user's token, where huggingface_hub finds it: in the environment, or as its login has stored it."""
+    """The user's token, where huggingface_hub finds it: in the environment, or as its login has
+    stored it."""
     if _is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
@@ -58,8 +61,8 @@ def _is_on(variable: str) -> bool:
 
 
 def download_config(hub_id: str) -> tuple[str, bytes]:
-    """Fetches config.json: its address, and at most one byte more than a configuration may have. Raises ModelError:
-    HF_HUB_OFFLINE is set, or the hub did not answer, or refused."""
+    """Fetches config.json: its address, and at most one byte more than a configuration may have.
+    Raises ModelError: HF_HUB_OFFLINE is set, or the hub did not answer, or refused."""
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen

@@ -1,4 +1,5 @@
-"""What was counted of a job's data, found again by paths, sizes and times of change: no row is read for it."""
+"""What was counted of a job's data, found again by paths, sizes and times of change: no row is read
+for it."""
 
 import hashlib
 import json
@@ -18,7 +19,8 @@ from shardwise.spec.run import cache_root, read_json, write_json
 
 #: Raised whenever what is noted, or what rows become, changes.
 VERSION = 1
-#: Keys of `data` by which rows are cut, dropped, set aside and put together, once their tokens are counted.
+#: Keys of `data` by which rows are cut, dropped, set aside and put together, once their tokens are
+#: counted.
 _LATER = ("max_length", "packing", "over_long", "eval_fraction")
 #: And those that have no part in either.
 _NO_PART = ("shuffle", "num_rows")
@@ -26,8 +28,8 @@ _NO_PART = ("shuffle", "num_rows")
 
 @dataclass(frozen=True, kw_only=True)
 class NotedData:
-    """`folder`: the prepared data; None where it was prepared with another `max_length` or the like, so that rows that
-    are used are reckoned from lengths, or where it was refused."""
+    """`folder`: the prepared data; None where it was prepared with another `max_length` or the
+    like, so that rows that are used are reckoned from lengths, or where it was refused."""
 
     facts: DataFacts
     folder: Path | None
@@ -58,7 +60,8 @@ def noted_data(job: Job) -> NotedData | None:
 
 
 def _reckoned(facts: DataFacts, counts: Mapping[int, int], job: Job) -> DataFacts:
-    """With rows and tokens to train on from lengths alone: as they would be cut, dropped, set aside and packed."""
+    """With rows and tokens to train on from lengths alone: as they would be cut, dropped, set aside
+    and packed."""
     data, most = job.data, job.data.max_length
     packs = data.packing and job.objective == "sft"  # of preferences a step has as many rows
     kept = [(min(length, most), rows) for length, rows in counts.items() if length <= most or data.over_long != "drop"]

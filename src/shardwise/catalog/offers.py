@@ -14,8 +14,9 @@ MAX_ALTERNATIVES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """What one provider rents out, from instances.toml. `source`, `url`: the document it was read from; `sizes`: GPU ->
-    how many of it one machine has; `fabric`: GPUs whose largest machines are connected by InfiniBand, EFA or RoCE."""
+    """What one provider rents out, from instances.toml. `source`, `url`: the document it was read
+    from; `sizes`: GPU -> how many of it one machine has; `fabric`: GPUs whose largest machines are
+    connected by InfiniBand, EFA or RoCE."""
 
     source: str
     url: str
@@ -35,8 +36,8 @@ def is_open(hardware: str) -> bool:
 
 
 def alternatives(hardware: str) -> list[Cluster]:
-    """The clusters of `4x A100-80GB, 8x L40S`, each as `parse_hardware` reads it. Raises HardwareError: one of them
-    cannot be read, or there are too many."""
+    """The clusters of `4x A100-80GB, 8x L40S`, each as `parse_hardware` reads it. Raises
+    HardwareError: one of them cannot be read, or there are too many."""
     names = [name.strip() for name in hardware.split(",") if name.strip()]
     if ANY in (name.lower() for name in names):
         raise HardwareError(
@@ -49,15 +50,17 @@ def alternatives(hardware: str) -> list[Cluster]:
 
 
 def offered_hardware(*, most: int) -> list[list[Cluster]]:
-    """The sizes of every NVIDIA GPU that some provider rents out, the smallest first; at most `most` GPUs. Training
-    finds its GPUs with nvidia-smi: AMD's are planned for only where they are named."""
+    """The sizes of every NVIDIA GPU that some provider rents out, the smallest first; at most
+    `most` GPUs. Training finds its GPUs with nvidia-smi: AMD's are planned for only where they are
+    named."""
     kinds = (known for known in known_gpus().values() if not known.gpu.name.startswith("MI"))
     every = (offered_sizes(known, most=most) for known in kinds)
     return [sizes for sizes in every if sizes]
 
 
 def machine_sizes(name: str) -> list[int]:
-    """How many of a GPU machines have that are rented out, the fewest first; none where no provider has it."""
+    """How many of a GPU machines have that are rented out, the fewest first; none where no provider
+    has it."""
     return sorted({size for provider in providers().values() for size in provider.sizes.get(name, [])})
 
 
@@ -74,8 +77,8 @@ def has_fabric(name: str) -> bool:
 
 
 def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
-    """The sizes of one GPU, the smallest first: single machines, then 2, 4, 8, ... machines that have a fabric.
-    `known`: the GPU; `most`: GPUs at most."""
+    """The sizes of one GPU, the smallest first: single machines, then 2, 4, 8, ... machines that
+    have a fabric. `known`: the GPU; `most`: GPUs at most."""
     name = known.gpu.name
     inside = [size for size in machine_sizes(name) if size <= most]
     connected = [provider for provider in providers().values() if name in provider.fabric]
@@ -86,9 +89,9 @@ def offered_sizes(known: KnownGpu, *, most: int) -> list[Cluster]:
 
 
 def every_size(cluster: Cluster, *, most: int) -> list[Cluster]:
-    """Every number of the GPUs of a cluster that makes one node or whole ones, the smallest first. `cluster`: whose
-    GPUs; with several nodes, whose nodes, else nodes of the usual size, or as large as it is. `most`: GPUs at most.
-    Raises HardwareError: the catalogue does not have them."""
+    """Every number of the GPUs of a cluster that makes one node or whole ones, the smallest first.
+    `cluster`: whose GPUs; with several nodes, whose nodes, else nodes of the usual size, or as
+    large as it is. `most`: GPUs at most. Raises HardwareError: the catalogue does not have them."""
     known = find_gpu(cluster.gpu.name)
     node = max(known.node_gpus, cluster.node.num_gpus) if cluster.num_nodes == 1 else cluster.node.num_gpus
     whole = replace(

@@ -14,9 +14,10 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class PriceList:
-    """On-demand prices as one document had them on one day, in dollars for one GPU and one hour. `date`: of the
-    document: year and month, and the day where it is known; `source`: what the document is; `url`: where it is found;
-    `usd_per_hour`: GPU -> provider -> its price; `lowest`: GPU -> the lowest offer on a marketplace."""
+    """On-demand prices as one document had them on one day, in dollars for one GPU and one hour.
+    `date`: of the document: year and month, and the day where it is known; `source`: what the
+    document is; `url`: where it is found; `usd_per_hour`: GPU -> provider -> its price; `lowest`:
+    GPU -> the lowest offer on a marketplace."""
 
     date: str
     source: str
@@ -31,9 +32,9 @@ class PriceList:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What one GPU is rented for, in dollars per hour. `lowest`, `highest`: over all prices and offers. `typical`: the
-    median over the providers, of those with two prices of their median; None where only lowest offers are known.
-    `providers`: how many it is the median of."""
+    """What one GPU is rented for, in dollars per hour. `lowest`, `highest`: over all prices and
+    offers. `typical`: the median over the providers, of those with two prices of their median; None
+    where only lowest offers are known. `providers`: how many it is the median of."""
 
     lowest: float
     highest: float
@@ -43,8 +44,8 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Citation:
-    """When and where the prices of some GPUs were read. `date`: of the documents, `2025-06 to 2026-09` where these are
-    several; `source`: the document, or all of them, each with its date."""
+    """When and where the prices of some GPUs were read. `date`: of the documents, `2025-06 to
+    2026-09` where these are several; `source`: the document, or all of them, each with its date."""
 
     date: str
     source: str

@@ -1,4 +1,5 @@
-"""What this machine has, found without torch: GPUs by nvidia-smi, otherwise CPU processes; and facts for `doctor`."""
+"""What this machine has, found without torch: GPUs by nvidia-smi, otherwise CPU processes; and
+facts for `doctor`."""
 
 import os
 import platform
@@ -28,7 +29,8 @@ _DESK, _SCREEN_BYTES = re.compile(r"RTX-[2-5]0[5-9]0(-Ti|-Super|-Ti-Super)?(-\d+
 #: What PyTorch and Triton look for, beside the path in CC.
 _COMPILERS = ("gcc", "cc", "clang", "g++")
 
-#: Libraries whose versions decide what runs; present or not is read from their metadata, without importing them.
+#: Libraries whose versions decide what runs; present or not is read from their metadata, without
+#: importing them.
 LIBRARIES = (
     *("torch", "transformers", "peft", "tokenizers", "safetensors", "accelerate"),
     *("numpy", "pyarrow", "datasets", "tensorboard", "bitsandbytes"),
@@ -36,15 +38,16 @@ LIBRARIES = (
 
 
 def screen_bytes(hardware: str | None, gpu: str) -> int:
-    """What a screen may take of a card's memory, by a job's `hardware` and the card's name. Of this machine what is
-    free was read, and decides whether a job fits."""
+    """What a screen may take of a card's memory, by a job's `hardware` and the card's name. Of this
+    machine what is free was read, and decides whether a job fits."""
     return 0 if hardware in (None, PROBED) or not _DESK.fullmatch(gpu) else _SCREEN_BYTES
 
 
 def this_machine(*, used: int | None = None) -> Cluster:
-    """The visible GPUs of this machine with what is free of their memory, or `cpu:N` where there are none. `used`: how
-    many of them a job takes, the first ones; only their memory counts. None is all. Raises HardwareError: the GPUs are
-    of different kinds, or CUDA_VISIBLE_DEVICES names none of them."""
+    """The visible GPUs of this machine with what is free of their memory, or `cpu:N` where there
+    are none. `used`: how many of them a job takes, the first ones; only their memory counts. None
+    is all. Raises HardwareError: the GPUs are of different kinds, or CUDA_VISIBLE_DEVICES names
+    none of them."""
     gpus = visible_gpus()
     if not gpus:
         return with_rates(cpu_cluster())
@@ -61,7 +64,8 @@ def this_machine(*, used: int | None = None) -> Cluster:
 
 
 def probed_machine() -> Cluster:
-    """This machine with rates that `shardwise probe` measured. Raises HardwareError: it has measured none here."""
+    """This machine with rates that `shardwise probe` measured. Raises HardwareError: it has
+    measured none here."""
     machine = this_machine()
     if not machine.gpu.measured:
         raise HardwareError("hardware is probed, and this machine has not been; run `shardwise probe` first")
@@ -69,7 +73,8 @@ def probed_machine() -> Cluster:
 
 
 def known_or_nominal(name: str) -> tuple[KnownGpu, str | None]:
-    """The catalogue's entry of a driver's name, or one with nominal rates and what is to be said of it."""
+    """The catalogue's entry of a driver's name, or one with nominal rates and what is to be said of
+    it."""
     try:
         return find_gpu(name), None
     except HardwareError:
@@ -113,8 +118,8 @@ def _with_free_memory(gpu: Gpu, used: list[FoundGpu]) -> tuple[Gpu, str | None]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What `doctor` prints: Python, processor, memory, disk, GPUs, and which libraries are installed. Plain
-    data; `libraries` maps each name of `LIBRARIES` to its version or None."""
+    """What `doctor` prints: Python, processor, memory, disk, GPUs, and which libraries are
+    installed. Plain data; `libraries` maps each name of `LIBRARIES` to its version or None."""
     try:
         gpus = visible_gpus()
     except HardwareError:  # which `this_machine` repeats
@@ -136,7 +141,8 @@ def machine_facts() -> dict[str, Any]:
 
 
 def c_compiler() -> str | None:
-    """What Triton would call to compile blocks for GPUs: what CC names, or the first compiler on the path."""
+    """What Triton would call to compile blocks for GPUs: what CC names, or the first compiler on
+    the path."""
     return os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
 
 

@@ -10,8 +10,8 @@ from shardwise.spec.cluster import Cluster, Gpu, Link, Node
 MAX_PROCESSES = 8
 
 #: Per core and second: a 2.5 GHz core with two 256-bit
-#: multiply-add units reaches 2.5e9 * 2 * 8 * 2 = 80 GFLOP/s in float32; matrix products of a training step see about
-#: half. bfloat16 is emulated on most CPUs and slower.
+#: multiply-add units reaches 2.5e9 * 2 * 8 * 2 = 80 GFLOP/s in float32; matrix products of a
+#: training step see about half. bfloat16 is emulated on most CPUs and slower.
 NOMINAL_FLOPS = {"float32": 40e9, "bfloat16": 20e9, "float16": 10e9}
 NOMINAL_MEMORY_BYTES_PER_SECOND = 10e9
 #: Gloo over the loopback device: a copy through the kernel on each side.
@@ -52,7 +52,8 @@ def free_disk(path: Path) -> int:
 
 
 def available_memory() -> int:
-    """Bytes this process may still take: free and reclaimable RAM, within the limit of its control group."""
+    """Bytes this process may still take: free and reclaimable RAM, within the limit of its control
+    group."""
     free = (int(value.split()[0]) * 1024 for key, _, value in _pairs("/proc/meminfo") if key == "MemAvailable")
     return min(next(free, _UNLIMITED), _group_memory_left(), _UNLIMITED)
 

@@ -1,4 +1,5 @@
-"""What `shardwise probe` measured on this machine, and a cluster that has these rates in place of the catalogue's."""
+"""What `shardwise probe` measured on this machine, and a cluster that has these rates in place of
+the catalogue's."""
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,8 +12,8 @@ from shardwise.spec.run import cache_root, read_json, write_json
 
 VERSION = 4
 
-#: The model whose steps are timed on CPU processes, as its configuration, and how long its rows are; each of the rows
-#: of a step is a micro-batch.
+#: The model whose steps are timed on CPU processes, as its configuration, and how long its rows
+#: are; each of the rows of a step is a micro-batch.
 SAMPLE: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 4096,
@@ -33,22 +34,28 @@ class Rates:
     """What a rank reaches with `ranks` at work at once.
 
     Attributes:
-        processor, cores, gpu: the machine; `gpu` is its GPUs' name, empty where ranks are CPU processes.
+        processor, cores, gpu: the machine; `gpu` is its GPUs' name, empty where ranks are CPU
+            processes.
         product_flops: FLOP/s of matrix products, by type and by `m x k x n`.
-        attention_seconds: of causal attention by type, pass (`forward`, `backward`) and FLOPs of its forward, over the
-            scores that count.
+        attention_seconds: of causal attention by type, pass (`forward`, `backward`) and FLOPs of
+            its forward, over the scores that count.
         memory_bytes_per_second: read and written.
         operator_seconds: of the host, for a small operator.
-        message_seconds: of an all-reduce, a gather, a reduce-scatter (`scatter`), a `message` to a neighbour, and
-            of ZeRO-1's `exchange` of new weights, by their bytes; empty where there was one rank.
+        message_seconds: of an all-reduce, a gather, a reduce-scatter (`scatter`), a `message` to a
+            neighbour, and of ZeRO-1's `exchange` of new weights, by their bytes; empty where there
+            was one rank.
         disk_bytes_per_second: written and synced.
         host_to_device_bytes_per_second: from page-locked memory; 0 on a CPU.
-        step_over_rates: seconds of a step of the sample model, of what the rates above make of it, by the type that it
-            computes in: caches are cold in a step, and cores are shared. Empty on GPUs.
-        alone_over_rates: the same of a step on all cores, beyond that: threads wait for each other. 1 with one rank.
-        unit_seconds: of FSDP around one unit, forward and backward, beyond its messages and copies: what a step of the
-            sample model takes longer over all ranks than these rates make of it. 0 on GPUs, and with one rank.
-        share_of_cores: that CPU processes had of their cores, as the mean of ranks; the rest went to other programs.
+        step_over_rates: seconds of a step of the sample model, of what the rates above make of it,
+            by the type that it computes in: caches are cold in a step, and cores are shared. Empty
+            on GPUs.
+        alone_over_rates: the same of a step on all cores, beyond that: threads wait for each other.
+            1 with one rank.
+        unit_seconds: of FSDP around one unit, forward and backward, beyond its messages and copies:
+            what a step of the sample model takes longer over all ranks than these rates make of it.
+            0 on GPUs, and with one rank.
+        share_of_cores: that CPU processes had of their cores, as the mean of ranks; the rest went
+            to other programs.
     """
 
     version: int
@@ -90,8 +97,8 @@ def write_rates(rates: Rates) -> Path:
 
 
 def read_rates(*, gpu: str = "") -> Rates | None:
-    """What was measured on this machine with GPUs of a name, or with CPU processes; None where nothing was, or on
-    another machine or by another version."""
+    """What was measured on this machine with GPUs of a name, or with CPU processes; None where
+    nothing was, or on another machine or by another version."""
     data = read_json(hardware_file())
     if not isinstance(data, dict) or data.get("version") != VERSION:
         return None
@@ -104,7 +111,7 @@ def read_rates(*, gpu: str = "") -> Rates | None:
 
 
 def with_rates(cluster: Cluster) -> Cluster:
-    """A cluster of this machine with the rates that were measured on it, or as it is where none were."""
+    """A cluster of this machine with the rates measured on it, or as it is where none were."""
     rates = read_rates(gpu="" if cluster.gpu.kind == "cpu" else cluster.gpu.name)
     return cluster if rates is None else rated(cluster, rates)
 
@@ -151,8 +158,9 @@ def _device(gpu: Gpu, rates: Rates) -> Gpu:
 
 
 def _link(link: Link, rates: Rates) -> Link:
-    """The link with the messages that were measured; its rate and latency are those of a ring's all-reduce: twice the
-    latency of each hop, and twice the bytes that pass each rank over the rate."""
+    """The link with the messages that were measured; its rate and latency are those of a ring's
+    all-reduce: twice the latency of each hop, and twice the bytes that pass each rank over the
+    rate."""
     if rates.ranks == 1 or not rates.message_seconds:
         return link
     every = sorted((int(size), seconds) for size, seconds in rates.message_seconds["all_reduce"].items())

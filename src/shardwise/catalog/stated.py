@@ -9,11 +9,12 @@ from typing import Any, cast
 from shardwise.errors import ModelError, Problem, quoted
 from shardwise.spec.model.shape import Published
 
-#: Keys by which a configuration asks for Python code from its own repository to be run, whatever its model_type.
+#: Keys by which a configuration asks for Python code from its own repository to be run, whatever
+#: its model_type.
 _CODE_KEYS = ("custom_pipelines", "trust_remote_code")
-#: Keys by which transformers' attention is not causal, and whether a configuration that states one says so. The first
-#: is asked of every configuration, a null being a no. Gemma's is true, or speaks of images alone. For what the last
-#: asks for, Falcon's code adds a mask of yes and no to scores.
+#: Keys by which transformers' attention is not causal, and whether a configuration that states one
+#: says so. The first is asked of every configuration, a null being a no. Gemma's is true, or speaks
+#: of images alone. For what the last asks for, Falcon's code adds a mask of yes and no to scores.
 _NOT_CAUSAL: dict[str, Callable[[dict[str, Any]], bool]] = {
     "is_causal": lambda data: not data["is_causal"],
     "use_bidirectional_attention": lambda data: data["use_bidirectional_attention"] not in (None, False, "vision"),

@@ -1,4 +1,5 @@
-"""What commands share: options, and a console with colours on a terminal and no escape codes in a pipe."""
+"""What commands share: options, and a console with colours on a terminal and no escape codes in a
+pipe."""
 
 import json
 import os

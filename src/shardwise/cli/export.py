@@ -24,8 +24,8 @@ def export(
 ) -> None:
     """Write what another launcher or trainer needs to run a plan.
 
-    One file is printed; where there are several, or with --output, they are written. Exits 0: done, 2: the target would
-    train something else than the plan, or bad input.
+    One file is printed; where there are several, or with --output, they are written. Exits 0: done,
+    2: the target would train something else than the plan, or bad input.
     """
     made = api.export(job, to=to, overrides=sets or [])
     if output is None and len(made.files) > 1:

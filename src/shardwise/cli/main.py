@@ -26,8 +26,8 @@ from shardwise.errors import InputError, ShardwiseError
 
 VERBS = (init, plan, data, rehearse, train, compare, verify, report, merge, chat, export, serve, doctor, probe)
 
-#: New objects after which Python looks for cycles among them. Imports and plans make many and hardly
-#: a cycle; Python's own 700 costs a plan some 5 % of its seconds.
+#: New objects after which Python looks for cycles among them. Imports and plans make many and
+#: hardly a cycle; Python's own 700 costs a plan some 5 % of its seconds.
 _OBJECTS = 100_000
 
 

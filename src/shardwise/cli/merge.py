@@ -1,4 +1,5 @@
-"""`shardwise merge`: the adapter of a run into its base model; `shardwise chat`: talk to what a run trained."""
+"""`shardwise merge`: the adapter of a run into its base model; `shardwise chat`: talk to what a run
+trained."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,8 @@ def merge(
 ) -> None:
     """Merge a run's adapter into its base model, and compare the logits of both.
 
-    Exits 0: merged, 1: the logits differ, 2: bad input, such as a base model that has changed since.
+    Exits 0: merged, 1: the logits differ, 2: bad input, such as a base model that has changed
+    since.
     """
     made = api.merge(run_dir, output=output, dtype=dtype, dequantised=dequantised, base_model=base_model)
     if as_json:
@@ -79,9 +81,10 @@ def chat(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 ) -> None:
     """Talk to what a run trained, on all GPUs of this machine or on its processor.
 
-    On a terminal it is a conversation with line editing: an empty line begins a new one, Ctrl-C ends an answer, Ctrl-D
-    the session. Elsewhere each line is a question of its own; one that cannot be answered is said on stderr, and those
-    after it are answered. Weights and KV cache are counted against free memory before any is taken.
+    On a terminal it is a conversation with line editing: an empty line begins a new one, Ctrl-C
+    ends an answer, Ctrl-D the session. Elsewhere each line is a question of its own; one that
+    cannot be answered is said on stderr, and those after it are answered. Weights and KV cache are
+    counted against free memory before any is taken.
 
     Exits 1: it does not fit, 2: bad input.
     """

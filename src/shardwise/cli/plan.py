@@ -112,7 +112,8 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
 
 def _refuse_together(*, task: str, dtype: str | None, draws: bool, **asked: object) -> None:
-    """Raises InputError: two are asked for of which each is a question of its own. `draws`: --timeline, --html or
+    """Raises InputError: two are asked for of which each is a question of its own. `draws`:
+    --timeline, --html or
     --output; `asked`: other options, each with what is stated of it."""
     several = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]
     if task not in TASKS:
@@ -150,7 +151,8 @@ def _generate(overrides: Sequence[str | api.Override], *, job: Path | None, dtyp
 
 
 def _print_generation(found: Generation, console: Console) -> None:
-    """The answer, and a table by length and sequences; where the hardware is known, `!` marks what does not fit."""
+    """The answer, and a table by length and sequences; where the hardware is known, `!` marks what
+    does not fit."""
     console.print(_generation_verdict(found), style="bold", soft_wrap=True)
     kind = "in 4 bits, with adapters" if found.method == "qlora" else f"in {found.type_name}"
     kind += ", with adapters" if found.method == "lora" else ""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def rehearse(job: Job, sets: Sets = None, as_json: AsJson = False) -> None:
-    """Run the training code of a plan on tensors without numbers, on each distinct rank, and count its memory.
+    """Run the training code of a plan on tensors without numbers, on each distinct rank, and count
+    its memory.
 
     Exits 0: fits, 1: does not, 2: bad input, or something that training would refuse or fail at.
     """

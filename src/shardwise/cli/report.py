@@ -16,7 +16,8 @@ def report(
     as_json: AsJson = False,
     html: Annotated[bool, typer.Option("--html", help="Print where the page lies, and nothing else.")] = False,
 ) -> None:
-    """Put forecast and measurement side by side; writes report.json and report.html into the run directory."""
+    """Put forecast and measurement side by side; writes report.json and report.html into the run
+    directory."""
     made = api.report(run_dir)
     if as_json:
         print_json(made.to_json())

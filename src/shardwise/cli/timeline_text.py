@@ -1,4 +1,4 @@
-"""The timeline of one step for the terminal: a line for each GPU, a letter for each interval of time."""
+"""The timeline of one step for the terminal: a line for each GPU, a letter for each interval."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator

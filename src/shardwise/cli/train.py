@@ -42,11 +42,13 @@ def train(
         str | None, typer.Option(metavar="ADDRESS[:PORT]", help="Where node 0 is reached; port 29500 unless stated.")
     ] = None,
 ) -> None:
-    """Train a job on this machine; run it again to resume it. Under torchrun, this process is one rank.
+    """Train a job on this machine; run it again to resume it. Under torchrun, this process is one
+    rank.
 
     On several machines: the same command on each, with --nodes, --master and its own --node-rank.
 
-    Exits 0: finished, 1: failed or does not fit, 2: bad input, 130 or 143: stopped by a signal after saving.
+    Exits 0: finished, 1: failed or does not fit, 2: bad input, 130 or 143: stopped by a signal
+    after saving.
     """
     from shardwise.cli.progress import ProgressDisplay
 

@@ -1,8 +1,8 @@
 """Splits a global batch into micro-batches of tensors for one rank.
 
-Samples are sorted by length and cut into blocks, so that micro-batches need little padding, and each
-block is dealt evenly to the ranks. Every rank computes the shapes of all ranks. Missing samples of
-the last batch are filled with rows of zero weight.
+Samples are sorted by length and cut into blocks, so that micro-batches need little padding, and
+each block is dealt evenly to the ranks. Every rank computes the shapes of all ranks. Missing
+samples of the last batch are filled with rows of zero weight.
 
 There is no attention mask: kernels are told where packed documents lie, or transformers builds a
 mask from positions that restart, where `use_cache=False`.
@@ -135,7 +135,8 @@ class Batcher:
         by_length = ids[np.lexsort((ids, -lengths.astype(np.int64)))]
         slots = np.full(num_micro_batches * self.data_world_size * self.micro_batch_size, FILLER)
         slots[: len(ids)] = by_length
-        # Each second group in reverse, so that no rank always has the longest rows: experts do not see padding.
+        # Each second group in reverse, so that no rank always has the longest rows: experts do not
+        # see padding.
         dealt = slots.reshape(-1, self.data_world_size)
         dealt[1::2] = dealt[1::2, ::-1].copy()
         dealt = dealt.reshape(num_micro_batches, self.micro_batch_size, self.data_world_size)

@@ -1,4 +1,5 @@
-"""The order of an epoch's samples, and which documents share one: pure functions of (data, weights, seed, epoch).
+"""The order of an epoch's samples, and which documents share one: pure functions of (data, weights,
+seed, epoch).
 
 The order uses its own counter-based hash, because NumPy's streams may change between releases.
 """
@@ -28,8 +29,8 @@ def permutation(size: int, *keys: int) -> Ids:
 
 
 def mix(values: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64] | np.uint64:
-    """SplitMix64's step and finaliser: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
-    OOPSLA 2014; it passes BigCrush."""
+    """SplitMix64's step and finaliser: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom
+    number generators", OOPSLA 2014; it passes BigCrush."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -37,7 +38,8 @@ def mix(values: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64] | 
 
 
 def visits(size: int, weight: float) -> tuple[int, int]:
-    """How an epoch with this weight visits `size` samples: (whole passes, samples of one more partial pass)."""
+    """How an epoch with this weight visits `size` samples: (whole passes, samples of one more
+    partial pass)."""
     whole = math.floor(weight)
     partial = round((weight - whole) * size)
     return (whole, partial) if whole or partial else (0, 1)
@@ -55,8 +57,9 @@ def samples_per_epoch(sizes: Sequence[int], weights: Sequence[float]) -> int:
 def epoch_order(
     sources: npt.NDArray[np.uint16], *, weights: Sequence[float], seed: int, epoch: int, shuffle: bool
 ) -> Ids:
-    """Sample numbers in the order an epoch shows them. The whole part of a weight shows each sample that often; the
-    fraction shows a window that moves with the epoch over one fixed permutation of the source."""
+    """Sample numbers in the order an epoch shows them. The whole part of a weight shows each sample
+    that often; the fraction shows a window that moves with the epoch over one fixed permutation of
+    the source."""
     seen: list[Ids] = []
     for source, weight in enumerate(weights):
         ids = np.flatnonzero(sources == source)
@@ -71,9 +74,10 @@ def epoch_order(
 
 
 def pack(lengths: npt.NDArray[np.int32], *, capacity: int) -> tuple[Ids, Ids]:
-    """Packs documents of at most `capacity` tokens into sequences of at most as many: (offsets, documents). Pack p
-    holds `documents[offsets[p]:offsets[p + 1]]`, ascending; packs are in the order of their first documents.
-    Best fit on decreasing lengths: at most 11/9 of the optimum (D. S. Johnson et al., SIAM J. Comput. 3(4), 1974)."""
+    """Packs documents of at most `capacity` tokens into sequences of at most as many: (offsets,
+    documents). Pack p holds `documents[offsets[p]:offsets[p + 1]]`, ascending; packs are in the
+    order of their first documents. Best fit on decreasing lengths: at most 11/9 of the optimum (D.
+    S. Johnson et al., SIAM J. Comput. 3(4), 1974)."""
     packs = _best_fit(lengths, capacity)
     first = np.full(int(packs.max(initial=-1)) + 1, len(lengths), np.int64)
     np.minimum.at(first, packs, np.arange(len(lengths)))

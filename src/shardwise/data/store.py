@@ -1,7 +1,7 @@
 """Prepared data on disk: flat arrays that every process maps into memory.
 
-A *document* is one row as tokens. A *sample* is one sequence: a document, or with packing several. Files are
-little-endian without headers; their lengths are in manifest.json:
+A *document* is one row as tokens. A *sample* is one sequence: a document, or with packing several.
+Files are little-endian without headers; their lengths are in manifest.json:
 
     tokens.bin         int32  [num_tokens]         all documents, one after the other
     trained.bin        bool   [num_tokens]         whether a token is a target
@@ -68,8 +68,8 @@ class PreparedData:
 
     @classmethod
     def open(cls, folder: str | Path, *, files: Sequence[str] | None = None) -> Self:
-        """Maps a folder of prepared data; `files` are the data files' names now, where they changed. Raises DataError:
-        the folder is missing, damaged or of another version."""
+        """Maps a folder of prepared data; `files` are the data files' names now, where they
+        changed. Raises DataError: the folder is missing, damaged or of another version."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         kinds = {name: kind for name, kind in (DTYPES | OPTIONAL).items() if name in manifest["sizes"]}
@@ -220,7 +220,8 @@ def open_prepared(described: Mapping[str, Any]) -> PreparedData:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """manifest.json of prepared data whose files are there and as long as they were. Raises DataError: they are not."""
+    """manifest.json of prepared data whose files are there and as long as they were. Raises
+    DataError: they are not."""
     manifest = read_json(folder / "manifest.json")
     if not folder.is_dir():
         message = (

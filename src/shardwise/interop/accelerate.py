@@ -1,4 +1,4 @@
-"""Accelerate: the configuration that spreads a user's own script as a plan says, with FSDP2 where it shards"""
+"""Accelerate: the configuration that spreads a user's script by a plan, with FSDP2 if it shards"""
 
 from typing import Any
 

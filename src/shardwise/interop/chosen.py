@@ -21,15 +21,15 @@ from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Plan
 from shardwise.units import GIB
 
-#: What each rank asks of its machine: cores for its own thread, that of backward, NCCL's and the one
-#: that writes checkpoints; and memory to begin with, on top of which comes what lies there.
+#: What each rank asks of its machine: cores for its own thread, that of backward, NCCL's and the
+#: one that writes checkpoints; and memory to begin with, on top of which comes what lies there.
 CORES, GIB_OF_HOST = 4, 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What a target makes of a plan. `files`: name -> text, the first of which the others serve; `said`: what is other
-    than in the plan, or is left to the user, as sentences; `run`: the commands to run next."""
+    """What a target makes of a plan. `files`: name -> text, the first served by the others; `said`:
+    sentences on what differs from the plan or is left to the user; `run`: next commands."""
 
     files: dict[str, str]
     said: list[str] = field(default_factory=list[str])
@@ -59,7 +59,7 @@ class Chosen:
 
     @classmethod
     def of(cls, plan: Plan, *, path: str) -> Self:
-        """Raises UnsupportedError: the plan chose nothing, or spreads over parts of several nodes."""
+        """Raises UnsupportedError: the plan chose nothing, or uses parts of several nodes."""
         best = plan.best
         if best is None:
             raise UnsupportedError(f"{path}: nothing fits, and so there is nothing to export; plan a smaller job")
@@ -110,7 +110,7 @@ class Chosen:
 
     @property
     def takes_machine(self) -> bool:
-        """Whether the layout takes whole machines: of several, or the largest that is rented out."""
+        """Whether the layout takes whole machines: several, or the largest that is rented out."""
         return self.nodes > 1 or self.processes in machine_sizes(self.cluster.gpu.name)[-1:]
 
     @property
@@ -125,7 +125,7 @@ class Chosen:
 
     @property
     def name(self) -> str:
-        """Of the run, as Kubernetes and clouds allow it: of letters, digits and hyphens, a letter first."""
+        """The run's, as Kubernetes and clouds allow: letters, digits, hyphens, a letter first."""
         name = re.sub(r"[^a-z0-9]", "-", Path(self.job.output_dir).name.lower()).strip("-")[:40].strip("-")
         return name if name[:1].isalpha() else f"run-{name}".strip("-")
 
@@ -136,13 +136,13 @@ class Chosen:
 
     @property
     def train(self) -> str:
-        """The arguments of the program that trains it, which is told of the GPUs that the layout takes."""
+        """The arguments of the program that trains it, with the GPUs that the layout takes."""
         stated = ["--set", f"hardware={self.cluster.name}"] if self.leaves_some else []
         return shlex.join(["train", self.path, *stated])
 
     def torchrun(self, script: str, *, rank: str = "0", address: str = "") -> str:
-        """The line that starts a script or `-m module` on one machine. `rank`, `address`: of this machine, and where
-        the first one is reached, as the shell shall read them."""
+        """The line that starts a script or `-m module` on one machine. `rank`, `address`: of this
+        machine, and where the first one is reached, as the shell shall read them."""
         if self.nodes == 1:
             return f"torchrun --standalone --nproc-per-node {self.processes} {script}"
         group = f"--nnodes {self.nodes} --nproc-per-node {self.processes} --node-rank {rank}"
@@ -189,7 +189,7 @@ _BOOLEANS = ("yes", "no", "on", "off", "y", "n")
 
 
 def _with_blocks(value: Any) -> Any:
-    """Texts of several lines are written as they are, and words that could be read as something else in quotes."""
+    """Texts of several lines are written as they are; words with another reading are quoted."""
     from ruamel.yaml.scalarstring import LiteralScalarString, SingleQuotedScalarString
 
     if isinstance(value, dict):

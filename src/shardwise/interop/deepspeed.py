@@ -31,7 +31,7 @@ def refusals(chosen: Chosen) -> Iterator[str]:
 
 
 def config(chosen: Chosen) -> dict[str, Any]:
-    """DeepSpeed's keys. There is no `scheduler`: none of DeepSpeed's has the rates of transformers'."""
+    """DeepSpeed's keys. There is no `scheduler`: none of DeepSpeed's has transformers' rates."""
     execution = chosen.execution
     data: dict[str, Any] = {
         "train_batch_size": chosen.job.train.global_batch_size,
@@ -49,7 +49,7 @@ def config(chosen: Chosen) -> dict[str, Any]:
 
 
 def _optimizer(chosen: Chosen) -> dict[str, Any]:
-    """torch's own, so that nothing is compiled when a run starts; with states on the host DeepSpeed's."""
+    """torch's own, so that a run starts without compiling; DeepSpeed's with states on the host."""
     train = chosen.job.train
     params: dict[str, Any] = {"lr": train.learning_rate, "weight_decay": train.weight_decay}
     if chosen.execution.optimizer == "sgd":

@@ -13,7 +13,7 @@ PLANNED_AGAIN = "the job file is planned again when it starts; export a plan.jso
 
 
 def launcher_notes(chosen: Chosen, *, shared: bool = True) -> list[str]:
-    """What holds for every launcher; `shared`: that nodes share a file system is left to be said."""
+    """What holds for every launcher; `shared`: to say that nodes must share a file system."""
     said = [SHARED] if shared and chosen.nodes > 1 else []
     return [*said, PLANNED_AGAIN] if not chosen.path.endswith(".json") else said
 
@@ -49,8 +49,8 @@ def to_slurm(chosen: Chosen) -> Exported:
 
 
 def _asked(chosen: Chosen) -> tuple[list[str], list[str]]:
-    """The time limit and the host's memory: a line each, which counts where the plan knows them; and
-    why one does not, as sentences."""
+    """The time limit and the host's memory: a line each, which counts where the plan knows them;
+    and why one does not, as sentences."""
     lines, said = ["##SBATCH --time=HH:MM:SS", "##SBATCH --mem=0"], list[str]()
     if chosen.seconds is not None:
         # Half as long again as forecast, in whole hours.

@@ -14,8 +14,8 @@ _LITTLE_BYTES, _LITTLE_SHARE, _LITTLE_FILES = 64 * MIB, 0.05, 100
 
 
 def check_disk(request: Request, run: RunDirectory, plan: Plan) -> str | None:
-    """A sentence where a run hardly fits its disk, or `merged/` will not. Checkpoints that are there are counted; as
-    long as the number of steps is not known, only what is written in any case. Raises InputError: it does not fit."""
+    """A sentence where a run hardly fits its disk, or `merged/` will not. Existing checkpoints
+    count; if steps are unknown, only certain writes. Raises InputError: it does not fit."""
     above = [path for path in (run.root.resolve(), *run.root.resolve().parents) if path.exists()]
     found, disk = os.statvfs(above[0]), plan.disk
     if not found.f_blocks or disk is None or plan.best is None:

@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """A machine: its facts as `catalog.probe.machine_facts` found them, and what it lacks, worst first."""
+    """A machine: its facts as found by `catalog.probe.machine_facts`; its lacks, worst first."""
 
     facts: dict[str, Any]
     findings: tuple[Finding, ...]
@@ -107,8 +107,8 @@ def _gpu_findings(facts: dict[str, Any]) -> Iterator[Finding]:
 
 
 def supported_ranges() -> dict[str, SpecifierSet]:
-    """Version ranges that this installation of shardwise declares: `torch` -> `<2.14,>=2.11`. None are known without
-    `packaging`, which comes with transformers."""
+    """Version ranges that this installation of shardwise declares: `torch` -> `<2.14,>=2.11`. None
+    are known without `packaging`, which comes with transformers."""
     try:
         from packaging.requirements import Requirement
 

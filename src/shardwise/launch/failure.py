@@ -1,9 +1,9 @@
-"""How a run ended: it has finished, or one cause out of the many messages that a failing group of processes leaves.
+"""How a run ended: finished, or one cause out of the many messages of a failing group of processes.
 
-When one rank fails, its peers fail too, of broken connections. The first cause is the earliest failure that a worker
-wrote down; unless a rank vanished without a word (out of memory, segmentation fault, a library that ends the process),
-which the workers that lived on could only see from outside. A rank that torch aborted because its device failed has the
-cause in its log.
+When one rank fails, its peers fail too, of broken connections. The first cause is the earliest
+failure that a worker wrote down; unless a rank vanished without a word (out of memory, segmentation
+fault, a library that ends the process), which the workers that lived on could only see from
+outside. A rank that torch aborted because its device failed has the cause in its log.
 """
 
 import re
@@ -42,7 +42,7 @@ HINTS = {
 
 #: What a rank's own watch writes as the kind of its failure.
 STALL = "StallError"
-#: What a rank without memory writes as the kind of its failure: its peers fail of broken connections, before or after.
+#: A rank without memory's kind of failure: peers fail of broken connections, before or after.
 OUT_OF_MEMORY = "OutOfMemoryError"
 
 NUM_LINES = 15
@@ -61,7 +61,8 @@ def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] 
     """The error to raise after the workers ended with a failure.
 
     Args:
-        exits: how ranks failed, as far as it is known; not of those that were killed after the failure.
+        exits: how ranks failed, as far as it is known; not of those that were killed after the
+            failure.
     """
     failures = written_failures(run, processes=processes)
     without_memory = [failure for failure in failures if failure.get("error") == OUT_OF_MEMORY]
@@ -85,7 +86,7 @@ def first_cause(run: RunDirectory, *, processes: int, exits: Sequence[RankExit] 
         return _written(run, min(failures, key=_time))
     if silent:
         return WorkerFailedError(_ended_silently(run, min(silent, key=lambda e: -e.code == signal.SIGTERM)))
-    # Where even the cause could not be written down (a full disk), the logs of the ranks may have it.
+    # Where even the cause could not be written (a full disk), the logs of the ranks may have it.
     logs = [log for log in sorted(run.logs.glob("rank_*.log")) if _said(log).strip()]
     return WorkerFailedError("\n".join(["the ranks failed, and none could say why", *map(last_lines, logs)]))
 
@@ -164,15 +165,16 @@ def _said(log: Path) -> str:
 _FAULT = re.compile(r"CUDA error|device-side assert|Assertion .* failed|uncorrectable|NVLink|NCCL WARN", re.IGNORECASE)
 #: What NCCL says where a peer has gone: an effect, not the cause.
 _OF_A_PEER = re.compile(r"remote process|ncclRemoteError|connection closed by|connection reset", re.IGNORECASE)
-#: The time in front of what torch's C++ half logs, in local time: `[E1125 16:09:32.123456789 ProcessGroupNCCL.cpp:...`.
+#: Local time in front of torch's C++ logs: `[E1125 16:09:32.123456789 ProcessGroupNCCL.cpp:...`.
 _LOGGED_AT = re.compile(r"\[[EFWI](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6})")
 
 
 def device_fault(said: str) -> tuple[float, str] | None:
-    """When a log first speaks of a fault of a device, in seconds since the epoch, and the line; None where it does not.
+    """When a log first reports a device fault, in seconds since the epoch, and the line; else None.
 
-    The time is that of the next line that has one; infinite where none has. torch's NCCL watchdog thread sees a failed
-    device at its next query and aborts the process, often before the main thread comes to know of it.
+    The time is that of the next line that has one; infinite where none has. torch's NCCL watchdog
+    thread sees a failed device at its next query and aborts the process, often before the main
+    thread comes to know of it.
     """
     lines = said.splitlines()
     for index, line in enumerate(lines):
@@ -206,8 +208,9 @@ def conclude(
 ) -> None:
     """Comes back where the run has finished, and raises how it ended where it has not.
 
-    A run that wrote that it finished, and whose result is whole, has finished, whatever became of its processes after:
-    nothing of it is lost, and the same command would find it so. What became of them is told as a notice.
+    A run that wrote that it finished, and whose result is whole, has finished, whatever became of
+    its processes after: nothing of it is lost, and the same command would find it so. What became
+    of them is told as a notice.
 
     Args:
         failed: a rank failed.
@@ -242,7 +245,7 @@ def conclude(
 
 
 def _failed(run: RunDirectory, cause: ShardwiseError, *, stalled: str | None, asked: Signals | None) -> ShardwiseError:
-    """The error of a failure, with what the same command does next, unless it is the user's mistake that comes first.
+    """The error of a failure, with what the same command does next, except for a user's mistake.
 
     Args:
         stalled: what ranks wrote who no longer got on; None where they ended of something else.

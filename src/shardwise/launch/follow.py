@@ -23,8 +23,8 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics:
-    """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: the largest rank's;
-    `skipped`: its gradients overflowed float16 at the `loss_scale`, and nothing was updated."""
+    """One optimizer step, as in metrics.jsonl; None is "not recorded". `peak_memory_bytes`: the
+    largest rank's; `skipped`: gradients overflowed float16 at `loss_scale`, without an update."""
 
     step: int
     epoch: float | None = None
@@ -62,7 +62,7 @@ def tell(updates: Sequence[Told], on_update: Callable[[Told], None] | None) -> N
 
 
 class Follower:
-    """Reads what was appended since the last look; what stands in the files already is old news and left out."""
+    """Reads what was appended since the last look; earlier content of the files is left out."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._events = _Tail(run.events)

@@ -27,7 +27,7 @@ STAGINGS: dict[str, Schedule] = {
 #: Ways that split the model; in a product each has two ranks, and the way of the data has the rest.
 SPLITS = (*STAGINGS, "tp", "cp")
 
-#: Experts dealt among pairs of the ranks that see different samples; of `fsdp` where no way of the data is named.
+#: Experts dealt among pairs of ranks with different samples; of `fsdp` without a way of the data.
 DEALT = "ep"
 
 #: Ways by their names, beside `single` and `job`.
@@ -52,8 +52,8 @@ _NAME = re.compile(r"([a-z0-9_+]+?)(?:-(\d+))?")
 
 
 def parsed(text: str) -> tuple[str, int | None]:
-    """A name and its number of processes: `fsdp-4` is fsdp on 4; `pp:gpipe` is another name of `gpipe`. Raises
-    InputError: it is no layout."""
+    """A name and its number of processes: `fsdp-4` is fsdp on 4; `pp:gpipe` is another name of
+    `gpipe`. Raises InputError: it is no layout."""
     match = _NAME.fullmatch(text.replace("pp:1f1b", "pp").replace("pp:", ""))
     if match is None or not _is_layout(match[1]):
         known = (SINGLE, JOB, ALL, *WAYS)
@@ -66,7 +66,7 @@ def parsed(text: str) -> tuple[str, int | None]:
 
 
 def _is_layout(name: str) -> bool:
-    """Whether a name is one way, or a product of at most one way of the data and different ways of the model."""
+    """Whether a name is one way, or at most one of the data times different ways of the model."""
     ways = name.split("+")
     if len(ways) == 1:
         return name in {SINGLE, JOB, *WAYS}

@@ -10,7 +10,7 @@ from pathlib import Path
 from shardwise.errors import RunDirectoryError
 from shardwise.spec.run import RunDirectory
 
-#: How long a start waits for the ranks of a launcher that is gone: they notice, save a checkpoint and end.
+#: How long a start waits for ranks of a gone launcher: they notice, save a checkpoint and end.
 PATIENCE_SECONDS = 60.0
 
 Say = Callable[[str], None]
@@ -18,9 +18,10 @@ Say = Callable[[str], None]
 
 @contextmanager
 def locked(run: RunDirectory, *, say: Say = lambda _: None) -> Generator[int]:
-    """Creates the run directory where there is none and holds it; yields the descriptor of the lock, for children to
-    inherit. Where only ranks of a launcher that is gone hold it, it says so and waits for `PATIENCE_SECONDS`. Raises
-    RunDirectoryError: another run holds it, or the folder cannot be written."""
+    """Creates the run directory if needed and holds it; yields the lock's descriptor, for children
+    to inherit. Where only ranks of a gone launcher hold it, says so and waits for
+    `PATIENCE_SECONDS`. Raises RunDirectoryError: another run holds it, or the folder cannot be
+    written."""
     try:
         run.logs.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(run.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -47,14 +48,14 @@ def locked(run: RunDirectory, *, say: Say = lambda _: None) -> Generator[int]:
 
 
 def is_held(run: RunDirectory) -> bool:
-    """Whether a process that this machine knows of holds a run's lock. It is read from the kernel's list (proc(5)), so
-    that nothing is locked or written; where there is no such list, nobody is known to hold it."""
+    """Whether a process known to this machine holds a run's lock. Read from the kernel's list
+    (proc(5)), so that nothing is locked or written; without such a list, no holder is known."""
     try:
         inode = (run.root / ".lock").stat().st_ino
         held = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
-    # Devices are left out of the comparison: some file systems report another one there than `stat` does.
+    # Devices are not compared: some file systems report another one there than `stat` does.
     return any(" FLOCK " in line and f":{inode} " in line for line in held)
 
 

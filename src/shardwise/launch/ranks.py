@@ -28,8 +28,8 @@ from shardwise.spec.run import LAUNCH, RunDirectory
 
 
 class Ranks:
-    """Ranks by their number; each waits for `begin`. `launch`: the name of this start, by which its processes are
-    found. `exits`: how ranks ended, in the order in which it was seen, without those that `kill` ended."""
+    """Ranks by number; each waits for `begin`. `launch`: the name of this start, by which its
+    processes are found. `exits`: how ranks ended, in the order seen, without those `kill` ended."""
 
     def __init__(self, run: RunDirectory, *, launch: str) -> None:
         self.exits: list[RankExit] = []
@@ -48,9 +48,9 @@ class Ranks:
         keeping: Collection[int],
         on_our_end: signal.Signals = signal.SIGTERM,
     ) -> None:
-        """Starts a rank that imports what it needs, and then waits on its standard input for the start signal. It has
-        a session of its own, so that a terminal's Ctrl-C reaches the launcher alone. `keeping`: descriptors that it
-        holds open; `on_our_end`: the signal it gets when this process ends without having ended it."""
+        """Starts a rank that imports what it needs, then waits on stdin for the start signal. It
+        has its own session, so that Ctrl-C reaches the launcher alone. `keeping`: descriptors it
+        holds open; `on_our_end`: its signal when this process ends without having ended it."""
         log = open_log(self._run, rank)
         try:
             self._children[rank] = subprocess.Popen(
@@ -93,7 +93,7 @@ class Ranks:
         return bool(self._killed) or any(end.code for end in self.exits)
 
     def pass_on(self, number: signal.Signals) -> None:
-        """Sends a signal, once, to each rank that listens to it; what is still importing gets it later."""
+        """Sends a signal, once, to each rank that listens to it; importing ranks get it later."""
         for rank, child in self._children.items():
             if rank not in self._told and child.poll() is None and _read_pid(self._run, rank) == child.pid:
                 self._told.add(rank)
@@ -144,7 +144,8 @@ def local_ranks(
         kind: `cpu` hides the machine's GPUs from them.
         module: run as `python -m MODULE RUN_DIR` in each rank.
         lock: a descriptor that they shall hold open as long as they live.
-        nodes: the machines of the run; None for this one alone. Where there are others, ranks end with this process.
+        nodes: the machines of the run; None for this one alone. Where there are others, ranks end
+            with this process.
         host, server: the address of node 0, and on it what listens there: rank 0 goes on with it.
     """
     ranks = Ranks(run, launch=uuid.uuid4().hex)
@@ -154,7 +155,7 @@ def local_ranks(
         with ExitStack() as taken:
             port = None if nodes is None else nodes.port
             if nodes is None and processes > 1:
-                # Rank 0 is given the port as it is taken here: nobody else can take it, and it is on loopback alone.
+                # Rank 0 gets the port as taken here: nobody else can take it; it is on loopback.
                 server = taken.enter_context(socket.create_server((LOOPBACK, 0)))
                 port = server.getsockname()[1]
             for rank in range(first, first + processes):
@@ -178,12 +179,13 @@ def first_rank(
 ) -> Generator[Ranks]:
     """Rank 0 alone, of a group that something else started.
 
-    Its worker is a child, so that someone is left to say how it went: rank 0 shows the progress, names one first cause
-    of a failure, and returns to write the report; the trainer itself knows no reports. Arguments as for `local_ranks`.
+    Its worker is a child, so that someone is left to say how it went: rank 0 shows the progress,
+    names one first cause of a failure, and returns to write the report; the trainer itself knows no
+    reports. Arguments as for `local_ranks`.
     """
     ranks = Ranks(run, launch=uuid.uuid4().hex)
     try:
-        # Whatever started the ranks ends them by SIGKILL at last, and the worker must not outlive its rank.
+        # What started the ranks ends them by SIGKILL at last; a worker must not outlive its rank.
         ranks.start(
             place.rank, module=module, environment=joined_environment(kind), keeping=[lock], on_our_end=signal.SIGKILL
         )

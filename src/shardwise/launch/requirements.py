@@ -1,4 +1,4 @@
-"""What must hold before a training starts: the hardware is there, and this version trains what is asked."""
+"""What must hold before training: the hardware is there, and this version trains what is asked."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -26,14 +26,15 @@ _ENOUGH_MEMORY = 0.97
 
 
 def training_cluster(request: Request, *, place: Place | None) -> Cluster:
-    """The hardware a training runs on: what the job names, if it is there; else this machine. Its memory is what is
-    free on the GPUs of this machine.
+    """The hardware a training runs on: what the job names, if it is there; else this machine. Its
+    memory is what is free on the GPUs of this machine.
 
     Args:
         place: set where something else has started the ranks, whose number then is given.
 
     Raises:
-        HardwareError: what the job names is not here, or has another number of GPUs than ranks were started.
+        HardwareError: what the job names is not here, or has another number of GPUs than ranks were
+            started.
     """
     with request.blaming("hardware"):
         if place is not None:
@@ -54,8 +55,8 @@ def training_cluster(request: Request, *, place: Place | None) -> Cluster:
 
 
 def share_of_nodes(request: Request, nodes: Nodes) -> Place:
-    """The place of node 0's first rank where each machine takes an equal share of the hardware that a job names, or has
-    as much as this one. Raises HardwareError: it cannot be shared so."""
+    """The place of node 0's first rank where each machine takes an equal share of the hardware that
+    a job names, or has as much as this one. Raises HardwareError: it cannot be shared so."""
     with request.blaming("hardware"):
         named = request.job.hardware
         cluster = this_machine() if named is None else _named(named)
@@ -71,7 +72,7 @@ def share_of_nodes(request: Request, nodes: Nodes) -> Place:
 
 
 def _named(text: str) -> Cluster:
-    """Hardware by a name of the catalogue, or by the name that this machine's own GPUs have without being in it."""
+    """Hardware by its name in the catalogue, or by the name of this machine's GPUs outside it."""
     try:
         return parse_hardware(text)
     except HardwareError:
@@ -83,7 +84,7 @@ def _named(text: str) -> Cluster:
 
 
 def _as_here(cluster: Cluster, *, place: Place | None = None) -> Cluster:
-    """The hardware that a job names, with the memory of the GPUs of this machine, which must be the share of a node."""
+    """The hardware a job names, with this machine's GPU memory, which must be a node's share."""
     if cluster.gpu.kind == "cpu":
         return cluster
     share = cluster.node.num_gpus
@@ -167,8 +168,9 @@ _KERNELS = (
 
 
 def check_present(request: Request, cluster: Cluster) -> None:
-    """Finds what the job names and this machine lacks, before anything is prepared; each at its place in the job.
-    Raises InputError: files that are not there, packages that are not installed, kernels that the hardware has not."""
+    """Finds what the job names and this machine lacks, each at its place in the job. Raises
+    InputError: files that are missing, packages that are not installed, kernels the hardware
+    lacks."""
     lacking = [*_missing_packages(request, _KERNELS)]
     if message := stated_attention_refusal(request.job, cluster.gpu):
         lacking = [Problem(where=request.where("train", "attn_implementation"), message=message)]
@@ -180,7 +182,7 @@ def check_present(request: Request, cluster: Cluster) -> None:
 
 
 def check_compiler(request: Request, *, compiles: bool) -> None:
-    """Raises InputError: blocks are to be compiled for GPUs, and there is no C compiler, which Triton calls."""
+    """Raises InputError: blocks are to be compiled for GPUs, without a C compiler for Triton."""
     if compiles and c_compiler() is None:
         message = (
             "compiled blocks need a C compiler, and neither CC names one nor is there gcc, cc or clang; install gcc, "
@@ -236,7 +238,7 @@ def _asked(request: Request, *, cluster: Cluster) -> Execution:
 
 
 def stated_execution(job: Job, layout: Layout) -> Execution:
-    """What a job states of how a step is executed on a layout, with the plainest choice where it leaves one open."""
+    """What a job states of how a layout executes a step, with the plainest choice where open."""
     train = job.train
     return Execution(
         layout=layout,
@@ -251,7 +253,7 @@ def stated_execution(job: Job, layout: Layout) -> Execution:
 
 
 def place_of(request: Request, reason: str, *, otherwise: str = "layout") -> str:
-    """The place of the key that a reason is about. `request`: whose; `reason`: why something is not trained;
-    `otherwise`: the key of what is said of the layout."""
+    """The place of the key that a reason is about. `request`: whose; `reason`: why something is not
+    trained; `otherwise`: the key of what is said of the layout."""
     key = reason.row.key if isinstance(reason, Reason) else "layout"
     return request.where(*(otherwise if key == "layout" else key).split("."))

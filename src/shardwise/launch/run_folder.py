@@ -1,5 +1,5 @@
-"""Opens a run directory: writes what the workers read, or finds that the run there is this one and goes on with it;
-and whether the result of a finished one is still what was written."""
+"""Opens a run directory: writes what the workers read, or finds that the run there is this one and
+goes on with it; and whether the result of a finished one is still what was written."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from shardwise.spec.request import Request, restricted_to
 from shardwise.spec.result import result_fault
 from shardwise.spec.run import RunDirectory, read_json, read_metrics, write_json, write_text
 
-#: What `auto` becomes once in a run: it changes the result, so that no later start may choose again.
+#: What `auto` becomes once in a run: it changes the result, so no later start may choose again.
 SETTLED = ("precision", "optimizer", "save_dtype", "quantize_experts")
 
 #: What may lie in a folder before its first run got far enough to be one.
@@ -30,9 +30,9 @@ BEFORE_A_RUN = frozenset({".lock", "logs", "job.yaml", "plan.json"})
 
 
 def check_same_job(run: RunDirectory, job: Job) -> None:
-    """A folder that holds a run may only go on with that run, and one that holds something else is left alone. Raises
-    RunDirectoryError: it holds the run of another job or other files, one that has trained more steps than the job asks
-    for, or the record of its job is damaged."""
+    """A folder that holds a run may only go on with that run, and one that holds something else is
+    left alone. Raises RunDirectoryError: it holds the run of another job or other files, one that
+    has trained more steps than the job asks for, or the record of its job is damaged."""
     if not run.resolved.exists():
         _check_empty(run)
         return
@@ -58,7 +58,7 @@ def check_same_job(run: RunDirectory, job: Job) -> None:
 
 
 def _check_length(run: RunDirectory, train: TrainSpec) -> None:
-    """Raises RunDirectoryError: the run there has trained, or saved, more steps than are asked for."""
+    """Raises RunDirectoryError: the run there has trained, or saved, more steps than asked for."""
     trained = max([step for step, _ in run.checkpoints()], default=0)
     if is_finished(run):
         trained = max(trained, int((read_json(run.outcome) or {}).get("step") or 0))
@@ -88,7 +88,7 @@ def _check_empty(run: RunDirectory) -> None:
 
 
 def first_difference(before: Any, now: Any, name: str = "") -> tuple[str, Any, Any] | None:
-    """The first key, in the order of the job file, whose value differs and may not: (key, before, now)."""
+    """The first key, in job file order, whose value differs and may not: (key, before, now)."""
     if name in HOW_IT_RUNS | LENGTH or before == now:
         return None
     if not (isinstance(before, dict) and isinstance(now, dict)):
@@ -111,8 +111,8 @@ def _resolved(job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def held_to(run: RunDirectory, request: Request) -> Request:
-    """The request of a run that goes on: what changes the result and is left open stays as the run has settled it.
-    Mixed precision on one machine must not become float32 on the next because there `auto` means that."""
+    """The request of a resumed run: what changes the result and is left open stays as settled.
+    Mixed precision must not become float32 on the next machine because `auto` means that there."""
     try:
         before = read_job(run.resolved)
     except JobError:
@@ -127,7 +127,7 @@ def _holding_to(before: Job, job: Job) -> Job:
 
 
 def _as_it_was(before: Job) -> Job:
-    """The job of a run; of one that began before `quantize_experts` was a key, with experts left wide."""
+    """The job of a run; one from before the key `quantize_experts` has its experts left wide."""
     wide = {"quantize_experts": False} if before.train.quantize_experts == "auto" else {}
     return before.model_copy(update={"train": before.train.model_copy(update=wide)})
 
@@ -154,8 +154,8 @@ def is_finished(run: RunDirectory) -> bool:
 
 
 def has_another_length(run: RunDirectory, job: Job) -> bool:
-    """Whether the run there, whose job is this one, was to take another number of steps or epochs. Raises
-    RunDirectoryError: it was, and has no checkpoint to go on from."""
+    """Whether the run there, whose job is this one, was to take another number of steps or epochs.
+    Raises RunDirectoryError: it was, and has no checkpoint to go on from."""
     before, now = read_job(run.resolved).train, job.train
     if (before.max_steps, before.num_train_epochs) == (now.max_steps, now.num_train_epochs):
         return False
@@ -181,8 +181,8 @@ def write_start(run: RunDirectory, request: Request, *, plan: Plan) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Before:
-    """What was there before a start. `names`: in the run directory; `missing`: it and the folders above it that were
-    not there, the innermost first."""
+    """What was there before a start. `names`: in the run directory; `missing`: it and the folders
+    above it that were not there, the innermost first."""
 
     names: frozenset[str]
     missing: tuple[Path, ...]
@@ -196,9 +196,10 @@ class Before:
 
 @contextmanager
 def taken_back_on_error(run: RunDirectory, before: Before) -> Generator[None]:
-    """Where a start is refused, what it wrote disappears: data that cannot be used leave no run directory behind.
+    """Where a start is refused, removes what it wrote: unusable data leave no run directory behind.
 
-    The folder is made first all the same: that it cannot be shall not turn out when an hour of preparation is done.
+    The folder is made first all the same: that it cannot be shall not turn out when an hour of
+    preparation is done.
 
     Args:
         before: what was there before the folder was taken; the caller holds its lock now.
@@ -216,7 +217,7 @@ def taken_back_on_error(run: RunDirectory, before: Before) -> Generator[None]:
 
 
 def known_data(run: RunDirectory) -> tuple[int | None, Lengths | None]:
-    """Training samples of the run's prepared data and their lengths; None and None before it was prepared."""
+    """Training samples of the run's prepared data and their lengths; None and None before that."""
     facts = DataFacts.read(read_json(run.data))
     return (None, None) if facts is None else facts.train.known
 
@@ -232,7 +233,7 @@ def has_result(run: RunDirectory, job: Job) -> bool:
     if not is_finished(run):
         return False
     if (fault := result_fault(run.final)) is not None:
-        # Nothing is removed without being asked: the other files may be all that is left of a training.
+        # Nothing is removed unasked: the other files may be all that is left of a training.
         start = "trains from the beginning, for want of checkpoints,"
         if checkpoints := run.checkpoints():
             start = f"goes on from {checkpoints[0][1].name}"
@@ -249,8 +250,8 @@ def is_whole(run: RunDirectory) -> bool:
 
 
 def finished_job(run: RunDirectory) -> Job:
-    """The job of a finished run. Raises RunDirectoryError: there is no run, or it has not come to its end;
-    DamagedResultError: a file of final/ is missing or changed."""
+    """The job of a finished run. Raises RunDirectoryError: there is no run, or it has not come to
+    its end; DamagedResultError: a file of final/ is missing or changed."""
     if not run.resolved.is_file():
         raise RunDirectoryError(f"{run.root} holds no run; expected the output_dir of a training run")
     if not is_finished(run):

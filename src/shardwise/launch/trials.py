@@ -1,4 +1,4 @@
-"""The layouts of a job that this machine can run, for `verify` and `compare`. Others are listed with a reason."""
+"""A job's layouts that this machine can run, for `verify` and `compare`; others with a reason."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ REFERENCE = Trial(name=SINGLE, layout=Layout())
 
 @dataclass(frozen=True, kw_only=True)
 class Unable:
-    """A layout that cannot run here. `needs`: number of processes, where only processes are missing."""
+    """A layout that cannot run here. `needs`: number of processes, where only these are missing."""
 
     layout: str
     reason: str
@@ -72,8 +72,8 @@ def find_trials(
     """The layouts to run, each on as many processes as the cluster has and it can use.
 
     Args:
-        names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all` for `EVERY_WAY`; None is `DEFAULT`. Both include
-            `ep` of a mixture of experts, and the job's own layout.
+        names: `fsdp`, `fsdp-4` for so many processes, `job`, or `all` for `EVERY_WAY`; None is
+            `DEFAULT`. Both include `ep` of a mixture of experts, and the job's own layout.
         cluster: the hardware of the job. Processors stand for up to `CPU_PROCESSES` processes.
         refused: why the rest of the job is not trained under a layout, or None.
         model: of the job, or None where only layouts are asked about.
@@ -157,7 +157,7 @@ def _named(name: str, size: int | None, *, cluster: Cluster, untried: Callable[[
 
 
 def _processes(name: str, *, cluster: Cluster, untried: Callable[[Layout], str | None]) -> int:
-    """As many as the cluster has, or as the layout needs, minus those it or the model cannot use."""
+    """As many as the cluster has, or the layout needs, minus those it or the model cannot use."""
     least = fewest(name)
     most = 1 if name == SINGLE else max(least, cluster.num_gpus)
     for size in range(most, least - 1, -1):
@@ -179,7 +179,7 @@ def clear(run: RunDirectory) -> None:
 
 
 def check_same_place(run: RunDirectory, trial: Trial, cluster: Cluster) -> None:
-    """Raises RunDirectoryError if the folder holds a run under another layout or on other hardware."""
+    """Raises RunDirectoryError if the folder's run has another layout or other hardware."""
     if not run.plan.is_file():
         return
     plan = read_plan(run.plan)

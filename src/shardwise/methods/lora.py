@@ -1,4 +1,4 @@
-"""LoRA with PEFT's adapters; initial values depend on (seed, name, full shape), not on the layout."""
+"""LoRA with PEFT's adapters; initial values depend on (seed, name, full shape), not the layout."""
 
 import hashlib
 import math
@@ -20,7 +20,7 @@ from shardwise.spec.job.keys import LoraSpec
 
 _MAGNITUDE = ".lora_magnitude_vector."
 
-#: Parts of live names, which have the adapter's name in them, and what stands for them in PEFT's files.
+#: Parts of live names, which contain the adapter's name, and what replaces them in PEFT's files.
 _SAVED_PARTS = (
     (f"{_MAGNITUDE}default.weight", _MAGNITUDE.rstrip(".")),
     (".lora_A.default.", ".lora_A."),
@@ -69,8 +69,8 @@ def add_adapters(
 
 
 def _without_sums(model: nn.Module) -> list[str]:
-    """Names of linear layers of a class of their own that give no row for a row, to which PEFT would add its product:
-    routers that give several results, and layers of groups."""
+    """Names of linear layers of a class of their own that give no row for a row, to which PEFT
+    would add its product: routers that give several results, and layers of groups."""
     linear = ((name, one) for name, one in model.named_modules() if isinstance(one, nn.Linear))
     return [name for name, one in linear if type(one) is not nn.Linear and not _gives_rows(one)]
 
@@ -89,9 +89,9 @@ def _wrapped(model: nn.Module, config: Any) -> Any:
     with warnings.catch_warnings():
         # PEFT asks for a property that transformers is renaming; neither concerns the user.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
-        # A copy of one end of a tied model is a tensor of its own, in training and in what is saved.
+        # A copy of one end of a tied model is its own tensor, in training and in what is saved.
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`", category=UserWarning)
-        # Of patterns that PEFT makes itself, for stacked experts, and follows: it looks for them among modules.
+        # Of PEFT's own patterns for stacked experts, which it follows but looks for among modules.
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys", category=RuntimeWarning)
         adapted: Any = get_peft_model(model, config, low_cpu_mem_usage=True)  # pyright: ignore[reportArgumentType]
     leave_inputs(adapted)
@@ -99,15 +99,15 @@ def _wrapped(model: nn.Module, config: Any) -> Any:
 
 
 def leave_inputs(model: nn.Module) -> None:
-    """Keeps PEFT from copying each adapter's input in the adapter's type, which autocast would cast back. DoRA needs
-    that type: it adds a small product to the base matrix before it takes norms."""
+    """Keeps PEFT from copying each adapter's input in the adapter's type, which autocast would
+    undo. DoRA needs that type: it adds a small product to the base matrix before it takes norms."""
     for module in model.modules():
         if getattr(module, "lora_variant", None) == {}:
             vars(module)["cast_input_dtype_enabled"] = False
 
 
 def expected_tensors(model: nn.Module, folder: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the tensors that PEFT loads from an adapter's folder; adapters are added to `model`."""
+    """Name -> shape of tensors that PEFT loads from an adapter folder; adds adapters to `model`."""
     from peft import PeftConfig, get_peft_model_state_dict
 
     config = PeftConfig.from_pretrained(str(folder))
@@ -123,8 +123,8 @@ def is_adapter(name: str) -> bool:
 
 
 def saved_name(name: str) -> str:
-    """The name of a trained parameter in PEFT's files. PEFT's own function needs all modules and gathered weights on
-    the rank that asks. Each save checks that the names are PEFT's."""
+    """The name of a trained parameter in PEFT's files. PEFT's own function needs all modules and
+    gathered weights on the rank that asks. Each save checks that the names are PEFT's."""
     for live, saved in _SAVED_PARTS:
         name = name.replace(live, saved)
     return f"base_model.model.{name}"
@@ -150,8 +150,8 @@ def _uniform(name: str, shape: tuple[int, ...], *, seed: int) -> torch.Tensor:
 
 @torch.no_grad()
 def start_magnitudes(model: nn.Module) -> None:
-    """Initialises DoRA's magnitudes: the norm of each row of the base matrix, in float32 (Liu et al., 2024). B is zero,
-    so this is the adapted matrix's norm too. Where a row is sharded, squares are summed over ranks."""
+    """Initialises DoRA's magnitudes: norms of the base matrix's rows, in float32 (Liu et al.,
+    2024). B is zero: the adapted matrix has the same. For sharded rows, ranks sum squares."""
     for module in model.modules():
         magnitudes: Any = getattr(module, "lora_magnitude_vector", None)
         if not magnitudes:

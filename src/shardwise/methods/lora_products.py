@@ -1,8 +1,9 @@
 """Products of adapted matrices that read one input, as one function of it.
 
-PEFT computes `x W^T + (x A^T) B^T s` matrix by matrix: each A reads x again, and passes over memory scale and add. Here
-the A's of queries, keys and values, or of gate and up, are one matrix, and products add to what others made. Names and
-files of parameters stay PEFT's, and so do the forwards of whatever is not plain LoRA of a frozen linear layer.
+PEFT computes `x W^T + (x A^T) B^T s` matrix by matrix: each A reads x again, and passes over memory
+scale and add. Here the A's of queries, keys and values, or of gate and up, are one matrix, and
+products add to what others made. Names and files of parameters stay PEFT's, and so do the forwards
+of whatever is not plain LoRA of a frozen linear layer.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ _READ_ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def join_products(model: nn.Module, *, together: bool = True) -> None:
-    """Replaces the forwards of adapted linear layers, in place; `together`: where several read one input, by one
-    function of it, whose results wait with the first of these layers."""
+    """Replaces the forwards of adapted linear layers, in place; `together`: where several read one
+    input, by one function of it, whose results wait with the first of these layers."""
     for parent in model.modules():
         layers = {name: child for name, child in parent.named_children() if _is_plain(child)}
         for names in _READ_ONE_INPUT if together else ():
@@ -40,8 +41,8 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 def _take_over(layers: Sequence[Any]) -> None:
-    """Stands in for the forwards of layers that are given one tensor, one after the other. By their class, as compiled
-    blocks of one kind share a graph only where no layer has a forward of its own."""
+    """Stands in for the forwards of layers that are given one tensor in turn. By their class, as
+    compiled blocks of one kind share a graph only where no layer has a forward of its own."""
     for layer in layers:
         vars(layer)["joined"] = tuple(layers)
         layer.__class__ = _joined_class(type(layer))
@@ -85,8 +86,8 @@ def _product(layers: Sequence[Any], x: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Product(torch.autograd.Function):
-    """Results for x [..., columns] of frozen `layers`, of which `tensors` has all weights, then scales (of quantised
-    ones), biases (or None), A's and B's."""
+    """Results for x [..., columns] of frozen `layers`, of which `tensors` has all weights, then
+    scales (of quantised ones), biases (or None), A's and B's."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scaling: float, layers: Sequence[Any], *tensors: Any) -> tuple[Tensor, ...]:
@@ -142,8 +143,9 @@ def _matrix(layer: Any, weight: Tensor, scales: Tensor | None) -> Tensor:
     return weight if scales is None else layer.dequantised(weight, scales)
 
 
-#: One operator for torch's compiler: it would write `a + b @ c` out of place, which copies `a` before the product adds
-#: to it (`addmm_out_cuda_impl` of ATen). Selective recompute saves its result, and no summand.
+#: One operator for torch's compiler: it would write `a + b @ c` out of place, which copies `a`
+#: before the product adds to it (`addmm_out_cuda_impl` of ATen). Selective recompute saves its
+#: result, and no summand.
 _OPERATORS = torch.library.Library("shardwise", "FRAGMENT")
 _OPERATORS.define("sum_of_products(Tensor[] lefts, Tensor[] rights, Tensor? bias=None) -> Tensor")
 sum_of_products = torch.ops.shardwise.sum_of_products
@@ -151,7 +153,7 @@ sum_of_products = torch.ops.shardwise.sum_of_products
 
 @torch.library.impl(_OPERATORS, "sum_of_products", "CompositeExplicitAutograd")
 def _sum_of_products(lefts: Sequence[Tensor], rights: Sequence[Tensor], bias: Tensor | None = None) -> Tensor:
-    """The sum of `left @ right`, [rows, inner] and [inner, columns], in place, and `bias` [columns]."""
+    """Sum of `left @ right`, [rows, inner] and [inner, columns], in place, and `bias` [columns]."""
     first, *others = zip(lefts, rights, strict=True)
     sums = torch.mm(*first) if bias is None else torch.addmm(bias, *first)
     for left, right in others:

@@ -1,4 +1,4 @@
-"""Where a Hugging Face causal language model keeps its embedding, blocks and head; transformers' plan to slice it."""
+"""Where causal language models keep embedding, blocks and head; transformers' plan to slice it."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -38,8 +38,8 @@ class Anatomy:
 
 
 def find_anatomy(model: nn.Module) -> Anatomy:
-    """The parts of a causal language model from transformers. Raises UnsupportedError: it does not have one embedding,
-    one list of blocks and one linear head."""
+    """The parts of a causal language model from transformers. Raises UnsupportedError: it does not
+    have one embedding, one list of blocks and one linear head."""
     hugging_face = cast(Any, model)
     embedding, inside = hugging_face.get_input_embeddings(), find_inside(model)
     if inside is not None:
@@ -85,8 +85,8 @@ _BLOCKS = ("layers", "h", "blocks", "layer", "block")
 
 
 def find_blocks(backbone: nn.Module, *, num_layers: int | None) -> nn.ModuleList:
-    """The list of a backbone's blocks, those that a stage lets pass included: the one as long as the configuration says
-    (`num_layers`), or the one that is called like one. Raises UnsupportedError: there is no one list of them."""
+    """A backbone's list of blocks, including those a stage lets pass: the one as long as
+    `num_layers` says, or named like one. Raises UnsupportedError: there is no one list of them."""
     lists = {name: m for name, m in backbone.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
     inner = {id(below) for m in lists.values() for below in m.modules() if below is not m}
     outermost = {name: m for name, m in lists.items() if id(m) not in inner}
@@ -103,11 +103,11 @@ def find_blocks(backbone: nn.Module, *, num_layers: int | None) -> nn.ModuleList
 
 
 def tensor_plan(config: Any) -> dict[str, str]:
-    """How tensor parallelism slices the modules of a block: name inside the block -> transformers' style. Raises
-    UnsupportedError: there is no plan of the blocks, nor one of their experts."""
+    """How tensor parallelism slices the modules of a block: name inside the block -> transformers'
+    style. Raises UnsupportedError: there is no plan of the blocks, nor one of their experts."""
     stated: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}
-    # Embedding and head are sliced by rows here, whatever is said. A module stays whole of which a plan slices
-    # parameters beside its matrices, such as a score for each head.
+    # Embedding and head are sliced by rows here, whatever is said. A module stays whole of which a
+    # plan slices parameters beside its matrices, such as a score for each head.
     named = {name: style for name, style in stated.items() if stated.get(name.rpartition(".")[0]) != "local_params"}
     plan = {inside: style for name, style in named.items() if (inside := name.partition(".*.")[2])}
     if not plan and not getattr(config, "base_model_ep_plan", None):

@@ -1,6 +1,7 @@
-"""Buffers that stand in a model's files, such as the correction biases of routers: read and saved, and never trained.
+"""Buffers in a model's files, such as routers' correction biases: read and saved, never trained.
 
-Every rank holds those of its blocks whole, in the type in which transformers builds them; files keep the type they had.
+Every rank holds those of its blocks whole, in the type in which transformers builds them; files
+keep the type they had.
 """
 
 from collections.abc import Mapping
@@ -25,14 +26,14 @@ def saved_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def stored_types(types: Mapping[str, torch.dtype], model: nn.Module, weights: Weights) -> dict[str, torch.dtype]:
-    """Name -> type in files, of buffers by their own types: that of the folder, where it has them."""
+    """Name -> type in files, of buffers by their own types: the folder's, where it has them."""
     stored = _stored(types, model, weights)
     return dict(types) | {name: weights.read(key, offsets=(), lengths=()).dtype for name, key in stored.items()}
 
 
 def fill_buffers(model: nn.Module, weights: Weights) -> dict[str, torch.Tensor]:
-    """Gives buffers the folder's values, whole; those that it lacks keep what they were built with, as in transformers.
-    Returns name -> `bounds_of` what was read. Raises ModelError: one has another shape."""
+    """Gives buffers the folder's values, whole; those it lacks keep their built values, as in
+    transformers. Returns name -> `bounds_of` what was read. Raises ModelError: another shape."""
     bounds: dict[str, torch.Tensor] = {}
     buffers = saved_buffers(model)
     for name, key in _stored(buffers, model, weights).items():

@@ -1,7 +1,8 @@
 """A short hash per file of a model folder, to tell two folders apart without reading all of them.
 
-Files are hashed whole; of weights of more than `WHOLE_BYTES`, headers and the first, middle and last block of each
-tensor are. Not seen are elements that differ between these blocks and nowhere else.
+Files are hashed whole; of weights of more than `WHOLE_BYTES`, headers and the first, middle and
+last block of each tensor are. Not seen are elements that differ between these blocks and nowhere
+else.
 """
 
 import hashlib
@@ -20,8 +21,8 @@ BLOCK_BYTES = 4096
 
 
 def folder_content(folder: Path, *, weights: Iterable[str]) -> dict[str, str]:
-    """Name of each file that a training reads -> a hash of its size and of what was read of it; `weights` names the
-    safetensors files."""
+    """Name of each file that a training reads -> a hash of its size and of what was read of it;
+    `weights` names the safetensors files."""
     others = {path for name in CONFIGURATIONS if (path := folder / name).is_file()} | set(tokenizer_files(folder))
     content = {str(path.relative_to(folder)): _hash(path, sampled=False) for path in sorted(others)}
     files = {name: folder / name for name in sorted(weights)}
@@ -40,7 +41,7 @@ def _hash(path: Path, *, sampled: bool) -> str:
 
 
 def _sampled(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """(begin, end) of a safetensors file's header, and of the blocks of each tensor; a small tensor whole."""
+    """(begin, end) of a safetensors header, and of the blocks of each tensor; a small one whole."""
     length = int.from_bytes(file.read(8), "little")
     header: dict[str, Any] = json.loads(file.read(length))
     yield 0, 8 + length

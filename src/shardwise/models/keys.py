@@ -46,7 +46,7 @@ class ExpertStack:
     keys: tuple[tuple[str, ...], ...]
 
     def shape(self, shape_of: Callable[[str], Shape], *, where: str) -> Shape:
-        """Of the parameter. Raises ModelError: experts of the folder `where` differ, or are lacking."""
+        """Of the parameter. Raises ModelError: experts of folder `where` differ, or are lacking."""
         every = [key for part in self.keys for key in part]
         first, odd = every[0], next((key for key in every if shape_of(key) != shape_of(every[0])), None)
         if odd is not None:
@@ -190,7 +190,7 @@ def _renamed(key: str, renamings: Iterable[Any]) -> str:
 
 
 def _stacked(name: str, stackings: Iterable[Any]) -> tuple[str, Any, int]:
-    """The stack that a weight is put in, by what, and which part of it; else its own name, and None."""
+    """The stack that a weight is put in, by what, and which part of it; else its name, and None."""
     for stacking in stackings:
         stack, pattern = stacking.rename_source_key(name)
         if pattern is not None:
@@ -210,7 +210,7 @@ def _transforms(model: nn.Module) -> tuple[list[Any], list[Any], list[Any]]:
     return renamings, known, [one for one in converters if one not in known]
 
 
-#: All that is done to matrices that are stacked, and perhaps joined by rows; and to weights that are joined by rows.
+#: All that is done to stacked matrices, perhaps joined by rows; and to weights joined by rows.
 _STACKS = [("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)]
 _JOINS = [("Concatenate", 0)]
 

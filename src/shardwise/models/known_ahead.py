@@ -40,13 +40,13 @@ def rows_unpacked() -> AbstractContextManager[None]:
 
 
 def documents_of(position_ids: torch.Tensor) -> torch.Tensor:
-    """The document of each token within its row, counted from 0, by positions [batch, length] that restart."""
+    """The document of each token in its row, from 0, by positions [batch, length] that restart."""
     begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
     return torch.nn.functional.pad(begins.cumsum(-1), (1, 0))
 
 
 def hold_rotations(roots: Iterable[nn.Module]) -> None:
-    """Keeps rotary frequencies that follow the longest row (`catalog/stated.py` refuses too long)."""
+    """Keeps rotary frequencies that follow the longest row (`catalog/stated.py` refuses longer)."""
     for module in (module for root in roots for module in root.modules()):
         kind = getattr(module, "rope_type", None)
         if kind is not None:

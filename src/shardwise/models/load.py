@@ -55,9 +55,9 @@ def find_model_folder(name: str, *, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path, *, rope: RopeScaling | None = None) -> Any:
-    """The transformers configuration of a folder, as of a model whose weights are floats; its code is
-    never run. `rope`: how a job stretches rotary positions. Raises ModelError: transformers cannot
-    read it; UnsupportedError: it has no positions that are stretched so."""
+    """The transformers configuration of a folder, as of a model whose weights are floats; its code
+    is never run. `rope`: how a job stretches rotary positions. Raises ModelError: transformers
+    cannot read it; UnsupportedError: it has no positions that are stretched so."""
     from transformers import AutoConfig
 
     try:
@@ -184,14 +184,14 @@ def materialise(
     aliases = {name for p in places for name in map(without_wrappers, p.names)}
     others = {without_wrappers(name) for name in elsewhere}
     others |= {name.removeprefix(prefix) for name in others}
-    # Tensors that transformers passes over too, by patterns that its model states: buffers that others once saved.
+    # Tensors that transformers skips too, by its model's patterns: buffers that others once saved.
     patterns: Iterable[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
     passed_over = {name for name in weights.names if any(re.search(pattern, name) for pattern in patterns)}
     buffers = names_in_files(saved_buffers(model), model)
     check_names(weights, expected=shapes, ignored=aliases | others | passed_over | buffers)
     check_tied(weights, kin=kin.values())
     bounds: dict[str, torch.Tensor] = {}
-    # The largest first: what is read of one lies in memory beside what the rank keeps of all before it.
+    # The largest first: what is read of one is in memory with what the rank keeps of those before.
     for place in sorted(places, key=lambda place: place.parameter.numel(), reverse=True):
         make, layer, stack = fresh[id(place)], place.layer, place.stack
         if layer is not None:
@@ -210,8 +210,8 @@ def materialise(
 
 
 def load_wide(folder: Path, *, dtype: torch.dtype, rope: RopeScaling | None = None) -> nn.Module:
-    """The whole model of a folder in host memory, weights in fewer bits widened, as training reads it.
-    Raises ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
+    """A folder's whole model in host memory, weights in fewer bits widened for training. Raises
+    ModelError: the folder cannot be used; UnsupportedError: transformers has no such model."""
     model, weights = build_on_meta(read_config(folder, rope=rope), attn_implementation="eager"), Weights(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -274,8 +274,8 @@ def _quantise_stack(
 
 
 def kin_of(model: nn.Module) -> Kin:
-    """The names of the whole model's weights that stand for one tensor of its folder. A trained copy
-    of a tied head has no alias of its own, but its original has, perhaps on another stage."""
+    """The names of the whole model's weights that stand for one tensor of its folder. A trained
+    copy of a tied head has no alias of its own, but its original has, perhaps on another stage."""
     kin: Kin = {}
     for place in _places(model):
         names = list(map(without_wrappers, place.names))
@@ -285,15 +285,15 @@ def kin_of(model: nn.Module) -> Kin:
 
 
 def _stored_name(place: _Place, kin: Kin, weights: Weights, prefix: str) -> str:
-    """The folder's name of a parameter: one of its aliases, with or without the backbone's prefix."""
+    """The folder's name of a parameter: an alias of it, with or without the backbone's prefix."""
     candidates = [alias for name in place.names for alias in kin[without_wrappers(name)]]
     candidates += [name.removeprefix(prefix) for name in candidates]
     return next((name for name in candidates if name in weights.names), candidates[0])
 
 
 def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(offsets, lengths) of the part of a parameter that this rank keeps. FSDP2 shards the slices of
-    tensor parallelism, as its placement's kind says, though its axis stands first in the mesh."""
+    """(offsets, lengths) of the part of a parameter that this rank keeps. FSDP2 shards tensor
+    parallelism's slices, as its placement's kind says, though its axis is first in the mesh."""
     offsets, lengths = [0] * parameter.ndim, list(parameter.shape)
     if isinstance(parameter, DTensor):
         mesh = parameter.device_mesh
@@ -307,15 +307,15 @@ def local_window(parameter: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _fill(place: _Place, *, device: torch.device, read: Read) -> torch.Tensor | None:
-    """Gives a parameter its values; `bounds_of` what was read, None where this rank keeps nothing."""
+    """Gives a parameter its values; `bounds_of` what was read, None if this rank keeps nothing."""
     old = place.parameter
     offsets, lengths = local_window(old)
-    # Not DTensor.from_local, which moves the local part to the mesh's device: it may belong in the host's memory.
+    # Not DTensor.from_local, which moves its part to the mesh's device: it may belong on the host.
     value = torch.empty_like(old.detach(), device=device)
     local = value.to_local() if isinstance(value, DTensor) else value
     bounds = None
     if local.numel():
-        # Moved in the type of the file: torch would cast on the processor, and then send the larger of the two.
+        # Moved in the file's type: torch would cast on the processor, then send the larger one.
         part = read(offsets=offsets, lengths=lengths).to(device)
         local.copy_(part)
         bounds = bounds_of(part)

@@ -1,7 +1,8 @@
-"""Frozen linear layers whose weight is stored in 4 bits: NF4 with double quantisation (Dettmers et al., 2023).
+"""Frozen linear layers, weights in 4 bits: NF4 with double quantisation (Dettmers et al., 2023).
 
-bitsandbytes quantises each matrix as a whole, so that every layout holds parts of one quantisation: what it stores is
-kept in rows, which tensor parallelism slices and FSDP2 shards as it does any other weight.
+bitsandbytes quantises each matrix as a whole, so that every layout holds parts of one quantisation:
+what it stores is kept in rows, which tensor parallelism slices and FSDP2 shards as it does any
+other weight.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class NF4Linear(nn.Linear):
         self._here = [slice(None), slice(None)]
 
     def take_slice(self, dim: int, *, index: int, degree: int) -> None:
-        """From now on weight and scales are slice `index` of `degree`, by rows (0) or columns (1) of blocks."""
+        """Slices weight and scales: `index` of `degree`, by rows (0) or columns (1) of blocks."""
         size, left = divmod(self.scales.shape[dim], degree)
         if left or not self._aligned:
             raise UnsupportedError(
@@ -58,7 +59,7 @@ class NF4Linear(nn.Linear):
         return weight.view(rows, -1), scales.view(rows, -1)
 
     def dequantised(self, weight: Tensor, scales: Tensor) -> Tensor:
-        """The matrix [out_features, in_features], or this rank's slice of it, of its weight and scales."""
+        """The matrix [out_features, in_features] or this rank's slice, of its weight and scales."""
         rows, columns = self._blocks
         levels, offset = levels_of(self.levels, blocks=rows * columns)
         here = levels.view(rows, columns)[tuple(self._here)], offset
@@ -72,10 +73,10 @@ class NF4Linear(nn.Linear):
 
 
 def quantised_blocks(matrix: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a flat matrix, as bitsandbytes quantises it in `dtype`: its elements, two in a byte; an index into a table of
-    scales for each block; and the levels of these, as NF4Linear has them."""
+    """Of a flat matrix, as bitsandbytes quantises it in `dtype`: its elements, two in a byte; an
+    index into a table of scales for each block; and their levels, as NF4Linear has them."""
     library = _bitsandbytes()
-    # Some blocks at a time: on processors bitsandbytes holds several copies of what it quantises in float32.
+    # Some blocks at a time: on processors bitsandbytes holds several float32 copies of its input.
     options = {"blocksize": NF4_BLOCK, "quant_type": "nf4"}
     parts = [library.quantize_4bit(part.to(dtype), **options) for part in matrix.split(_AT_ONCE)]
     largest = torch.cat([state.absmax for _, state in parts])
@@ -85,14 +86,14 @@ def quantised_blocks(matrix: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Ten
 
 
 def levels_of(levels: Tensor, *, blocks: int) -> tuple[Tensor, Tensor]:
-    """Of levels [..., groups + 1]: that of each block [..., blocks], and what is added to all [..., 1]."""
+    """Of levels [..., groups + 1]: each block's [..., blocks], and all blocks' offset [..., 1]."""
     return levels[..., :-1].repeat_interleave(NF4_GROUP, -1)[..., :blocks], levels[..., -1:]
 
 
 def dequantised_blocks(
     elements: Tensor, scales: Tensor, levels: tuple[Tensor, Tensor], *, shape: tuple[int, ...], dtype: torch.dtype
 ) -> Tensor:
-    """The tensor of a shape of its packed elements, and of its blocks' scales, times their levels."""
+    """The tensor of a shape, of its packed elements and its blocks' scales, times their levels."""
     largest = _scales(scales.device)[scales.int()] * levels[0] + levels[1]
     _bitsandbytes()
     dequantise = torch.ops.bitsandbytes.dequantize_4bit
@@ -115,8 +116,8 @@ class _Product(torch.autograd.Function):
 
 
 def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
-    """Puts NF4Linear in the place of the linear layers of an adapted model on the meta device, as transformers does for
-    bitsandbytes: of all but the head. Raises UnsupportedError: there is none, or one that cannot be quantised."""
+    """On the meta device, replaces an adapted model's linear layers but the head by NF4Linear, as
+    transformers does for bitsandbytes. Raises UnsupportedError: none, or one not quantisable."""
     found = quantised_layers(model)
     if not found:
         raise UnsupportedError("the model has no linear layer that qlora could quantise; use method: lora")
@@ -130,8 +131,8 @@ def quantise_linear_layers(model: nn.Module, *, dtype: torch.dtype) -> None:
 
 
 def quantised_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers of a model, with adapters or without, that are quantised, by name: all but the head; of a model
-    of more than text, those of its language model."""
+    """The linear layers of a model, with adapters or without, that are quantised, by name: all but
+    the head; of a model of more than text, those of its language model."""
     adapted: Any = model
     head, inside = set(adapted.get_output_embeddings().modules()), find_inside(model)
     return {
@@ -150,8 +151,8 @@ def quantised_and_back(matrix: Tensor, *, dtype: torch.dtype) -> Tensor:
 
 
 def quantisation_of(model: nn.Module, *, beside: Sequence[str] = ()) -> dict[str, Any] | None:
-    """What config.json says of a model that transformers has quantised alike; None where no layer is quantised.
-    `beside`: modules beside its language model, which stay as they are."""
+    """What config.json says of a model that transformers has quantised alike; None where no layer
+    is quantised. `beside`: modules beside its language model, which stay as they are."""
     from transformers import BitsAndBytesConfig
 
     layer = next((module for module in model.modules() if isinstance(module, NF4Linear)), None)

@@ -1,5 +1,6 @@
-"""Stacks of experts in 4 bits: each expert's matrix is quantised by itself, as bitsandbytes does a matrix (NF4 with
-double quantisation), so that a rank quantises the experts that it keeps, and those alone.
+"""Stacks of experts in 4 bits: each expert's matrix is quantised by itself, as bitsandbytes does a
+matrix (NF4 with double quantisation), so that a rank quantises the experts that it keeps, and those
+alone.
 
 The stack is written out while its experts are at work; for backward autograd keeps its bytes.
 """
@@ -38,13 +39,13 @@ class NF4Stack:
         return self.shape[0] * self.shape[1]
 
     def quantise(self, matrices: Iterator[torch.Tensor] | Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Elements and scales of some experts' matrices [rows, columns], of which one at a time is asked for."""
+        """Elements and scales of experts' matrices [rows, columns], asked for one at a time."""
         parts = [quantised_blocks(matrix.flatten(), dtype=self.dtype) for matrix in matrices]
         scales = [torch.cat([levels.view(torch.uint8), scales.flatten()]) for _, scales, levels in parts]
         return torch.stack([elements.flatten() for elements, _, _ in parts]), torch.stack(scales)
 
     def quantise_live(self, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Elements and scales of a parameter [experts, rows, columns]; empty ones on the meta device."""
+        """Elements and scales of a parameter [experts, rows, columns]; empty on the meta device."""
         if whole.device.type != "meta":
             return self.quantise([*whole])
         elements, scales = (
@@ -66,15 +67,15 @@ class NF4Stack:
         # A clone begins where four bytes are a float32.
         stored = scales[:, :of_levels].flatten().clone().view(torch.float32).view(len(scales), -1)
         levels = levels_of(stored, blocks=blocks)
-        # By blocks: on processors bitsandbytes (0.50) makes other numbers of rows that are shorter than one.
+        # By blocks: on processors bitsandbytes (0.50) makes other numbers of rows shorter than one.
         shape = (len(elements) * blocks, NF4_BLOCK)
         made = dequantised_blocks(elements, scales[:, of_levels:], levels, shape=shape, dtype=self.dtype)
         return made.view(len(elements), *self.shape)
 
 
 def quantise_experts(model: nn.Module, *, dtype: torch.dtype) -> None:
-    """Puts bytes in the place of the frozen stacks of experts of a model, with adapters or without, that have whole
-    blocks of 64: of what they hold, or on the meta device nothing yet. They compute in `dtype`."""
+    """Replaces a model's frozen stacks of experts that have whole blocks of 64, with or without
+    adapters, by bytes: of what they hold, or on the meta device none yet. Computes in `dtype`."""
     for outer in (mixture.experts for mixture in mixtures(model)):
         held = innermost(outer)
         stacks = [
@@ -92,7 +93,7 @@ def quantise_experts(model: nn.Module, *, dtype: torch.dtype) -> None:
 
 
 def stacks_of(held: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters of a module of experts that are quantised: a matrix for each expert, of whole blocks."""
+    """Parameters of a module of experts to be quantised: a matrix per expert, of whole blocks."""
     own = ((name, parameter) for name, parameter in held._parameters.items() if parameter is not None)
     return [(name, p) for name, p in own if p.ndim == 3 and p[0].numel() % NF4_BLOCK == 0]
 
@@ -160,8 +161,8 @@ class _View(NamedTuple):
 
 @contextmanager
 def _kept_as_bytes(kept: dict[int, _Bytes]) -> Iterator[None]:
-    """Within it autograd keeps views of stacks as their bytes, and all else as the hooks around it say: those of
-    recomputation and of what waits in host memory."""
+    """Within it autograd keeps views of stacks as their bytes, and all else as the hooks around it
+    say: those of recomputation and of what waits in host memory."""
     autograd: Any = torch._C
     around: Any = autograd._autograd._top_saved_tensors_default_hooks(False)
     pack, unpack = around or (lambda tensor: tensor,) * 2

@@ -1,4 +1,4 @@
-"""Weights that are published in fewer bits, widened as they are read: MXFP4 blocks, and FP8 with scales.
+"""Weights published in fewer bits, widened as they are read: MXFP4 blocks, and FP8 with scales.
 
 Elements and scales, two keys of a file, are one tensor here; of a window its blocks alone are read.
 """
@@ -39,15 +39,15 @@ _BIAS = 127
 
 
 def _unpacked(pairs: torch.Tensor) -> torch.Tensor:
-    """float32 [..., 2 n] of bytes [..., n], each of which holds two elements of E2M1, the low half first."""
+    """float32 [..., 2 n] of bytes [..., n], each with two elements of E2M1, the low half first."""
     halves = pairs.contiguous().view(torch.uint8)
     codes = torch.stack([halves & 15, halves >> 4], dim=-1).flatten(-2)
     return torch.tensor(_E2M1)[codes.int()]
 
 
 class MXFP4(NamedTuple):
-    """Blocks [experts, rows, groups, 16] of two elements a byte, each with a power of two as its scale [experts, rows,
-    groups]: a weight [experts, 32 groups, rows], as gpt-oss keeps experts. By the keys of both."""
+    """Blocks [experts, rows, groups, 16] of two elements a byte, with power of two scales [experts,
+    rows, groups]: a weight [experts, 32 groups, rows], as in gpt-oss. By the keys of both."""
 
     elements: str
     scales: str
@@ -65,7 +65,7 @@ class MXFP4(NamedTuple):
         return experts, 2 * groups * pairs, rows
 
     def read(self, files: StoredFiles, *, offsets: Shape, lengths: Shape) -> torch.Tensor:
-        """The part from `offsets` on, `lengths` long, in bfloat16, which holds each of the products."""
+        """The part from `offsets` on, `lengths` long, in bfloat16, which holds every product."""
         wide = 2 * files.stored_shape(self.elements)[-1]
         (expert, column, row), (experts, columns, rows) = offsets, lengths
         groups = slice(column // wide, -(-(column + columns) // wide))
@@ -81,8 +81,8 @@ class MXFP4(NamedTuple):
 
 
 class FP8(NamedTuple):
-    """Elements [..., rows, columns] in 8 bits, or two of E2M1 in a byte, and a scale for each block of them, by the
-    keys of both. `block`: rows and columns of one; the last of a row or column may be shorter."""
+    """Elements [..., rows, columns] in 8 bits, or two of E2M1 in a byte, and a scale per block, by
+    the keys of both. `block`: its rows and columns; the last of either may be shorter."""
 
     elements: str
     scales: str
@@ -150,7 +150,7 @@ def _block(size: int, scales: int, stated: int) -> int | None:
 
 
 def widened_by_transformers(config: dict[str, Any]) -> Any:
-    """What `from_pretrained` is given to widen a folder's weights too; None where they are floats."""
+    """What `from_pretrained` is given to widen a folder's weights; None where they are floats."""
     from transformers.utils.quantization_config import FineGrainedFP8Config, Mxfp4Config
 
     stated = published_as(config)
@@ -170,8 +170,8 @@ _OF_ACTIVATIONS = re.compile(r"\.(activation_scale|input_scale|qscale_act)$")
 def find_packed(
     config: dict[str, Any], keys: Iterable[str], type_of: Callable[[str], str]
 ) -> tuple[dict[str, Packed], set[str]]:
-    """The weights of a folder that are published in fewer bits, by the key that they have once they are wide; and the
-    keys that stand for none of their own then. `type_of`: what safetensors calls the type of a key's elements."""
+    """A folder's weights that are published in fewer bits, by their key once wide; and the keys
+    that then have no weight of their own. `type_of`: the safetensors type of a key's elements."""
     stated, stored = published_as(config), set(keys)
     found: dict[str, Packed] = {}
     if stated == "mxfp4":

@@ -1,4 +1,4 @@
-"""Which expert a token goes to: in float32, without noise, balanced over the global batch if asked."""
+"""Which expert a token goes to: float32, without noise, balanced over the global batch if asked."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ class Balance:
 
     @classmethod
     def of(cls, config: Any, *, device: torch.device) -> Self | None:
-        """Of a transformers configuration; None where it asks for none, or the family's code has no such loss."""
+        """Of a transformers configuration; None if not asked for, or its family's code has none."""
         coefficient = getattr(config, "router_aux_loss_coef", 0.0)
         if not getattr(config, "output_router_logits", False) or not coefficient or not _balances(config):
             return None
@@ -42,7 +42,7 @@ class Balance:
         return cls(coefficient=coefficient, num_experts=number, top_k=config.num_experts_per_tok, device=device)
 
     def settle(self, *, factor: float) -> Tensor:
-        """From what all ranks have seen: sets `pull`, times its backward's factor. The loss, float64."""
+        """From what all ranks saw: sets `pull`, times its backward's factor. The loss, float64."""
         routes, probabilities = self.seen
         scale = self.coefficient * self.num_experts / (routes.sum() / self.top_k) ** 2
         self.pull = (scale * factor * routes).float()
@@ -95,8 +95,8 @@ class _Casts(TorchFunctionMode):
 
 
 class Mixture(NamedTuple):
-    """A module that routes tokens to experts: `owner` calls `router` and hands what it chose to `experts`, which are
-    called with hidden states [tokens, width], indices and weights [tokens, top_k]."""
+    """A module that routes tokens to experts: `owner` calls `router` and passes its choice to
+    `experts`, called with hidden states [tokens, width], indices and weights [tokens, top_k]."""
 
     owner: nn.Module
     router: nn.Module
@@ -123,9 +123,9 @@ def refuse_to_deal(model: nn.Module) -> None:
 
 
 def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) -> None:
-    """Makes routers decide in float32, whatever autocast and the stored types are, on operands rounded to the compute
-    type as in every layout; experts compute in that type, as autocast does for other matrices. No router draws noise,
-    which would differ between layouts."""
+    """Makes routers decide in float32, whatever autocast and the stored types are, on operands
+    rounded to the compute type as in every layout; experts compute in that type, as autocast does
+    for other matrices. No router draws noise, which would differ between layouts."""
     for owner, router, experts in mixtures(model):
         for module in (owner, *router.modules()):
             module.train = partial(_without_noise, module, module.train)
@@ -136,7 +136,7 @@ def route(model: nn.Module, *, compute: torch.dtype, balance: Balance | None) ->
 
 
 def noise_left_out(config: Any) -> str | None:
-    """What a configuration of transformers asks for that `route` leaves out, as a sentence; None where nothing is."""
+    """What a transformers configuration asks for that `route` omits, in a sentence, or None."""
     noise = {key: value for key, value in config.to_dict().items() if "jitter" in key}
     asked = [f"{key} {value:g}" for key, value in noise.items() if isinstance(value, float | int) and value > 0]
     if not asked:

@@ -9,8 +9,8 @@ from torch import nn
 from shardwise.errors import UnsupportedError
 from shardwise.models.anatomy import Anatomy
 
-#: What some backbones do to embeddings before the first block, and the value that leaves alone the hidden states that
-#: stages behind the first are given in their place.
+#: What some backbones do to embeddings before the first block, and the value that leaves alone the
+#: hidden states that stages behind the first are given in their place.
 _BEFORE_BLOCKS: dict[str, float] = {"embedding_multiplier": 1.0, "embedding_dropout": 0.0}
 
 
@@ -47,9 +47,9 @@ class StageEnds:
 
 
 class PassOn(nn.Module):
-    """What stands where another stage's block or norm was: gives its first argument back, in a
-    tuple as long as `returned` says. What the block said of itself in numbers and names is still to
-    be read. Beside this stage's blocks it puts in what is `received`, and takes out what is `kept`."""
+    """Stands in for another stage's block or norm: returns its first argument, in a tuple as long
+    as `returned` says. The block's own attributes (numbers, names) can still be read. Beside this
+    stage's blocks it puts in what is `received`, and takes out what is `kept`."""
 
     def __init__(self, old: nn.Module | None = None, *, returned: int = 0) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Nothing(nn.Module):
 
 
 def keep_stage(anatomy: Anatomy, place: StagePlace, ends: StageEnds) -> None:
-    """Removes what a stage does not hold, in place; with tied weights the last keeps the embedding."""
+    """Removes what a stage does not hold, in place; if tied, the last stage keeps the embedding."""
     blocks, backbone = anatomy.blocks, anatomy.backbone
     for index in range(len(blocks)):
         if index not in place.blocks:
@@ -101,8 +101,8 @@ def keep_stage(anatomy: Anatomy, place: StagePlace, ends: StageEnds) -> None:
 
 
 def _put_in(backbone: nn.Module, last: PassOn) -> None:
-    """Makes the last block before a stage's own give what the stage received. The code before the blocks gets zeros,
-    which some of it changes in place."""
+    """Makes the last block before a stage's own give what the stage received. The code before the
+    blocks gets zeros, which some of it changes in place."""
 
     def receive(_module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         received: torch.Tensor = kwargs["inputs_embeds"]
@@ -127,15 +127,15 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module | None) -> None:
 
 
 def planned_ends(anatomy: Anatomy) -> StageEnds:
-    """The final norm alone, as transformers plans the pipeline of a model. Raises as `outer_modules`."""
+    """The final norm alone, by a model's transformers pipeline plan. Raises as `outer_modules`."""
     norm = getattr(anatomy.backbone, outer_modules(anatomy)[1])
     names = (name for name, module in anatomy.model.named_modules() if module is norm)
     return StageEnds(behind=(next(names),), joins=False)
 
 
 def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
-    """Attributes of the backbone that hold embedding and final norm, by transformers' own pipeline plan of the model.
-    Raises UnsupportedError: there is no plan of the form embedding, blocks, norm."""
+    """Attributes of the backbone that hold embedding and final norm, by transformers' pipeline
+    plan. Raises UnsupportedError: there is no plan of the form embedding, blocks, norm."""
     config: Any = anatomy.backbone.config
     plan: dict[str, Any] = getattr(config, "base_model_pp_plan", None) or {}
     names = list(plan)
@@ -147,8 +147,8 @@ def outer_modules(anatomy: Anatomy) -> tuple[str, str]:
 
 
 def final_norm(anatomy: Anatomy, *, width: int) -> nn.Module | None:
-    """The norm behind the blocks: of transformers' pipeline plan (OLMo's has no weights), or the last child of the
-    module that holds the list of blocks which has vectors of the stream's width alone."""
+    """The norm behind the blocks: of transformers' pipeline plan (OLMo's has no weights), or the
+    last child of the block list's parent that has only vectors of the stream's width."""
     try:
         planned = getattr(anatomy.backbone, outer_modules(anatomy)[1])
         return planned if {tuple(p.shape) for p in planned.parameters()} <= {(width,)} else None

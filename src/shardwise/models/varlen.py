@@ -1,7 +1,8 @@
-"""Attention of packed rows: each document alone, through torch's `varlen_attn`, which needs no mask.
+"""Attention of packed rows: each document alone, by torch's `varlen_attn`, which needs no mask.
 
-On GPUs that is FlashAttention over all documents at once. For processors torch has no kernel behind it, so one is added
-here: PyTorch's attention, one document after another. All else is the same code on both.
+On GPUs that is FlashAttention over all documents at once. For processors torch has no kernel behind
+it, so one is added here: PyTorch's attention, one document after another. All else is the same code
+on both.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,8 @@ _aten = torch.ops.aten
 
 
 def register() -> None:
-    """Makes `attn_implementation="varlen"` one that transformers knows. It has no entry among transformers' masks: none
-    is made then, and positions are not searched for documents, which would wait for the GPU."""
+    """Registers `attn_implementation="varlen"` with transformers. Without an entry in its masks
+    none is made, and positions are not searched for documents, which would wait for the GPU."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register("varlen", _attend)
@@ -37,7 +38,7 @@ def _attend(
     scaling: float | None = None,
     **_others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """From [batch, heads, length, width], rows concatenated, to the result [batch, length, heads, width]."""
+    """From [batch, heads, length, width], rows concatenated, to [batch, length, heads, width]."""
     batch, _, length, _ = query.shape
     kind = query.device.type
     if torch.is_autocast_enabled(kind):  # which casts for operators of its own list only
@@ -49,7 +50,7 @@ def _attend(
 
 
 def _forward(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result [tokens, heads, width], the log of its sums [heads, tokens], and dropout's state, which is unused."""
+    """The result [tokens, heads, width], its log-sum-exp [heads, tokens], unused dropout state."""
     query, key, value, ends, _, _, _, causal, scale, *_ = given
     kernel = _aten._scaled_dot_product_flash_attention_for_cpu
     made, sums = zip(*(kernel(*one, 0.0, causal, scale=scale) for one in _each(ends, query, key, value)), strict=True)

@@ -1,7 +1,7 @@
 """The weights of a model folder, as slices read from safetensors.
 
-A model folder is data from a stranger: names inside it must be plain file names, only safetensors is opened, and a
-pointer, a truncated file or a pickle is refused by content with a sentence.
+A model folder is data from a stranger: names inside it must be plain file names, only safetensors
+is opened, and a pointer, a truncated file or a pickle is refused by content with a sentence.
 """
 
 import json
@@ -22,14 +22,14 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _MAX_INDEX_BYTES = 64 * 1024 * 1024
 
-#: A file is mapped into memory, and its pages stay there for as long as it is open: after this many bytes it is opened
-#: anew, so that a rank's resident memory stays near what it keeps.
+#: A file is mapped into memory, and its pages stay there for as long as it is open: after this many
+#: bytes it is opened anew, so that a rank's resident memory stays near what it keeps.
 _MAPPED_BYTES = 16 * 1024 * 1024
 
 #: Elements that a weight may have: others would be cast to numbers that nobody trained.
 _TYPES = ("F64", "F32", "F16", "BF16")
 
-#: Ends of names that older versions of transformers gave rotary frequencies and causal masks in files.
+#: Ends of names that older transformers versions gave rotary frequencies and causal masks in files.
 _OLD_BUFFERS = (".inv_freq", ".masked_bias", ".attn.bias", ".attn.attention.bias")
 
 
@@ -44,8 +44,8 @@ def read_part(handle: Any, key: str, part: tuple[slice, ...]) -> torch.Tensor:
 
 
 class Weights:
-    """Named tensors spread over the safetensors files of one folder; nothing is read until a slice is asked for. Those
-    that are published in fewer bits are what they are widened to."""
+    """Named tensors spread over the safetensors files of one folder; nothing is read until a slice
+    is asked for. Those that are published in fewer bits are what they are widened to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Weights:
 
     @property
     def names(self) -> set[str]:
-        """Names of all tensors: the keys of the files, until `rename` says what the model calls them."""
+        """Names of all tensors: the files' keys, until `rename` says what the model calls them."""
         return set(self._keys)
 
     def rename(self, keys: Keys) -> None:
@@ -91,7 +91,7 @@ class Weights:
         return self._keys[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Global shape of a tensor. Raises ModelError: it is stacked, and its matrices are not alike."""
+        """Global shape of a tensor. Raises ModelError: it is stacked, with matrices not alike."""
         if name in self._stacks:
             return self._stacks[name].shape(self._shape_of, where=str(self.folder))
         return self._shape_of(self.key(name))
@@ -102,8 +102,8 @@ class Weights:
         return ", ".join(sorted({"BF16" if k in self._packed else self.stored_type(k) for k in keys}))
 
     def read(self, name: str, *, offsets: tuple[int, ...], lengths: tuple[int, ...]) -> torch.Tensor:
-        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim: a view of the file, or a
-        stack of what lies in several places."""
+        """The part of a tensor that begins at `offsets` and is `lengths` long in each dim: a view
+        of the file, or a stack of what lies in several places."""
         if name not in self._stacks:
             return self._part(self.key(name), offsets=offsets, lengths=lengths)
         stack, whole = self._stacks[name], self.shape(name)
@@ -149,7 +149,7 @@ class Weights:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """Names of a folder's safetensors files. Raises ModelError: none, or no plain one in the index."""
+    """Names of a folder's safetensors files. Raises ModelError: none, or not plain in the index."""
     index = folder / _INDEX
     if not index.is_file():
         if (folder / _SINGLE).is_file():
@@ -191,8 +191,8 @@ def _open(path: Path) -> Any:
 
 
 def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignored: Iterable[str] = ()) -> None:
-    """Compares a folder's tensors with the shapes that the model needs; `ignored` ones may be there. Raises ModelError:
-    missing or unexpected tensors, other shapes, or no floats; all of them."""
+    """Compares a folder's tensors with the shapes the model needs; `ignored` ones may be there.
+    Raises ModelError: missing or unexpected tensors, other shapes, or no floats; all of them."""
     problems: list[Problem] = []
     names = weights.names
     for name, shape in expected.items():
@@ -215,13 +215,13 @@ def check_names(weights: Weights, *, expected: dict[str, tuple[int, ...]], ignor
 
 
 def bounds_of(part: torch.Tensor) -> torch.Tensor:
-    """The least and the largest element, or NaN where there is one: [2], on the device where the part is."""
+    """Least and largest element, or NaN where there is one: [2], on the part's own device."""
     return torch.stack(torch.aminmax(part)).float()
 
 
 def check_finite(weights: Weights, bounds: Mapping[str, torch.Tensor]) -> None:
-    """Refuses NaN and infinity, by the `bounds_of` what was read of each weight, all on one device: the host waits for
-    it once, not for each tensor. Raises ModelError: some are not finite; each as its own problem."""
+    """Refuses NaN and infinity, by the `bounds_of` each weight, all on one device: the host waits
+    once, not per tensor. Raises ModelError: some are not finite; each as its own problem."""
     if not bounds:
         return
     finite: list[bool] = torch.stack(list(bounds.values())).isfinite().all(dim=1).tolist()
@@ -235,8 +235,8 @@ def check_finite(weights: Weights, bounds: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_tied(weights: Weights, *, kin: Iterable[Collection[str]]) -> None:
-    """Of weights that the architecture ties (`kin`), a folder may hold one, or several that are the same. Raises
-    ModelError: two differ: transformers would train both, where one is meant by config.json."""
+    """Of weights that the architecture ties (`kin`), a folder may hold one, or several equal ones.
+    Raises ModelError: two differ: transformers would train both, config.json means one."""
     stored = weights.names
     groups = {tuple(sorted(stored.intersection(names))) for names in kin}
     pairs = [(one, other) for one, *others in filter(None, sorted(groups)) for other in others]

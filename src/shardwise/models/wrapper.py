@@ -37,7 +37,7 @@ def auto_class(config: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """Names of modules in a wrapper. `language`: the smallest one with backbone and head, "" for all."""
+    """Names of modules in a wrapper. `language`: smallest with backbone and head, "" for all."""
 
     language: str
     backbone: str
@@ -79,7 +79,7 @@ def language_weights(model: nn.Module) -> Callable[[str], bool]:
 
 def others(model: nn.Module, inside: Inside) -> Iterator[tuple[nn.Module, str, str]]:
     """What of a wrapper is not its language model: the module that holds a part, the part's name
-    there, and its whole name. A part is a module, or a parameter of one around the language model."""
+    there, its whole name. A part is a module, or a parameter of one around the language model."""
     kept = {id(model.get_submodule(name)) for name in (inside.backbone, inside.head)}
 
     def visit(module: nn.Module, prefix: str) -> Iterator[tuple[nn.Module, str, str]]:
@@ -118,7 +118,7 @@ class Beside:
 
     @classmethod
     def find(cls, whole: nn.Module, *, keys: Keys, folder: Path) -> Self | None:
-        """None for a language model alone. Raises ModelError: the folder lacks a part of the rest."""
+        """None for a language model alone. Raises ModelError: the folder lacks part of the rest."""
         inside = find_inside(whole)
         if inside is None:
             return None

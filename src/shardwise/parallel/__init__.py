@@ -1,1 +1,1 @@
-"""How a model is spread: meshes, sharding, replication, recompute, and the order in which they are applied."""
+"""How a model is spread: meshes, sharding, replication, recompute, and their order."""

@@ -1,6 +1,7 @@
 """Applies a parallel layout to a model, in this order:
 
-(split in stages) -> tensor, experts -> tiles -> recompute -> compile -> saved on the host -> shard -> materialise
+(split in stages) -> tensor, experts -> tiles -> recompute -> compile -> saved on the host -> shard
+-> materialise
 -> replicate
 """
 
@@ -31,16 +32,18 @@ Spread = WholeModel | Pipeline
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A pipeline stage of this rank, or the whole model where there is one stage; parameters on the meta device.
+    """A pipeline stage of this rank, or the whole model; parameters on the meta device.
 
     Attributes:
         root: the module whose forward is called; holds all parameters.
         blocks: its decoder blocks, the units of recompute, compilation and sharding.
         width: hidden size.
         experts: modules inside the blocks that route to experts -> their experts.
-        mlps, norms: what may be computed in tiles; `mlp_ends_block`: and what the first give is only added up.
+        mlps, norms: what may be computed in tiles; `mlp_ends_block`: and what the first give is
+            only added up.
         parts: what tensor parallelism slices, or None.
-        before, behind: what is called before the blocks and behind them, each a unit of sharding; none where tied.
+        before, behind: what is called before the blocks and behind them, each a unit of sharding;
+            none where tied.
         tied: names, in `root`, of parameters that another stage holds a copy of.
         idle: some weights may have no gradient in a step.
         rows: what of a micro-batch is no padding, or None where experts see all of it.
@@ -70,9 +73,9 @@ def parallelize(
     compute_dtype: torch.dtype,
     materialise: Callable[[], None],
 ) -> Spread:
-    """Parallelizes a model that was split in stages and whose parameters are on the meta device. `stages`: those of
-    this rank, in order; `compute_dtype`: dtype of gathered weights, and of activations sent between stages;
-    `materialise`: gives the (by then sharded) parameters their values."""
+    """Parallelizes a model split in stages, with parameters on the meta device. `stages`: those of
+    this rank, in order; `compute_dtype`: dtype of gathered weights, and of activations sent between
+    stages; `materialise`: gives the (by then sharded) parameters their values."""
     for stage in stages:
         # Slice first: what follows works on this rank's slice of each matrix.
         if stage.parts is not None:
@@ -91,8 +94,9 @@ def parallelize(
             # Compiled, norms save no more than what they read, and are parts of graphs.
             apply_tiles(() if execution.compile else stage.norms, size=size)
 
-        # Compile each block's forward, with the recomputation inside the graph, and hooks and gathers outside; where
-        # attention or the MLP breaks the graph, which a recomputation does not allow, that is outside too.
+        # Compile each block's forward, with the recomputation inside the graph, and hooks and
+        # gathers outside; where attention or the MLP breaks the graph, which a recomputation does
+        # not allow, that is outside too.
         if execution.compile and execution.breaks_graphs:
             apply_compile(stage.blocks)
 
@@ -160,7 +164,7 @@ def parallelize(
 
 
 def _finish(stages: Sequence[Stage], *, world: World, replicates: bool) -> Finish:
-    """What is left to do after backward; `replicates` where neither DDP nor FSDP reduces over replicas."""
+    """What is left after backward; `replicates` if neither DDP nor FSDP reduces over replicas."""
     named = [(stage, name, p) for stage in stages for name, p in stage.root.named_parameters() if p.requires_grad]
     return Finish(
         trained=tuple(p for _, _, p in named),

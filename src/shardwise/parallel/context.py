@@ -1,8 +1,9 @@
-"""Context parallelism: each rank of a group holds two parts of every sequence, and gathers the others' keys and values.
+"""Context parallelism: each rank holds two parts of every sequence, and gathers keys and values.
 
-Of twice as many parts as ranks the first rank holds the first and the last, the second rank the second and the last but
-one, and so on: each then compares as many queries with keys. Attention is given to transformers as one more kind
-(`NAME`), so that a model's own code runs unchanged; labels and positions are those of the whole row.
+Of twice as many parts as ranks the first rank holds the first and the last, the second rank the
+second and the last but one, and so on: each then compares as many queries with keys. Attention is
+given to transformers as one more kind (`NAME`), so that a model's own code runs unchanged; labels
+and positions are those of the whole row.
 """
 
 from collections.abc import Callable
@@ -49,8 +50,8 @@ class Context:
     def _mask(
         self, *, q_length: int, mask_function: Callable[..., torch.Tensor], device: torch.device, **given: Any
     ) -> torch.Tensor | None:
-        """Which keys of the whole row each of this rank's queries sees, [batch or 1, 1, q_length, whole length]; None
-        where those are all before it. `q_length` is that of this rank's parts."""
+        """Which keys of the whole row each of this rank's queries sees, [batch or 1, 1, q_length,
+        whole length]; None if they are all before it. `q_length`: that of this rank's parts."""
         length = q_length * self._parts.degree
         if self._documents is None and (given.get("local_size") or length) >= length:
             return None
@@ -75,8 +76,8 @@ class Context:
         scaling: float | None = None,
         **_others: Any,
     ) -> tuple[torch.Tensor, None]:
-        """From this rank's [batch, heads, length, width] to its result [batch, length, heads, width]. Raises
-        UnsupportedError: scores are dropped at random."""
+        """From this rank's [batch, heads, length, width] to its result [batch, length, heads,
+        width]. Raises UnsupportedError: scores are dropped at random."""
         if dropout:
             raise UnsupportedError("attention drops scores at random, which is not trained with cp; set dropout to 0")
         kind = query.device.type

@@ -82,8 +82,8 @@ class _Flash:
 
     def backward(self, given: Tensor, query: Tensor, of: _Keys, kept: _Kept | None, scale: float, add: _Add) -> Tensor:
         if of.keys.shape[1] == 1 < query.shape[1]:
-            # The kernel would make gradients of keys for each head of queries. Where one head of keys is at work, rows
-            # are so long that a call for each is no cost.
+            # The kernel would make gradients of keys for each head of queries. Where one head of
+            # keys is at work, rows are so long that a call for each is no cost.
             of_query = torch.empty_like(query)
             for head in range(query.shape[1]):
                 here = slice(head, head + 1)
@@ -150,8 +150,8 @@ class _AnyKernel:
         return of_query
 
 
-#: Attention of queries [batch, heads, part, width] up to the part's end. `forward` gives the result,
-#: and the logs of its sums, [batch, heads, part], where backward takes them; `backward` the
+#: Attention of queries [batch, heads, part, width] up to the part's end. `forward` gives the
+#: result, and the logs of its sums, [batch, heads, part], where backward takes them; `backward` the
 #: gradient of the queries, and adds the others.
 _Kernel = _Flash | _OnProcessor | _AnyKernel
 

@@ -1,4 +1,4 @@
-"""Data parallel without sharding: every rank holds all weights, and DDP averages gradients during backward."""
+"""Data parallel without sharding: ranks hold all weights; DDP averages gradients in backward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """(trained parameter, its gradient's view of a DDP bucket) for each parameter; empty without DDP."""
+    """(trained parameter, its gradient's view of a DDP bucket) for each; empty without DDP."""
 
     places: Sequence[tuple[nn.Parameter, torch.Tensor]] = ()
 
@@ -26,8 +26,8 @@ class Buckets:
 def apply_replication(
     root: nn.Module, *, group: ProcessGroup, device: torch.device, idle: bool = False
 ) -> tuple[nn.Module, Buckets]:
-    """Wraps a model whose weights are equal on all ranks in DDP. Returns the module whose forward is called, and what
-    to call before gradients accumulate. `idle`: some weights may have no gradient in a step."""
+    """Wraps a model with equal weights on all ranks in DDP. Returns the module to call, and what to
+    call before gradients accumulate. `idle`: some weights may have no gradient in a step."""
     constants = [name for name, _ in root.named_buffers()]  # DDP would broadcast them before each forward
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, constants)
     devices = [device] if device.type == "cuda" else None
@@ -39,8 +39,9 @@ def apply_replication(
 
 
 def _settle_buckets(replicated: DistributedDataParallel) -> Buckets:
-    """Builds DDP's final buckets now, by a backward pass through every parameter, and not after the first step: the
-    rounding of a sum of three depends on its place in a bucket, so a first step after a resume would be another."""
+    """Builds DDP's final buckets now, by a backward pass through every parameter, and not after the
+    first step: the rounding of a sum of three depends on its place in a bucket, so a first step
+    after a resume would be another."""
     trained = [p for p in replicated.module.parameters() if p.requires_grad]
     loss = torch.stack([p.view(-1)[0].float() for p in trained]).sum().mul(0)
     replicated.reducer.prepare_for_backward([loss] if replicated.find_unused_parameters else [])

@@ -1,7 +1,7 @@
-"""Keeps FSDP2's weights gathered, and their gradients unreduced, until the end of a step, or sums of their shards.
+"""Until a step's end, keeps FSDP2's weights gathered and gradients unreduced, or sums of shards.
 
-Schedules that split backward in two compute the gradients of weights after those of inputs, so the graph still needs
-the weights when FSDP2 would free them. torchtitan does the same.
+Schedules that split backward in two compute the gradients of weights after those of inputs, so the
+graph still needs the weights when FSDP2 would free them. torchtitan does the same.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from shardwise.spec.layout.execution import Execution
 
 @contextmanager
 def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, weights stay gathered and gradients unreduced; on leaving, gradients are reduced and weights freed."""
+    """Inside, weights stay gathered, gradients unreduced; leaving reduces them, frees weights."""
     sharded = [root for root in roots if isinstance(root, FSDPModule)]
     for last in (False, True):
         for root in sharded:
@@ -33,7 +33,7 @@ def reduction_postponed(roots: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def keep_gradients(root: nn.Module) -> None:
-    """Accumulates unsharded gradients in the dtype of the reduction, so that a bfloat16 sum loses no bits."""
+    """Accumulates unsharded gradients in the reduction's dtype, so bfloat16 sums lose no bits."""
     for parameter in _parameters(root):
         parameter.accumulate_unsharded_grad_if_needed()
         parameter.to_accumulated_grad_if_needed()
@@ -54,8 +54,8 @@ def _parameters(root: nn.Module) -> list[Any]:
 
 
 def reduce_at_last(root: nn.Module, execution: Execution, *, last: bool) -> None:
-    """Before each backward: what waits, in float32, for the `last` one of a step. With `reduce_once` these are whole
-    gradients, otherwise sums of shards, which are then added over replicas."""
+    """Before each backward: what waits, in float32, for the `last` one of a step. With
+    `reduce_once` these are whole gradients, otherwise sums of shards, then added over replicas."""
     if isinstance(root, FSDPModule):
         if execution.reduce_once:
             root.set_requires_gradient_sync(last)
@@ -69,7 +69,7 @@ def _groups(root: FSDPModule) -> Iterator[Any]:
 
 
 def groups_of(state: Any) -> list[Any]:
-    """The parameter groups that FSDP2 gathers for a module: at most one in torch 2.11, a list later."""
+    """The parameter groups FSDP2 gathers for a module: at most one in torch 2.11, a list later."""
     several = getattr(state, "_fsdp_param_groups", None)
     if several is None:
         several = [state._fsdp_param_group] if state._fsdp_param_group else []

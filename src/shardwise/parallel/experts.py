@@ -1,4 +1,4 @@
-"""Expert parallel: a rank holds some experts whole, and tokens travel to them and back (all-to-all).
+"""Expert parallel: a rank holds some experts whole; tokens travel to them and back (all-to-all).
 Under tensor parallel, where each rank has all tokens, none travels. Padding goes to no expert."""
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ class RealRows:
     count: int = 0
 
     def __call__(self, forward: Callable[..., Any], *given: Tensor, **named: Any) -> Any:
-        """Gives a forward the rows of tensors [tokens, ...] that are no padding; the others are 0."""
+        """Gives a forward the rows of tensors [tokens, ...] that are not padding; others are 0."""
         if self.places is None or named or any(len(one) != self.count for one in given):
             return forward(*given, **named)
         made = forward(*(one.index_select(0, self.places) for one in given))
@@ -51,8 +51,8 @@ def stacks_of(experts: nn.Module) -> nn.Module:
 
 
 def apply_experts(modules: Iterable[nn.Module], *, mesh: DeviceMesh) -> None:
-    """Deals stacked experts on the meta device among the ranks of a mesh of one axis, whose size divides their number:
-    modules as in transformers, called with hidden states [tokens, width], indices and weights [tokens, top_k]."""
+    """Deals stacked experts on the meta device over a mesh of one axis whose size divides their
+    number: modules called with hidden states [tokens, width], indices, weights [tokens, top_k]."""
     slicer = Slicer(mesh)
     for module in modules:
         own = _deal(module, slicer=slicer)
@@ -60,8 +60,8 @@ def apply_experts(modules: Iterable[nn.Module], *, mesh: DeviceMesh) -> None:
 
 
 def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
-    """Likewise among tensor-parallel ranks, each of which has all tokens: results are summed over ranks. Experts that
-    are given all tokens once for each expert have no routes."""
+    """Likewise among tensor-parallel ranks, each of which has all tokens: results are summed over
+    ranks. Experts that are given all tokens once for each expert have no routes."""
     own = _deal(module, slicer=slicer)
     count = len(own) * slicer.mesh.size()
     if _takes_routes(module):
@@ -71,8 +71,8 @@ def deal_experts(module: nn.Module, *, slicer: Slicer, moves: Moves) -> None:
 
 
 def _deal(module: nn.Module, *, slicer: Slicer) -> range:
-    """Leaves this rank its experts, which are counted in the answer. Adapters stay whole, and so do norms behind
-    experts: each rank adds a summand to their gradients."""
+    """Leaves this rank its experts, which are counted in the answer. Adapters stay whole, and so do
+    norms behind experts: each rank adds a summand to their gradients."""
     stacks: Any = stacks_of(module)
     held = stacks.num_experts // slicer.mesh.size()
     own = range(slicer.mesh.get_local_rank() * held, (slicer.mesh.get_local_rank() + 1) * held)
@@ -88,7 +88,7 @@ def _deal(module: nn.Module, *, slicer: Slicer) -> range:
 
 
 def _of_own(made: Callable[..., Any], own: range, *args: Any) -> Any:
-    """What adapters add to the experts that are here: of one stack, or of its factors and their scale."""
+    """What adapters add to the experts held here: of one stack, or of its factors and scale."""
     added = made(*args)
     if isinstance(added, Tensor):
         return added[own.start : own.stop]
@@ -116,7 +116,7 @@ def _own_rows(forward: Callable[..., Tensor], own: range, count: int, moves: Mov
 def _exchanged(
     forward: Callable[..., Tensor], group: dist.ProcessGroup, held: int, hidden: Tensor, chosen: Tensor, scores: Tensor
 ) -> Tensor:
-    """Sends each token to the ranks of its experts, of which this one holds `held`, and adds what comes back."""
+    """Sends tokens to the ranks of their experts (`held`: here), and adds what comes back."""
     top_k, degree = chosen.shape[1], group.size()
     experts, order = chosen.flatten().sort(stable=True)
     leaving = torch.bincount(experts, minlength=degree * held)

@@ -1,5 +1,6 @@
-"""ZeRO-2/3 and hybrid sharding with FSDP2: a unit for each block or several, for the embedding, and for norm and head.
-What is left, such as learned positions, is in the root's unit, and so is all outside blocks where it is tied.
+"""ZeRO-2/3 and hybrid sharding with FSDP2: a unit for each block or several, for the embedding, and
+for norm and head. What is left, such as learned positions, is in the root's unit, and so is all
+outside blocks where it is tied.
 
 Frozen and trainable parameters share a unit: a LoRA block is gathered in one collective. With
 weights in host memory FSDP2 serves a single rank too.
@@ -51,7 +52,7 @@ def apply_sharding(
     for unit in (*units, *([list(before)] if before else ())):
         modules = unit[0] if len(unit) == 1 else unit
         shard(modules, reshard_after_forward=layout.reshard_after_forward, ignored_params=left_out or None)
-    # The head's weights, and the root's, are needed last in forward and first in backward: they stay gathered between.
+    # Weights of head and root, last in forward and first in backward, stay gathered in between.
     if behind:
         shard(list(behind), reshard_after_forward=False)
     behinds = {parameter for module in behind for parameter in module.parameters()}
@@ -62,7 +63,7 @@ def apply_sharding(
             unit.set_modules_to_forward_prefetch(firsts[index + 1 : index + 1 + ahead])
             unit.set_modules_to_backward_prefetch(firsts[max(0, index - ahead) : index][::-1])
     if before and not any(parameter.requires_grad for module in before for parameter in module.parameters()):
-        # A frozen embedding has no backward. The root is there, so that nothing is prefetched in its place.
+        # A frozen embedding has no backward. The root is there: nothing is prefetched in its place.
         cast(FSDPModule, units[0][0]).set_modules_to_backward_prefetch([cast(FSDPModule, root)])
 
 
@@ -75,8 +76,8 @@ def shard_experts(
     on_host: bool = False,
     dealt: Collection[nn.Parameter],
 ) -> None:
-    """Shards experts that are `dealt` among ranks, which the blocks around them leave out; adapters on them are the
-    blocks'. `mesh` has the axes of experts. Their gradients are divided by as many ranks as all others."""
+    """Shards experts `dealt` among ranks, which blocks leave out; their adapters are the blocks'.
+    `mesh` has the axes of experts. Gradients are divided by as many ranks as all others."""
     over = mesh["dp_outer", "dp_mod_ep"] if layout.shard_degree > 1 and layout.copies > 1 else mesh["dp_mod_ep"]
     shard = _shard(over, compute_dtype=compute_dtype, on_host=on_host)
     for module in experts:
@@ -102,5 +103,5 @@ def _shard(mesh: DeviceMesh, *, compute_dtype: torch.dtype, on_host: bool) -> Ca
 
 
 def _return_no_view(_block: nn.Module, _inputs: Any, output: Any) -> Any:
-    """Clones views that a block returns, as OPT's blocks do: FSDP2's backward hooks would be lost on a view."""
+    """Clones views that a block returns, as OPT's do: a view would lose FSDP2's backward hooks."""
     return tree_map_only(torch.Tensor, lambda made: made.clone() if made._is_view() else made, output)

@@ -1,7 +1,8 @@
 """Reduces gradients after the last backward of a step, where neither DDP nor FSDP has done it.
 
-First over tensor-parallel ranks, then over replicas, last over the two copies of a tied weight at the ends of a
-pipeline: a sum of two rounds alike in either order; three or more replicas, added on each end by itself, would not.
+First over tensor-parallel ranks, then over replicas, last over the two copies of a tied weight at
+the ends of a pipeline: a sum of two rounds alike in either order; three or more replicas, added on
+each end by itself, would not.
 """
 
 from collections import defaultdict
@@ -22,9 +23,10 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Completes the gradients of `trained` after the last backward of a step. `tied`: those that another stage holds a
-    copy of; `ends`: the two ranks that hold the copies, or None; `replicas`: ranks to sum over, or None where DDP or
-    FSDP does; `dealt`: experts that are dealt among those; `expert_replicas`: ranks that hold the same experts."""
+    """Completes the gradients of `trained` after the last backward of a step. `tied`: those that
+    another stage holds a copy of; `ends`: the two ranks that hold the copies, or None; `replicas`:
+    ranks to sum over, or None where DDP or FSDP does; `dealt`: experts that are dealt among those;
+    `expert_replicas`: ranks that hold the same experts."""
 
     trained: tuple[nn.Parameter, ...]
     tied: tuple[nn.Parameter, ...] = ()
@@ -45,7 +47,7 @@ class Finish:
 
 
 def settle_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """All-reduces the gradients of parameters that tensor parallelism replicates, which are partial sums."""
+    """All-reduces partial gradients of parameters that tensor parallelism replicates."""
     waiting: dict[DeviceMesh, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         gradient = parameter.grad
@@ -69,7 +71,7 @@ def _add_over(group: dist.ProcessGroup, parameters: Sequence[nn.Parameter]) -> N
 
 @torch.no_grad()
 def _sum_over(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:
-    """All-reduces plain tensors in place, those of one dtype in flat messages of `FLAT_BYTES`; a larger one alone."""
+    """All-reduces tensors in place: flat messages of `FLAT_BYTES` by dtype; a larger one alone."""
     for bucket in _take_tensors(tensors, FLAT_BYTES):
         flat = torch.cat([tensor.flatten() for tensor in bucket])
         dist.all_reduce(flat, group=group)

@@ -1,7 +1,8 @@
 """The process group and the device mesh: which rank stands where on the axes of a layout.
 
-The mesh has all axes of `spec.layout.AXES` in their order, those of degree 1 too, so that nothing that uses it asks
-which axes exist. spec/layout/axes.py says which rank has which coordinates; a test compares it with this mesh.
+The mesh has all axes of `spec.layout.AXES` in their order, those of degree 1 too, so that nothing
+that uses it asks which axes exist. spec/layout/axes.py says which rank has which coordinates; a
+test compares it with this mesh.
 """
 
 import os
@@ -23,8 +24,9 @@ from shardwise.parallel.network import check_named, choose_interface, met
 from shardwise.spec.begin import LISTENING, NOT_HERE, left_over
 from shardwise.spec.layout.axes import AXES, EXPERT_AXES, Layout
 
-#: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs is ended long before
-#: by each rank's watch, which knows a step from a save and says who is waited for.
+#: Long enough for rank 0 to write and verify a large model while the others wait. A run that hangs
+#: is ended long before by each rank's watch, which knows a step from a save and says who is waited
+#: for.
 TIMEOUT = timedelta(minutes=60)
 
 #: torch 2.13 has new names for them, and warns of those that earlier versions know.
@@ -34,9 +36,10 @@ reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dis
 
 @dataclass(frozen=True, kw_only=True)
 class Pipes:
-    """Groups for messages between stages. Each direction has a group of its own, and so has the way from the last rank
-    round to the first: two ranks then never wait for each other's message of another kind. `ranks`: the pipeline's, by
-    coordinate; `groups`: by (forward, round); `ends`: the first and the last of the ranks, None on the others."""
+    """Groups for messages between stages. Each direction has a group of its own, and so has the way
+    from the last rank round to the first: two ranks then never wait for each other's message of
+    another kind. `ranks`: the pipeline's, by coordinate; `groups`: by (forward, round); `ends`: the
+    first and the last of the ranks, None on the others."""
 
     ranks: list[int]
     groups: dict[tuple[bool, bool], dist.ProcessGroup]
@@ -73,8 +76,8 @@ class World:
     expert_mesh: DeviceMesh | None = None
 
     def counted(self, loss: torch.Tensor) -> torch.Tensor:
-        """What this rank adds to the world's sum of losses: that of its part of a micro-batch on one rank, and 0 on its
-        peers, which see the same one, were it infinite."""
+        """What this rank adds to the world's sum of losses: that of its part of a micro-batch on
+        one rank, and 0 on its peers, which see the same one, were it infinite."""
         return loss if self.layout.coordinates(self.rank).tp == 0 else torch.zeros_like(loss)
 
     @property
@@ -96,8 +99,9 @@ class World:
 
 
 def join_world(layout: Layout) -> World:
-    """Initialises torch.distributed from the launcher's environment and lays the mesh. Raises InputError: the number of
-    started processes is not the layout's, or the environment does not say where they meet."""
+    """Initialises torch.distributed from the launcher's environment, lays the mesh. Raises
+    InputError: not the layout's number of processes, or the environment does not say where to
+    meet."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if size != layout.world_size:
         remedy = f"; {left_over()}" if size > 1 and not dist.is_initialized() else ""
@@ -117,7 +121,7 @@ def join_world(layout: Layout) -> World:
 
 
 def lay_world(layout: Layout, *, rank: int, device: torch.device, control: str = "gloo") -> World:
-    """Lays the mesh over a process group that is there; `control` is the backend of small messages."""
+    """Lays the mesh over an existing process group; `control` is the backend of small messages."""
     mesh = init_device_mesh(device.type, layout.degrees, mesh_dim_names=AXES)
     data = mesh["dp_replicate", "dp_shard", "cp"] if layout.cp > 1 else mesh["dp_replicate", "dp_shard"]
     both = layout.copied_over, layout.shards_over
@@ -157,13 +161,13 @@ def own_device() -> torch.device:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copies a tensor of the host's; a GPU's copy is asynchronous, which takes page-locked memory."""
+    """Copies a host tensor; a GPU's copy is asynchronous, which takes page-locked memory."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def device_index(local_rank: int, *, visible: int) -> int:
-    """Which of the visible GPUs is a rank's: the one of its number on this machine; where each process sees one GPU
-    (`srun --gpus-per-task=1`), that one. Raises InputError: neither is so."""
+    """Which of the visible GPUs is a rank's: the one of its number on this machine; where each
+    process sees one GPU (`srun --gpus-per-task=1`), that one. Raises InputError: neither is so."""
     if local_rank >= visible != 1:
         raise InputError(
             f"LOCAL_RANK is {local_rank}, and {visible} GPUs are visible to this process; start one process for each "
@@ -173,7 +177,7 @@ def device_index(local_rank: int, *, visible: int) -> int:
 
 
 def _lay_pipes(layout: Layout, mesh: DeviceMesh, *, rank: int, device: torch.device) -> Pipes:
-    """Groups of all pipelines, which every rank makes in the same order; those of this rank's own are kept."""
+    """Groups of all pipelines, made by every rank in the same order; this rank's own are kept."""
     ways = [(forward, around) for forward in (True, False) for around in (False, True)]
     ways = [way for way in ways if layout.num_stages > layout.pp or not way[1]]
     every = [
@@ -186,8 +190,9 @@ def _lay_pipes(layout: Layout, mesh: DeviceMesh, *, rank: int, device: torch.dev
 
 
 def _meet_neighbours(pipes: Pipes, *, rank: int, device: torch.device) -> None:
-    """Passes one element along each way, one rank after the other: NCCL makes the communicator of two ranks when they
-    first send or receive, and holds up both; in the order of a schedule that can be a circle."""
+    """Passes one element along each way, one rank after the other: NCCL makes two ranks'
+    communicator at their first message, and holds up both; in a schedule's order that can be a
+    circle."""
     token, count, at = torch.zeros(1, device=device), len(pipes.ranks), pipes.ranks.index(rank)
     for (forward, around), group in sorted(pipes.groups.items()):
         step = 1 if forward else -1
@@ -204,8 +209,8 @@ def _new_group(ranks: list[int]) -> dist.ProcessGroup:
 
 
 def _init_process_group(device: torch.device, *, rank: int, size: int) -> None:
-    # Without `device_id`: with it torch splits groups off the world's communicator, and the messages of a group share
-    # one stream, where those of different neighbours wait for each other.
+    # Without `device_id`: with it torch splits groups off the world's communicator, and the
+    # messages of a group share one stream, where those of different neighbours wait for each other.
     backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
     check_named(gpus=device.type == "cuda")
     if size == 1 and "MASTER_ADDR" not in os.environ:
@@ -225,7 +230,7 @@ def _torchs_store(timeout: timedelta, *, rank: int, size: int) -> Store:
 
 
 def _is_one_machine() -> bool:
-    """Whether all ranks meet on this machine and nobody else (torchrun's agent) holds the store for them."""
+    """Whether all ranks meet on this machine and no one else (torchrun's agent) holds the store."""
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True"
     return os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and not agent
 

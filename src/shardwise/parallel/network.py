@@ -1,7 +1,7 @@
-"""The network interface over which machines reach each other, and the meeting of all ranks at MASTER_ADDR.
+"""The network interface between machines, and the meeting of all ranks at MASTER_ADDR.
 
-Gloo takes the one that this machine's own name leads to, and on Debian's and Ubuntu's images that is loopback. With
-several machines it is told to take the one of the route to MASTER_ADDR instead.
+Gloo takes the one that this machine's own name leads to, and on Debian's and Ubuntu's images that
+is loopback. With several machines it is told to take the one of the route to MASTER_ADDR instead.
 """
 
 import os
@@ -31,7 +31,7 @@ Interfaces = Mapping[str, tuple[str, ...]]
 
 
 def check_named(*, gpus: bool) -> None:
-    """Raises InputError: a variable names an interface that this machine does not have. `gpus`: NCCL is used too."""
+    """Raises InputError: a variable names no interface that is here. `gpus`: NCCL is used too."""
     for variable in (VARIABLE, OF_NCCL) if gpus else (VARIABLE,):
         value, nccl = os.environ.get(variable, ""), variable == OF_NCCL
         here = _interfaces() if value and value[0] != "^" else {}
@@ -77,8 +77,8 @@ def is_here(host: str) -> bool:
 
 
 def choose_interface(master: str) -> None:
-    """Sets VARIABLE, unless the user has, to the interface of the route to MASTER_ADDR, and says so in the rank's log.
-    Raises InputError: there is no such route, or more than one interface may be meant."""
+    """Sets VARIABLE, unless the user has, to the interface of the route to MASTER_ADDR, and logs
+    it. Raises InputError: there is no such route, or more than one interface may be meant."""
     if os.environ.get(VARIABLE):
         return
     address = _own_address(master)
@@ -93,7 +93,7 @@ def choose_interface(master: str) -> None:
 
 
 def interface_of(address: str | None, *, interfaces: Interfaces, master: str) -> str | None:
-    """The interface with an address; without one the only interface to other machines, None where there is none."""
+    """The interface with an address; without one, the only one to other machines, None if none."""
     outside = [name for name, own in interfaces.items() if not any(map(_is_loopback, own))]
     having = [name for name in outside if address is None or address in interfaces[name]]
     if len(having) == 1 or not outside:

@@ -1,4 +1,4 @@
-"""Ownership: of all ranks that hold the same elements exactly one counts them, in norms, checkpoints and files."""
+"""Ownership: one of all ranks with the same elements counts them, in norms, checkpoints, files."""
 
 from dataclasses import asdict, dataclass
 
@@ -10,7 +10,7 @@ from shardwise.parallel.mesh import World
 
 
 def sharded_dims(tensor: torch.Tensor) -> dict[int, int]:
-    """Which dim of a tensor each axis of its mesh cuts, by the axis's number; none for a plain tensor."""
+    """Which dim of a tensor each axis of its mesh cuts, by axis number; none for a plain tensor."""
     if not isinstance(tensor, DTensor):
         return {}
     cuts = [(axis, cut) for axis, cut in enumerate(tensor.placements) if isinstance(cut, Shard | _StridedShard)]
@@ -27,13 +27,13 @@ def sharded_axes(tensor: torch.Tensor) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ownership:
-    """Which of its tensors this rank owns; `copies` are weights that another pipeline stage owns (tied embeddings)."""
+    """Which tensors this rank owns; `copies` are weights of another stage (tied embeddings)."""
 
     world: World
     copies: frozenset[str] = frozenset()
 
     def counts(self, name: str, tensor: torch.Tensor) -> bool:
-        """Whether this rank owns its part of a parameter or state: it is first on every axis that replicates it."""
+        """Whether this rank owns its part of a tensor: it is first on every axis replicating it."""
         sharded, at = sharded_axes(tensor), asdict(self.world.layout.coordinates(self.world.rank))
         if "ep" in sharded and (mesh := self.world.expert_mesh) is not None:
             at = {axis: mesh.get_local_rank(axis) for axis in mesh.mesh_dim_names or ()}

@@ -23,7 +23,7 @@ from shardwise.spec.layout.schedule import Action, actions, forwards
 
 
 class PipelineMessage(NamedTuple):
-    """A tensor between stages: with `forward` activations of `stage` for the next, otherwise its input's gradient."""
+    """A tensor between stages: with `forward` activations of `stage`, else its input's gradient."""
 
     forward: bool
     stage: int
@@ -83,7 +83,7 @@ class Pipeline:
 
 
 class _Run:
-    """One run of the schedule; without `scale` forwards only. `results` are the losses, on the last stage."""
+    """A run of the schedule; without `scale` forwards only. `results`: the last stage's losses."""
 
     def __init__(self, pipeline: Pipeline, micros: Sequence[Inputs], *, scale: float | None = None) -> None:
         self.pipeline, self.micros, self.scale = pipeline, micros, scale
@@ -138,7 +138,7 @@ class _Run:
         self._send_gradient(action, saved)
 
     def _backward_input(self, action: Action) -> None:
-        """The gradient of the input, which the previous stage waits for; the first stage has none."""
+        """The gradient of the input, for which the previous stage waits; the first has none."""
         saved, gradient = self._saved[action.stage, action.micro], self._gradient_of_output(action)
         if saved.received is None:
             saved.output_gradient = gradient

@@ -1,7 +1,8 @@
 """Activation checkpointing, per block.
 
-Non-reentrant, because the reentrant kind needs inputs that require gradients, which frozen embeddings do not give. It
-wraps `forward`, so that parameters keep their names and weights are gathered before recomputation.
+Non-reentrant, because the reentrant kind needs inputs that require gradients, which frozen
+embeddings do not give. It wraps `forward`, so that parameters keep their names and weights are
+gathered before recomputation.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +19,8 @@ from shardwise.spec.layout.execution import Recompute
 
 _aten = torch.ops.aten
 
-#: What selective checkpointing saves, beside the products that `_policy` names: attention, and what collectives
-#: brought from other ranks, as torchtitan does.
+#: What selective checkpointing saves, beside the products that `_policy` names: attention, and what
+#: collectives brought from other ranks, as torchtitan does.
 _SAVED = {
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_efficient_attention.default,
@@ -32,7 +33,7 @@ _PRODUCTS = {_aten.mm.default, _aten.addmm.default}
 
 
 def apply_recompute(blocks: Iterable[nn.Module], kind: Recompute) -> None:
-    """Makes each block save only its inputs, or with `selective` also some products and attention."""
+    """Makes each block save only its inputs, or if `selective` also some products and attention."""
     for block in blocks if kind != "none" else ():
         block.forward = partial(_full if kind == "full" else _selective, block.forward)
 

@@ -1,8 +1,9 @@
-"""What recomputed blocks save, kept in host memory from forward to backward (`gradient_checkpointing: offloaded` and
-`selective_offloaded`).
+"""What recomputed blocks save, kept in host memory from forward to backward
+(`gradient_checkpointing: offloaded` and `selective_offloaded`).
 
-It leaves the GPU on a stream of its own while the next block computes, and comes back while the backward of the block
-behind it computes, so that what two blocks saved is on the GPU at a time. Without a GPU only the arithmetic is tried.
+It leaves the GPU on a stream of its own while the next block computes, and comes back while the
+backward of the block behind it computes, so that what two blocks saved is on the GPU at a time.
+Without a GPU only the arithmetic is tried.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 
 def keep_saved_on_host(blocks: Iterable[nn.Module], device: torch.device) -> None:
-    """Makes each block, called with its input first, keep what it saves in host memory: not its weights, nor what all
-    blocks read. The blocks recompute part of their forward, and stand in the order in which they are called."""
+    """Makes blocks, called with their input first, keep what they save in host memory, except
+    weights and what all blocks read. Blocks recompute part of their forward, in order of calls."""
     kept = SavedOnHost(device)
     for index, block in enumerate(blocks):
         block.forward = partial(_call, kept, index == 0, block.forward)
@@ -37,8 +38,8 @@ def _call(kept: SavedOnHost, is_first: bool, forward: Callable[..., Any], *args:
 
 @dataclass(eq=False)
 class _Saved:
-    """What a block saved, in host memory. `before`: that of the block before, which backward asks for next. `here`: it
-    on the device, while it leaves or arrives; `moved`: when the copies under way are done."""
+    """What a block saved, in host memory. `before`: that of the block before, next in backward.
+    `here`: it on the device, while it leaves or arrives; `moved`: when the copies are done."""
 
     before: _Saved | None
     host: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
@@ -47,7 +48,7 @@ class _Saved:
 
 
 class SavedOnHost:
-    """Moves what a stage's blocks save, all with the same two hooks, so that compiled blocks share a graph."""
+    """Moves what a stage's blocks save, by the same two hooks: compiled blocks share a graph."""
 
     def __init__(self, device: torch.device) -> None:
         self.pack, self.unpack = self._pack, self._unpack
@@ -61,7 +62,7 @@ class SavedOnHost:
         self._tokens = 0
 
     def begin(self, hidden: torch.Tensor, shared: set[int], *, is_first: bool) -> None:
-        """Says what the next block is called with, and where the data of what it shares with others lies."""
+        """Says what the next block is called with, and where data it shares with others lies."""
         self._drop_unused()
         self._last = None if is_first else self._last
         self._now = _Saved(self._last)
@@ -77,7 +78,7 @@ class SavedOnHost:
         return self._now, len(self._now.host) - 1
 
     def _leave(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
-        """Starts a copy to the host, and lets go of what the block before saved, whose copies are under way."""
+        """Starts a copy to the host; frees what the block before saved, still being copied."""
         saved = self._last = self._now
         saved.host.append(host)
         if self._out is None:
@@ -91,7 +92,7 @@ class SavedOnHost:
         self._leaving = saved
 
     def _move(self, saved: _Saved, stream: torch.cuda.Stream, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Starts copies (to, from) once the computation so far has read and written the memory of either."""
+        """Starts copies (to, from) once the computation so far is done with the memory of both."""
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             for to, source in copies:
@@ -119,7 +120,7 @@ class SavedOnHost:
         return tensor
 
     def _drop_unused(self) -> None:
-        """Lets go of what came and was not asked for, as of a block that trains nothing, once its copies are done."""
+        """Frees what came unasked, as of a block that trains nothing, once its copies are done."""
         if self._coming is not None:
             self._wait(self._coming)
         self._coming = None

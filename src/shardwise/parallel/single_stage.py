@@ -1,4 +1,4 @@
-"""A model that each rank runs from its first to its last block: every layout without pipeline stages."""
+"""A model that each rank runs from first to last block: every layout without pipeline stages."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,10 +18,10 @@ from shardwise.spec.layout.execution import Execution
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """One micro-batch on this rank's device, as the root module takes it: tensors [batch, length], `targets` of its
-    loss, where the `documents` of packed rows lie, what is `real`, no padding, where that matters,
-    and its `places` in the flattened rows, int64 [n], None for all. The same on every rank of one
-    data-parallel share, but for context parallelism, which gives each its parts of the rows."""
+    """One micro-batch on this rank's device, as the root module takes it: tensors [batch, length],
+    `targets` of its loss, where `documents` of packed rows lie, what is `real`, no padding, if that
+    matters, and its `places` in the flattened rows, int64 [n], None for all. Equal on all ranks of
+    a data-parallel share; context parallelism gives each its parts of the rows."""
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
@@ -33,9 +33,9 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeModel:
-    """One root module, sharded, sliced or wrapped by DDP, called once for each micro-batch. `gradient_divisor`: by
-    which DDP or FSDP divide gradients, undone here; `execution`: says what FSDP reduces at the last micro-batch alone;
-    `begin`: called before gradients accumulate; `finish`: after the last backward."""
+    """One root module, sharded, sliced or in DDP, called for each micro-batch. `gradient_divisor`:
+    by which DDP or FSDP divide gradients, undone here; `execution`: what FSDP reduces at the last
+    one; `begin`: called before gradients accumulate; `finish`: after the last backward."""
 
     module: nn.Module
     world: World
@@ -55,8 +55,8 @@ class WholeModel:
         return [view for _, view in self.begin.places]
 
     def gradients(self, micros: Sequence[Inputs], *, scale: float) -> torch.Tensor:
-        """Accumulates the gradients of `scale` times the summed loss of all ranks' micro-batches. Returns a float64
-        scalar: this rank's part of the summed loss; all ranks' parts add up to it."""
+        """Accumulates gradients of `scale` times the summed loss of all ranks' micro-batches.
+        Returns a float64 scalar: this rank's part of the summed loss; all parts add up to it."""
         total = torch.zeros((), device=self.world.device, dtype=torch.float64)
         if len(micros) > 1:
             self.begin()

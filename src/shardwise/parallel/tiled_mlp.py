@@ -49,7 +49,7 @@ class Tiled:
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Without gradients."""
         if self.ends_block and self.made_type is not None and is_again():
-            # Nobody reads it. Where somebody did, the step would not be taken: its gradients would be no numbers.
+            # Nobody reads it. If read, its gradients would be NaN and the step would not be taken.
             return hidden.new_full((), torch.nan, dtype=self.made_type).expand(hidden.shape)
         first, *others = self.tiles(hidden)
         given = self.one(first)

@@ -9,8 +9,8 @@ from shardwise.spec.plan.disk import Disk, saved_type
 
 _WIDTHS = {"float64": 8, "float32": 4}  # of other types: 2
 
-#: Beside its data, of each tensor in a checkpoint: its line in the header and its entry in the manifest; and of each
-#: rank its random state.
+#: Beside its data, of each tensor in a checkpoint: its line in the header and its entry in the
+#: manifest; and of each rank its random state.
 _TENSOR_BYTES, _RANK_BYTES = 700, 12_000
 #: As data/store.py has them: a token with its mask; the numbers of a document; those of a sequence.
 _TOKEN_BYTES, _DOCUMENT_BYTES, _SEQUENCE_BYTES = 5, 24, 18
@@ -41,8 +41,8 @@ def _width(name: str) -> int:
 
 
 def _saves(job: Job, steps: int | None) -> int:
-    """How many checkpoints a run writes in all; where that is not known, more than are kept. The last step's is written
-    where it is small (adapters) or any are asked for."""
+    """How many checkpoints a run writes in all; where that is not known, more than are kept. The
+    last step's is written where it is small (adapters) or any are asked for."""
     every = job.train.save_steps
     if every and steps is None:
         return (job.train.save_total_limit or 0) + 1

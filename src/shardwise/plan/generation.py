@@ -1,4 +1,4 @@
-"""What generating text with a job's model needs: weights, and keys and values by length and number of sequences."""
+"""What generation with a job's model needs: weights, and the KV cache by length and sequences."""
 
 from collections.abc import Sequence
 from math import inf
@@ -19,11 +19,11 @@ _WIDE = {"float32": 4, "float64": 8}
 def plan_generation(
     job: Job, *, model: ModelShape, clusters: Sequence[Cluster], is_open: bool, dtype: str | None = None
 ) -> Generation:
-    """Counts what generating needs: weights as `train` leaves them (QLoRA's in 4 bits, adapters beside
-    the base), each once over all GPUs, with keys and values of the sequences answered at once.
-    `clusters`: the hardware, or, where it `is_open`, all that is on offer; `dtype`: of weights, keys
-    and values; None for that after training. Raises UnsupportedError: adapters that no forecast is
-    made for, or more tokens than the model has positions."""
+    """Counts what generating needs: weights as `train` leaves them (QLoRA's in 4 bits, adapters
+    beside the base), each once over all GPUs, with keys and values of the sequences answered at
+    once. `clusters`: the hardware, or, where it `is_open`, all that is on offer; `dtype`: of
+    weights, keys and values; None for that after training. Raises UnsupportedError: adapters that
+    no forecast is made for, or more tokens than the model has positions."""
     if dtype is None:
         kept = job.adapters is not None or job.train.save_dtype == "auto"
         dtype = model.storage_dtype if kept else job.train.save_dtype
@@ -64,7 +64,7 @@ def plan_generation(
 
 
 def _length(job: Job, model: ModelShape) -> int:
-    """Tokens of prompt and answer: as the job says, or as many of the usual ones as the model reads."""
+    """Tokens of prompt and answer: as the job says, or of the usual ones what the model reads."""
     asked, positions = job.data.max_length, model.max_position_embeddings
     if not positions or asked <= positions:
         return asked

@@ -25,17 +25,17 @@ GOALS: tuple[Goal, ...] = ("cheapest", "fastest", "fewest-gpus")
 SHOWN = 10
 #: The cards that people own, and how many of one they have.
 OWNED, MOST_OWNED = ("RTX-3090", "RTX-4090", "RTX-5090"), 2
-#: More GPUs of a kind are compared only where the job does not fit on so many, and then up to the second number: else
-#: the fastest hardware would always be the largest.
+#: More GPUs of a kind are compared only where the job does not fit on so many, and then up to the
+#: second number: else the fastest hardware would always be the largest.
 USUAL_GPUS, MOST_GPUS_OFFERED = 8, 1024
-#: Costs and times up to so many times the least are alike, and the fewest GPUs win: forecasts are sure to 15 %, and
-#: what providers ask for one GPU differs by more.
+#: Costs and times up to so many times the least are alike, and the fewest GPUs win: forecasts are
+#: sure to 15 %, and what providers ask for one GPU differs by more.
 _ALIKE: dict[Goal, float] = {"cheapest": 1.2, "fastest": 1.1}
 #: GPUs are equally small if they have as much memory in steps of this size.
 _MEMORY_STEP = 4 * GIB
 #: Of what compiles, as measured of an 8B model (docs/how/measured.md).
 COMPILE_SECONDS = 16.0
-#: Of a smaller size's GPU time, what a larger size needs at least: it may have room to recompute nothing.
+#: The least share of a smaller size's GPU time that a larger size needs: it may recompute nothing.
 _WITHOUT_RECOMPUTATION = 0.65
 
 
@@ -206,7 +206,7 @@ class _Comparison:
         self._question = replace(ask(job, model=model, cluster=among[0], num_rows=num_rows), at_a_desk=False)
         self._too_small: dict[tuple[int, int, bool], int] = {}
         refused = {size.name: why for size in among if (why := stated_attention_refusal(job, size.gpu))}
-        # Name -> whether the job fits, or None where that is not known, and why it was not tried or has no execution.
+        # Name -> whether the job fits (None: unknown), and why it was not tried or does not run.
         self._passed: dict[str, tuple[bool | None, str]] = {}
         if len(refused) < len(among):  # otherwise the plan itself says so
             self._passed = {name: (False, why) for name, why in refused.items()}
@@ -241,7 +241,7 @@ class _Comparison:
         self._passed[cluster.name] = False, rejected[0].reason if rejected else _too_little(cluster)
 
     def _on(self, cluster: Cluster) -> Question:
-        """With offload where that is stated or people own the cards: else there is larger hardware."""
+        """With offload where that is stated or people own the cards: else there are larger ones."""
         question = on_hardware(self._question, cluster)
         if self._job.train.offload != "auto" or (_is_owned(cluster) and self.rented):
             return question
@@ -312,7 +312,7 @@ class _Comparison:
 
 
 def start_up_seconds(question: Question, candidate: Candidate) -> float:
-    """Of one run on rented hardware, beside its steps: boot, download, load, compile and save; charged as they are."""
+    """Of one run on rented hardware, beside steps: boot, download, load, compile, save; charged."""
     model, rent = question.model, question.job.rent
     files = model.published_bytes if model.published else BFLOAT16_BYTES * model.num_parameters
     trained = question.inventory.trained_elements if question.job.adapters else model.num_parameters

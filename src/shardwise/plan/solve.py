@@ -1,4 +1,4 @@
-"""`--solve`: the extreme value of a key with which a job fits: by bisection, numbers of GPUs one by one."""
+"""`--solve`: the extreme value of a key that fits: by bisection, numbers of GPUs one by one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,8 +34,8 @@ class _Trials:
 
 
 def solve(unknown: Unknown) -> Plan:
-    """The plan at the extreme value that fits, with `solved`; at the easiest value where none does. Raises
-    UnsupportedError: the job cannot be forecast at all."""
+    """The plan at the extreme value that fits, with `solved`; at the easiest value where none does.
+    Raises UnsupportedError: the job cannot be forecast at all."""
     index, trials = _with_as_little_offload(unknown)
     easiest = 0 if unknown.asks == "largest" else len(unknown.values) - 1
     question = unknown.at(unknown.values[easiest if index is None else index])
@@ -45,7 +45,7 @@ def solve(unknown: Unknown) -> Plan:
 
 
 def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
-    """The index of the extreme value with the least offload that any value fits with, and its trials."""
+    """The index of the extreme value with the least offload that any fits with, and its trials."""
     easiest = unknown.at(unknown.values[0])
     tried: list[_Trials] = []
     for offload in offloads(easiest.job, easiest.cluster):
@@ -58,7 +58,7 @@ def _with_as_little_offload(unknown: Unknown) -> tuple[int | None, _Trials]:
 
 
 def _largest(unknown: Unknown, fits: Callable[[int], bool]) -> int | None:
-    """The index of the largest value that fits, by bisection: none fits behind one that does not."""
+    """The index of the largest value that fits, by bisection: none fits after one that does not."""
     low, high = -1, len(unknown.values)
     if fits(high - 1):
         return high - 1
@@ -98,7 +98,7 @@ def _written(unknown: Unknown, value: int, plan: Plan, *, is_last: bool) -> str:
 
 
 def _by_offload(unknown: Unknown, index: int, *, beyond: Offload) -> str:
-    """With which offload, taken only where no value fits without, a value would fit; empty: with none."""
+    """With which offload, used only where no value fits without, a value fits; empty: none."""
     question = unknown.at(unknown.values[index])
     tried = offloads(question.job, question.cluster)
     for offload in tried[tried.index(beyond) + 1 :]:
@@ -108,7 +108,7 @@ def _by_offload(unknown: Unknown, index: int, *, beyond: Offload) -> str:
 
 
 def _next(unknown: Unknown, index: int | None) -> int | None:
-    """The nearest value that does not fit, towards what was asked for; None where the extreme one fits."""
+    """The nearest value that does not fit, towards what was asked; None if the extreme one fits."""
     if index is None:
         return unknown.values[0 if unknown.asks == "largest" else -1]
     beside = index + 1 if unknown.asks == "largest" else index - 1

@@ -1,4 +1,4 @@
-"""What a job can be solved for: the open values of one key, why they end where they do, and what each of them asks."""
+"""What a job can be solved for: the open values of one key, why they end, and what each asks."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ class Unknown:
 
 
 def find_unknown(name: str, *, job: Job, model: ModelShape, cluster: Cluster, num_rows: int | None = None) -> Unknown:
-    """The unknown that a user's word means: `max_length`, or as in the job file `data.max_length`. Raises
-    UnsupportedError: there is no such key, or this job leaves nothing open in it."""
+    """The unknown that a user's word means: `max_length`, or as in the job file `data.max_length`.
+    Raises UnsupportedError: there is no such key, or this job leaves nothing open in it."""
     make = _UNKNOWNS.get(_NAMES.get(name.strip(), ""))
     if make is None:
         near = difflib.get_close_matches(name.strip(), _NAMES, n=1, cutoff=0.6)

@@ -1,1 +1,1 @@
-"""Programs that other modules start by `python -m`: they read their arguments and call the room with the logic."""
+"""Programs started by `python -m`: they read their arguments and call the room with the logic."""

@@ -1,5 +1,5 @@
-"""`python -m shardwise.programs.block_profiles < QUESTION`: measures what blocks of a model keep and do under some
-executions of a job; writes their profiles as JSON, or the sentence that says why there are none."""
+"""`python -m shardwise.programs.block_profiles < QUESTION`: measures what a model's blocks keep and
+do under executions of a job; writes profiles as JSON, or a sentence why there are none."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""`python -m shardwise.programs.chat JSON`: answers with what a run trained, on the user's stdin and stdout."""
+"""`python -m shardwise.programs.chat JSON`: answers with what a run trained, on stdin, stdout."""
 
 from shardwise.train.chatting import chat
 from shardwise.train.result import run_program

@@ -1,5 +1,5 @@
-"""`python -m shardwise.programs.model_shape < QUESTION`: writes the shape of the model that a config.json describes, or
-sentences that say what is not understood, as JSON."""
+"""`python -m shardwise.programs.model_shape < QUESTION`: writes the shape of the model that a
+config.json describes, or sentences that say what is not understood, as JSON."""
 
 import json
 import sys

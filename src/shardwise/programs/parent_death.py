@@ -1,5 +1,5 @@
-"""`python -m shardwise.programs.parent_death PARENT SIGNAL PROGRAM ARGUMENTS...`: becomes PROGRAM, to which
-Linux sends SIGNAL when PARENT ends, however it ends."""
+"""`python -m shardwise.programs.parent_death PARENT SIGNAL PROGRAM ARGUMENTS...`: becomes PROGRAM,
+to which Linux sends SIGNAL when PARENT ends, however it ends."""
 
 import sys
 

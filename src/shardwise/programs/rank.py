@@ -1,5 +1,5 @@
-"""`python -m shardwise.programs.rank RUN_DIR MODULE`: makes a process that torchrun or a cluster started a rank whose
-output goes to one log, and that ends with what started it."""
+"""`python -m shardwise.programs.rank RUN_DIR MODULE`: makes a process that torchrun or a cluster
+started a rank whose output goes to one log, and that ends with what started it."""
 
 import sys
 from pathlib import Path

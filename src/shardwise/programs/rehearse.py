@@ -1,5 +1,5 @@
-"""`python -m shardwise.programs.rehearse < QUESTION`: rehearses ranks of an execution; writes JSON lines: one as each
-of them begins, and at last what each found, or the sentence with which it was refused."""
+"""`python -m shardwise.programs.rehearse < QUESTION`: rehearses ranks of an execution; writes JSON
+lines: one as each begins, at last what each found, or the sentence that refused it."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""One rank: `python -m shardwise.programs.worker RUN_DIR`, started by the launcher, by torchrun or by a cluster."""
+"""One rank: `python -m shardwise.programs.worker RUN_DIR`, from launcher, torchrun or cluster."""
 
 import sys
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Forecast against measurement: reads a run directory, writes report.json and one self-contained page."""
+"""Forecast against measurement: from a run directory, report.json and one self-contained page."""

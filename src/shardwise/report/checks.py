@@ -12,7 +12,7 @@ from shardwise.spec.model.flops import model_flops_per_token
 from shardwise.spec.model.shape import ModelShape
 from shardwise.spec.plan.forecast import Candidate
 
-#: Recorded rates are rounded; a larger difference means another definition of a token or of a second.
+#: Recorded rates are rounded; a larger difference means another definition of token or second.
 RATE_TOLERANCE, MFU_TOLERANCE = 0.005, 0.01
 
 Found = tuple[bool | None, str]
@@ -65,7 +65,7 @@ def _mfu(sources: Sources) -> Found:
 
 
 def _flops_per_token(sources: Sources) -> float | None:
-    """Model FLOPs of the mean training sequence, by `spec.model.flops`; None where a file is missing."""
+    """Model FLOPs of a mean training sequence, by `spec.model.flops`; None: a file is missing."""
     tokens, samples = (number(section(sources.data, "train"), key) for key in ("num_tokens", "num_samples"))
     if sources.plan is None or sources.job is None or tokens is None or not samples:
         return None

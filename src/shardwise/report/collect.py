@@ -122,7 +122,7 @@ def _without_others_memory(sources: Sources) -> Sources:
 
 
 def write_report(report: Report, run: RunDirectory) -> None:
-    """Writes report.json and report.html. Raises RunDirectoryError: the folder cannot be written to."""
+    """Writes report.json and report.html. Raises RunDirectoryError: the folder is not writable."""
     try:
         write_json(run.report_json, report.to_json())
         write_text(run.report_html, report_html(report))
@@ -173,7 +173,7 @@ Point = tuple[int, float]
 
 
 def _curves(records: Sequence[Record]) -> Iterable[Curve]:
-    """Each metric of those records that have it as a finite number; running means are taken before downsampling."""
+    """Each metric where it is a finite number; running means are taken before downsampling."""
     points: dict[str, list[Point]] = {}
     for key in (*CURVES, *PREFERENCE_CURVES):
         found = [(one["step"], value) for one in records if (value := number(one, key)) is not None]
@@ -184,7 +184,7 @@ def _curves(records: Sequence[Record]) -> Iterable[Curve]:
 
 
 def thin(points: Sequence[Point]) -> tuple[Point, ...]:
-    """At most `MAX_POINTS` points: first, last, and the lowest and highest of equal spans, so that spikes are kept."""
+    """At most `MAX_POINTS` points: first, last, lowest and highest of equal spans: spikes stay."""
     if len(points) <= MAX_POINTS:
         return tuple(points)
     inner, num_spans = points[1:-1], (MAX_POINTS - 2) // 2
@@ -196,7 +196,7 @@ def thin(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def _smooth(points: Sequence[Point]) -> list[Point]:
-    """Exponential running mean over a fiftieth of the series, at least 5 points, with Adam's bias correction."""
+    """Exponential running mean over 1/50 of the series, 5 points or more, bias-corrected (Adam)."""
     decay = 1 - 2 / (max(5, len(points) / 50) + 1)
     result, mean, weight = list[Point](), 0.0, 0.0
     for step, value in points:

@@ -1,4 +1,4 @@
-"""Forecast beside measurement: memory part by part, time, throughput and utilisation, and what explains a gap."""
+"""Forecast beside measurement: memory by part, time, throughput, utilisation, causes of gaps."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -41,8 +41,8 @@ def common_parts(parts: dict[str, int]) -> dict[str, int]:
 def memory_report(
     sources: Sources, candidate: Candidate | None, steps: Taken, *, seen: SeenMemory | None = None
 ) -> MemoryReport:
-    """Every rank of the plan or the measurement, in order; `steps` were taken with the candidate's settings, and `seen`
-    is what is forecast for the rows of those that were measured."""
+    """Every rank of the plan or the measurement, in order; `steps` were taken with the candidate's
+    settings, and `seen` is what is forecast for the rows of those that were measured."""
     forecast = candidate.memory if candidate else None
     by_rank = {rank: memory for memory in (forecast.ranks if forecast else ()) for rank in memory.ranks}
     entries = {rank: one for one in sections(sources.measured, "ranks") if (rank := whole(one, "rank")) is not None}
@@ -158,7 +158,7 @@ def time_comparisons(sources: Sources, candidate: Candidate | None, steps: Taken
 
 
 def _total_time(sources: Sources, forecast: float | None, *, alike: bool) -> Comparison:
-    """The whole run, where it finished with one layout; the steps of all starts where it was resumed."""
+    """The whole run, if it finished with one layout; the steps of all starts if it was resumed."""
     in_steps, last_start = sum(numbers(sources.metrics, "step_seconds")), number(sources.measured, "train_seconds")
     written, measured = format_seconds(in_steps), None
     if text(sources.outcome, "outcome") != "finished":
@@ -180,7 +180,7 @@ def was_resumed(sources: Sources) -> bool:
 
 
 def share_of_time(shares: Iterable[tuple[Record, object]]) -> float | None:
-    """The mean of (record of a step, a share of its time), weighted by the steps' seconds; None where unknown."""
+    """The mean of (step record, share of its time), weighted by steps' seconds; None if unknown."""
     known = [(number(record, "step_seconds"), as_number(share)) for record, share in shares]
     return _ratio((seconds * share, seconds) for seconds, share in known if seconds is not None and share is not None)
 
@@ -223,7 +223,7 @@ def gap_notes(memory: MemoryReport, candidate: Candidate | None) -> Iterator[str
 
 
 def _rest(worst: RankReport, candidate: Candidate, *, missing: float) -> Iterator[str]:
-    """Where it is that the peak differs, and what of the execution is known to be forecast less surely."""
+    """Where the peak differs, and what of the execution is known to be forecast less surely."""
     forecast, measured = common_parts(worst.forecast_parts or {}), worst.measured_parts or {}
     held = sum(measured.get(part, 0) - forecast[part] for part in ("weights", "optimizer"))
     where = "weights and optimizer states" if abs(held) > abs(missing) / 2 else "what comes and goes in a step"

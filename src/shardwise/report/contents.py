@@ -15,8 +15,9 @@ VERSION = 1
 State = Literal["finished", "stopped", "failed", "running", "unfinished"]
 Side = Literal["forecast", "measured"]
 
-#: Parts of memory that both the forecast and the measurement have, in the order they are drawn. The trainer reads
-#: weights and optimizer states from live tensors; the rest of its peak, gradients included, is `other`.
+#: Parts of memory that both the forecast and the measurement have, in the order they are drawn. The
+#: trainer reads weights and optimizer states from live tensors; the rest of its peak, gradients
+#: included, is `other`.
 COMMON_PARTS = ("weights", "optimizer", "other")
 OTHER_PARTS = ("gradients", "activations", "logits", "communication", "temporary")
 
@@ -28,8 +29,8 @@ CONFIGURED_TYPES = ("compute", "reduction")
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How the run ended. `state`: `unfinished` if no outcome was written: it still runs or was killed; `running` where
-    a process is known to hold it; `failure`: first cause: rank, phase, error, message, file and line, as a sentence."""
+    """How the run ended. `state`: `unfinished`: no outcome (running or killed); `running`: a
+    process is known to hold it; `failure`: first cause: rank, phase, error, message, file, line."""
 
     state: State
     step: int
@@ -63,7 +64,7 @@ class NamedSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One figure, forecast and measured, in `unit`; None is "not forecast" or "not measured", and the note says why."""
+    """One figure, forecast and measured, in `unit`; None: not known, and the note says why."""
 
     what: str
     unit: Unit
@@ -73,7 +74,7 @@ class Comparison:
 
     @property
     def error_percent(self) -> float | None:
-        """100 (forecast - measured) / measured: positive where the forecast was too high; else None."""
+        """100 (forecast - measured) / measured: positive if the forecast is too high; else None."""
         if self.forecast is None or self.measured is None:
             return None
         if self.measured == 0:
@@ -107,10 +108,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """Memory of one rank. `..._parts`: bytes at the peak, forecast by `spec.plan.forecast.PARTS`, measured by
-    `COMMON_PARTS`; `..._peak_bytes`: without the context; `forecast_seen_bytes`: for the rows that were seen while it
-    was measured; `..._phases`: peaks by `spec.run.PHASES`, forecast for those rows; `ratios`: forecast ÷ measured of
-    `peak`, `peak_seen`, parts and phases; `gpu_utilization`: share of the time of the steps after the warm-up."""
+    """Memory of one rank. `..._parts`: bytes at the peak, forecast by `spec.plan.forecast.PARTS`,
+    measured by `COMMON_PARTS`; `..._peak_bytes`: without context; `forecast_seen_bytes`,
+    `..._phases` (peaks by `spec.run.PHASES`): for rows measured; `ratios`: forecast ÷ measured of
+    `peak`, `peak_seen`, parts, phases; `gpu_utilization`: share of step time after warm-up."""
 
     rank: int
     forecast_parts: dict[str, int] | None = None
@@ -134,9 +135,9 @@ class RankReport:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryReport:
-    """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`, or None; `peak_...`:
-    the forecast's interval, context included, and when its peak is reached, such as `backward of layer 31`;
-    `rows_seen`: the longest that were seen while the peaks were measured, in words."""
+    """Memory of all ranks. `kind`: how it was measured: `cuda_allocated`, `cpu_allocation_events`
+    or None; `peak_...`: the forecast's interval with context, and when its peak is reached:
+    `backward of layer 31`; `rows_seen`: the longest seen while peaks were measured, in words."""
 
     kind: str | None
     capacity_bytes: int | None
@@ -155,7 +156,7 @@ class MemoryReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One metric over the steps: (step, value), downsampled from `num_recorded` points; first and last are kept."""
+    """One metric: (step, value), downsampled from `num_recorded` points; first and last stay."""
 
     name: str
     points: tuple[tuple[int, float], ...]

@@ -1,4 +1,4 @@
-"""Compares two runs of one job step by step: counts must be equal, losses, norms and weights within a tolerance."""
+"""Compares two runs of a job by step: counts equal, losses, norms, weights within a tolerance."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ WEIGHTS, STEP = "weights", "step"
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutDifference:
-    """The first difference of a layout from the reference. `step`: None where only the final weights differ; `figure`:
-    a key of `FIGURES`, `step` (recorded by one run only), `weights`, or `run` (it failed); `note`: what the same
-    comparison with another optimizer says."""
+    """The first difference of a layout from the reference. `step`: None where only the final
+    weights differ; `figure`: a key of `FIGURES`, `step` (recorded by one run only), `weights`, or
+    `run` (it failed); `note`: what the same comparison with another optimizer says."""
 
     layout: str
     figure: str
@@ -76,8 +76,8 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """The comparison of a job's layouts. `changes`: settings that differ from the job's, one sentence each; `unable`:
-    (layout, reason) of those that cannot run here; `moved`: whether some step had a learning rate above 0."""
+    """The comparison of a job's layouts. `changes`: settings unlike the job's, a sentence each;
+    `unable`: (layout, reason) of those that cannot run; `moved`: a learning rate was above 0."""
 
     reference: str
     num_steps: int
@@ -146,7 +146,7 @@ def agreement(
     weights: dict[str, Any] | None,
     tolerance: float,
 ) -> Agreement:
-    """Compares the records of metrics.jsonl of two runs, and what is known of their final weights."""
+    """Compares two runs: records of metrics.jsonl, and what is known of their final weights."""
     ours, theirs = ({record[STEP]: record for record in records} for records in (reference, found))
     pairs = [(step, ours.get(step), theirs.get(step)) for step in sorted(ours.keys() | theirs.keys())]
     shared = [(one, other) for _, one, other in pairs if one is not None and other is not None]
@@ -215,8 +215,8 @@ def may_be_rounding(found: Agreement) -> bool:
 
 
 def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agreement:
-    """The comparison with AdamW, after the one with SGD. Weights that agree with SGD, and differ by no more than
-    AdamW's steps can make (`most`), count as equal; losses and norms do not."""
+    """The comparison with AdamW, after the one with SGD. Weights that agree with SGD, and differ by
+    no more than AdamW's steps can make (`most`), count as equal; losses and norms do not."""
     if found.first is None:
         return found
     absolute, note = number(found.weights, "absolute"), _SAME_WITH_SGD
@@ -230,8 +230,9 @@ def looked_at_plainly(found: Agreement, plain: Agreement, *, most: float) -> Agr
 
 
 def looked_at_damped(found: Agreement, seen: Agreement, damped: Agreement) -> Agreement:
-    """The comparison with AdamW (`found`; `seen` after SGD's), after the one with a large `adam_epsilon`, which does
-    not amplify rounding. An error in AdamW's own work still differs there."""
+    """The comparison with AdamW (`found`; `seen` after SGD's), after the one with a large
+    `adam_epsilon`, which does not amplify rounding. An error in AdamW's own work still differs
+    there."""
     if found.first is None:
         return seen
     note = _ROUNDING

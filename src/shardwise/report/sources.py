@@ -1,4 +1,4 @@
-"""Reads the files of a run directory; a missing or damaged file is recorded as a gap, with a reason."""
+"""Reads the files of a run directory; a missing or damaged file is a gap, with a reason."""
 
 import signal
 from collections.abc import Callable
@@ -59,7 +59,7 @@ class Sources:
 
 
 def read_sources(run: RunDirectory) -> Sources:
-    """Reads all files. Raises RunDirectoryError: the folder does not exist or is not a run directory."""
+    """Reads all files. Raises RunDirectoryError: the folder is missing or not a run directory."""
     _refuse_other_folders(run)
     gaps: list[Gap] = []
     metrics = _attempt(gaps, run.metrics, lambda: _records(gaps, run)) or []

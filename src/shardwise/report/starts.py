@@ -1,4 +1,4 @@
-"""The starts of a run: a stopped run may be resumed with other settings, to which the forecast does not apply."""
+"""The starts of a run: the forecast does not apply to a run resumed with other settings."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def starts_of(lines: Iterable[dict[str, Any]]) -> tuple[Start, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """Records of the steps that were taken with the settings of a plan, by start, and whether these are all."""
+    """Records of the steps taken with a plan's settings, by start, and whether these are all."""
 
     spans: tuple[tuple[Record, ...], ...]
     all_steps: bool

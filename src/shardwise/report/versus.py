@@ -1,4 +1,4 @@
-"""One job under several layouts: what each run measured, its forecast beside it, the fastest first."""
+"""One job under several layouts: what each run measured, its forecast beside it, fastest first."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ COLUMNS = ("GPU utilisation", "step time", "total time", "throughput", "peak mem
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """Pipeline stages of which only one works at a time: the schedule is sequential, or a step has one micro-batch."""
+    """Pipeline stages work one at a time: a sequential schedule, or one micro-batch per step."""
 
     stages: int
     because: Literal["schedule", "micro-batch"]
@@ -86,8 +86,8 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Versus:
-    """The comparison, the fastest layout first. `unable`: (layout, reason) of those that cannot run here; `nominal`:
-    the forecasts use rates that were not measured on this machine."""
+    """The comparison, the fastest layout first. `unable`: (layout, reason) of those that cannot run
+    here; `nominal`: the forecasts use rates that were not measured on this machine."""
 
     job: str
     contenders: tuple[Contender, ...]

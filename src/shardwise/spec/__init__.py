@@ -1,1 +1,1 @@
-"""Dataclasses that planner and trainer share. No tensors, no arithmetic, no I/O beyond reading and writing them."""
+"""Dataclasses that planner and trainer share. No tensors, no arithmetic, no I/O but their own."""

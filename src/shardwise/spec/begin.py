@@ -1,4 +1,4 @@
-"""The start signal: ranks are started while data is prepared, import what they need, and wait for it."""
+"""The start signal: ranks start while data is prepared, import what they need, and wait for it."""
 
 import os
 import sys
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 #: Set in the environment of ranks that wait for the start signal on standard input.
 WAITS = "SHARDWISE_WAITS"
 
-#: Set in the environment of rank 0: a descriptor that listens at MASTER_ADDR and MASTER_PORT already. Other ranks of
-#: a run on several machines have NOT_HERE.
+#: Set in the environment of rank 0: a descriptor that listens at MASTER_ADDR and MASTER_PORT
+#: already. Other ranks of a run on several machines have NOT_HERE.
 LISTENING = "SHARDWISE_LISTENING"
 NOT_HERE = -1
 
@@ -27,8 +27,8 @@ def is_to_wait() -> bool:
 
 
 def wait_to_begin() -> None:
-    """Waits for the launcher's start signal; returns at once in a process that is not to wait. Raises SystemExit: the
-    launcher ended without one."""
+    """Waits for the launcher's start signal; returns at once in a process that is not to wait.
+    Raises SystemExit: the launcher ended without one."""
     if os.environ.pop(WAITS, None) is None:
         return
     received = b""

@@ -15,10 +15,12 @@ class Link:
     Attributes:
         bytes_per_second: what one GPU can send in one direction.
         latency_seconds: fixed cost of one message.
-        shared: it is the one port of a node, which all its GPUs share; otherwise each GPU has its own.
+        shared: it is the one port of a node, which all its GPUs share; otherwise each GPU has its
+            own.
         measured: the rate is what collectives reached on this machine, not a link's nominal one.
         ranks: that were at work when it was measured.
-        message_seconds: measured, of `all_reduce`, `gather`, `scatter`, `exchange`, `message` by bytes.
+        message_seconds: measured, of `all_reduce`, `gather`, `scatter`, `exchange`, `message` by
+            bytes.
     """
 
     name: str
@@ -36,21 +38,26 @@ class Gpu:
 
     Attributes:
         memory_bytes: capacity as the driver reports it.
-        reserved_bytes: what of that a job cannot take: the driver's own, and what other processes hold.
-        dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`, `float16`.
+        reserved_bytes: what of that a job cannot take: the driver's own, and what other processes
+            hold.
+        dense_flops: peak FLOP/s without sparsity, by compute type: `float32`, `bfloat16`,
+            `float16`.
         capability: NVIDIA's compute capability, (major, minor); None of other devices.
         memory_bytes_per_second: bandwidth of the device memory.
-        host_bytes_per_second: to or from the host's memory, one direction; of PCI Express 4.0 where nothing is said.
+        host_bytes_per_second: to or from the host's memory, one direction; of PCI Express 4.0 where
+            nothing is said.
         context_bytes: held outside the allocator by the driver and libraries.
         usd_per_hour: (lowest, highest) rental price, or None where none is known.
-        typical_usd_per_hour: the median over providers, which costs are forecast at; None where it is not known.
+        typical_usd_per_hour: the median over providers, which costs are forecast at; None where it
+            is not known.
         measured: rates were measured on this machine, not read from a catalogue.
-        product_flops: of the best products that were measured, by type, where `dense_flops` is the catalogue's peak.
+        product_flops: of the best products that were measured, by type, where `dense_flops` is the
+            catalogue's peak.
         attention_seconds: measured, causal, by type, `forward` or `backward`, and FLOPs in forward.
         operator_seconds: of the host, for a small operator, where it was measured; 0 where not.
         unit_seconds: of FSDP around one unit on CPU processes, where it was measured; 0 where not.
-        step_over_rates: times as long a step takes on a CPU process as its rates make of it, by type, where it was
-            measured.
+        step_over_rates: times as long a step takes on a CPU process as its rates make of it, by
+            type, where it was measured.
         alone_over_rates: times as long again where a process has several processes' cores.
     """
 
@@ -92,8 +99,8 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal nodes and the network between them. `notes`: what is to be said beside a plan for it, as sentences: who
-    holds memory, what is not known."""
+    """Equal nodes and the network between them. `notes`: what is to be said beside a plan for it,
+    as sentences: who holds memory, what is not known."""
 
     node: Node
     num_nodes: int = 1
@@ -132,8 +139,8 @@ class Cluster:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The cluster of a plan's `hardware`; its other keys are passed over. Raises TypeError: the data was written by
-        hand or by another version."""
+        """The cluster of a plan's `hardware`; its other keys are passed over. Raises TypeError: the
+        data was written by hand or by another version."""
         return from_plain(cls, data)
 
     def part(self, num_gpus: int) -> Self:

@@ -37,7 +37,7 @@ class Request:
 
     @contextmanager
     def blaming(self, *path: str) -> Generator[None]:
-        """Errors about the model, the hardware or the folder raised inside name the place of this key."""
+        """Errors raised inside about model, hardware or folder name the place of this key."""
         try:
             yield
         except (HardwareError, ModelError, RunDirectoryError) as error:
@@ -46,7 +46,7 @@ class Request:
 
     @contextmanager
     def placing(self) -> Generator[None]:
-        """Errors raised inside whose sentence begins with a key, such as `data.max_length is 9`, name its place."""
+        """Errors raised inside that begin with a key (`data.max_length is 9`) name its place."""
         try:
             yield
         except InputError as error:
@@ -63,7 +63,7 @@ def _key(message: str) -> tuple[str, ...]:
 
 
 def read_request(job: Job | str | Path | None, *, overrides: Sequence[str | Override] = ()) -> Request:
-    """Takes a job as it is, or reads a job file, or the job and the chosen candidate of a plan.json; None where the
+    """Takes a job, or reads a job file, or the job and chosen candidate of a plan.json; None where
     overrides say it all. Raises InputError: the file is neither, or an override is wrong."""
     if job is None:
         return _of_text("{}\n", file=_FLAGS, overrides=overrides)

@@ -1,7 +1,7 @@
-"""Whether the files of `final/` are those that its manifest records; what it may hold beside them, and say of its base.
+"""Whether files of `final/` are those of its manifest; what else it may hold and say of its base.
 
-A person may write into a result: `README.md` is theirs once they have changed it, `adapter_config.json` may name its
-base anew, and files that no manifest records are left alone.
+A person may write into a result: `README.md` is theirs once they have changed it,
+`adapter_config.json` may name its base anew, and files that no manifest records are left alone.
 """
 
 import hashlib
@@ -21,14 +21,15 @@ MANIFEST, CARD, ADAPTER_CONFIG = "manifest.json", "README.md", "adapter_config.j
 #: What adapter_config.json says of its base, which may be set by hand.
 BASE_KEYS = ("base_model_name_or_path", "revision")
 
-#: Files up to this size are always hashed. Hashing all of a large model may take minutes: a larger file is taken for
-#: whole where it has the size that was written and was last changed, or put there, before its manifest was.
+#: Files up to this size are always hashed. Hashing all of a large model may take minutes: a larger
+#: file is taken for whole where it has the size that was written and was last changed, or put
+#: there, before its manifest was.
 HASHED_BYTES = 16 * 1024 * 1024
 
 
 def result_fault(final: Path, *, most_bytes: float = inf) -> str | None:
-    """What is wrong with a folder's files; None where nothing is. `most_bytes`: larger files that changed since the
-    manifest are hashed up to this size."""
+    """What is wrong with a folder's files; None where nothing is. `most_bytes`: larger files that
+    changed since the manifest are hashed up to this size."""
     recorded = (read_json(final / MANIFEST) or {}).get("files")
     if not isinstance(recorded, dict):
         return f"{MANIFEST} is missing or damaged, so that nothing tells whether the other files are whole"
@@ -47,7 +48,7 @@ def _hashed(folder: Path, most_bytes: float) -> Callable[[stat_result], bool]:
     written_ns = (folder / MANIFEST).stat().st_mtime_ns
 
     def is_hashed(status: stat_result) -> bool:
-        # No program can set the time at which an entry changed (ctime), as copies set that of its content.
+        # No program can set an entry's change time (ctime), as copies set that of its content.
         changed = max(status.st_mtime_ns, status.st_ctime_ns) > written_ns
         return status.st_size <= (max(HASHED_BYTES, most_bytes) if changed else HASHED_BYTES)
 
@@ -57,8 +58,8 @@ def _hashed(folder: Path, most_bytes: float) -> Callable[[stat_result], bool]:
 def file_fault(
     path: Path, recorded: dict[str, Any], *, is_hashed: Callable[[stat_result], bool] = lambda _: True
 ) -> str | None:
-    """How a file differs from the size and sha256 that were recorded when it was written, or None. `settings`: that of
-    all its keys but those of the base, which then count alone."""
+    """How a file differs from the size and sha256 that were recorded when it was written, or None.
+    `settings`: that of all its keys but those of the base, which then count alone."""
     try:
         if not path.is_file():
             return "is missing"
@@ -77,14 +78,14 @@ def file_fault(
 
 
 def settings_of(path: Path) -> str:
-    """The sha256 of what adapter_config.json says beside the name of its base, however it is spaced."""
+    """The sha256 of adapter_config.json without the name of its base, however it is spaced."""
     said = {key: value for key, value in (read_json(path) or {}).items() if key not in BASE_KEYS}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def naming_a_folder(result: Path) -> list[str]:
-    """Files of a result that name its base by a folder of the machine on which it was trained, where nobody has set a
-    hub id since. Earlier versions wrote whole paths."""
+    """Files of a result that name its base by a folder of the machine on which it was trained,
+    where nobody has set a hub id since. Earlier versions wrote whole paths."""
     written: str | None = (read_json(result / MANIFEST) or {}).get("base")
     said = (read_json(result / ADAPTER_CONFIG) or {}).get(BASE_KEYS[0])
     files = [ADAPTER_CONFIG] if said is not None and (said == written or Path(said).is_absolute()) else []
@@ -93,8 +94,8 @@ def naming_a_folder(result: Path) -> list[str]:
 
 
 def keep_what_a_person_put(old: Path, new: Path) -> list[str]:
-    """Links into a new folder what the one that it replaces holds and its manifest does not record: names of these
-    files. What is written anew under such a name gives way."""
+    """Links into a new folder what the one that it replaces holds and its manifest does not record:
+    names of these files. What is written anew under such a name gives way."""
     kept = put_by_a_person(old)
     for name in kept:
         (new / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The run directory: names, readers and writers. It is the only thing that planner and trainer exchange after the plan.
+"""The run directory: names, readers, writers. All that planner and trainer exchange after the plan.
 
-The launcher and the command line read it while the workers write it, so every whole file appears by one rename and
-every growing file is a sequence of lines.
+The launcher and the command line read it while the workers write it, so every whole file appears by
+one rename and every growing file is a sequence of lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ METRIC_KEYS = (
     *("peak_reserved_bytes", "phase_peak_bytes"),
 )
 SCALED_KEYS = ("loss_scale", "skipped_step")
-#: Of preferences, by TRL's names; those of an evaluation have `eval_` before them. `kl` is of `kto` alone.
+#: Of preferences, by TRL's names; those of evaluation begin with `eval_`. `kl` is of `kto` alone.
 PREFERENCE_KEYS = (
     *("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"),
     *("logps/chosen", "logps/rejected", "kl"),
@@ -35,18 +35,18 @@ LOADING, FORWARD_BACKWARD, OPTIMIZER, EVALUATION, SAVING = PHASES
 
 CHECKPOINT_PREFIX = "checkpoint-"
 
-#: In data.json of a trial: how many rows, all copies of the longest, its steps are made of. Nothing of it is saved.
+#: In data.json of a trial: how many rows, copies of the longest, its steps have. Nothing is saved.
 TRIAL_ROWS = "trial_rows"
 
-#: Set in the environment of workers that `shardwise train` started itself, to the name of that launch.
+#: Set in the environment of workers that `shardwise train` itself started, to that launch's name.
 LAUNCH = "SHARDWISE_LAUNCH"
 
-#: Set in the environment of a worker that speaks for its node: the descriptor of the terminal it was started from.
+#: Set in the environment of a worker that speaks for its node: the descriptor of its terminal.
 CONSOLE = "SHARDWISE_CONSOLE"
 
 
 def cache_root() -> Path:
-    """Where what can be made again is kept between runs: `SHARDWISE_CACHE`, else `~/.cache/shardwise`."""
+    """Where what can be made again is kept: `SHARDWISE_CACHE`, else `~/.cache/shardwise`."""
     stated = os.environ.get("SHARDWISE_CACHE")
     return Path(stated) if stated else Path.home() / ".cache" / "shardwise"
 
@@ -67,23 +67,29 @@ class RunDirectory:
 
     Attributes:
         job: the job file as the user wrote it.
-        resolved: the job with every default filled in and what each `auto` became, as JSON-compatible YAML.
+        resolved: the job with every default filled in and what each `auto` became, as
+            JSON-compatible YAML.
         plan: forecasts; the chosen candidate is what runs.
         environment: versions, devices and measured rates.
         metrics: one JSON object per optimizer step.
-        data: which prepared data this run reads, and what was counted of it: `train` and `eval` with their sources and
-            what was done with rows, `lengths` before any was cut or dropped, `template_from`, `preview` of three rows.
+        data: which prepared data this run reads, and what was counted of it: `train` and `eval`
+            with their sources and what was done with rows, `lengths` before any was cut or dropped,
+            `template_from`, `preview` of three rows.
         model: which revision of a model on the hub this run reads.
         measured: what each rank really held and used, read back from live tensors.
         final: folder of the trained model or adapter, in the ecosystem's format.
-        merged: folder of the base model with the adapter merged into it, written by `shardwise merge`.
-        report_json, report_html: forecast beside measurement, for programs and as one self-contained page.
+        merged: folder of the base model with the adapter merged into it, written by `shardwise
+            merge`.
+        report_json, report_html: forecast beside measurement, for programs and as one
+            self-contained page.
         logs: folder of each rank's output, phases and causes of failure.
         places: where each key of the job stands in what the user wrote, for messages.
         events: what rank 0 is doing: one JSON object per phase, each with `time` and `phase`.
-        starts: what each start of the run was to do: `first_step`, `hardware`, `execution`, `world_size`, `peak_flops`.
+        starts: what each start of the run was to do: `first_step`, `hardware`, `execution`,
+            `world_size`, `peak_flops`.
         notices: what the user shall read while the run goes on: objects with `time` and `notice`.
-        outcome: how rank 0 says the run ended: `outcome`, `signal`, `step`, and whether that step was saved.
+        outcome: how rank 0 says the run ended: `outcome`, `signal`, `step`, and whether that step
+            was saved.
     """
 
     root: Path
@@ -134,7 +140,7 @@ class RunDirectory:
         return self.root / f"{CHECKPOINT_PREFIX}{step}"
 
     def checkpoints(self) -> list[tuple[int, Path]]:
-        """Committed checkpoints as (step, folder), newest first; what is inside is for the reader to verify."""
+        """Committed checkpoints as (step, folder), newest first; the reader verifies contents."""
         return [(step, folder) for step, folder in self._of_steps() if (folder / "manifest.json").is_file()]
 
     def unfinished(self) -> list[str]:
@@ -147,7 +153,7 @@ class RunDirectory:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a whole file so that a reader sees the old one or the new one, and a power cut leaves one of them."""
+    """Writes a file atomically: readers, and a power cut, find the old one or the new one whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -255,7 +261,7 @@ def hub_revision(model: str, *, folder: Path) -> str | None:
 
 
 def note_revision(run: RunDirectory, model: str, *, folder: Path) -> None:
-    """Notes which revision of a model on the hub a run reads, so that later starts read the same."""
+    """Notes which revision of a hub model a run reads, so that later starts read the same."""
     revision = hub_revision(model, folder=folder)
     if revision is not None:
         write_json(run.model, {"model": model, "revision": revision})

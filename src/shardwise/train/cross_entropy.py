@@ -1,7 +1,8 @@
 """The summed cross entropy of a head's logits, over chunks of positions.
 
-Gradients are made together with logits, in forward: a chunk's logits become their own gradient in place, and backward
-scales what was made. No more than one chunk of logits exists, and nothing is computed twice.
+Gradients are made together with logits, in forward: a chunk's logits become their own gradient in
+place, and backward scales what was made. No more than one chunk of logits exists, and nothing is
+computed twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ class Whole:
     total = largest
 
 
-#: The tokens that this rank makes logits of; maxima and sums over the ranks that make those of others.
+#: Tokens that this rank makes logits of; maxima and sums over the ranks that make the others.
 Vocabulary = Whole | Rows
 #: Of sums of log-probabilities, float32 [num_sums], the loss and its slopes.
 RowLoss = PreferenceLoss | RowLogProbs
@@ -42,8 +43,8 @@ RowLoss = PreferenceLoss | RowLogProbs
 @dataclass(frozen=True, kw_only=True)
 class Targets:
     """What a micro-batch trains. `labels`: int64 [n], the token to predict, or `IGNORED`;
-    `positions`: int64 [n], indices into the flattened rows in order, None for all; `row_loss`: makes
-    the loss of log-probabilities, each added to the sum that `rows`, int64 [n], says."""
+    `positions`: int64 [n], indices into the flattened rows in order, None for all; `row_loss`:
+    makes the loss of log-probabilities, each added to the sum that `rows`, int64 [n], says."""
 
     labels: Tensor
     positions: Tensor | None
@@ -83,8 +84,8 @@ class Chunks(Targets):
 def linear_loss(
     hidden: Tensor, chunks: Chunks, *, weight: Tensor, bias: Tensor | None, vocabulary: Vocabulary
 ) -> Tensor:
-    """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width]. Products are in
-    autocast's type where that is on, in the weight's elsewhere; softmax is in float32."""
+    """The loss, a float32 scalar, of hidden states [n, width] under a linear head [tokens, width].
+    Products are in autocast's type if it is on, else in the weight's; softmax in float32."""
     head = _Linear(trained=[weight.requires_grad, bias is not None and bias.requires_grad])
     kind = cast(Any, _Loss if chunks.row_loss is None else _OfRows)
     return kind.apply(head, chunks, vocabulary, torch.is_grad_enabled(), hidden, weight, bias)
@@ -93,14 +94,14 @@ def linear_loss(
 def any_loss(
     hidden: Tensor, chunks: Chunks, *, logits: Callable[[Tensor], Tensor], parameters: Sequence[Tensor]
 ) -> Tensor:
-    """The same of any function that makes logits [n, tokens] of hidden states, and trains these parameters."""
+    """The same of any function from hidden states to logits [n, tokens], training parameters."""
     learns = torch.is_grad_enabled()
     kind = cast(Any, _Loss if chunks.row_loss is None else _OfRows)
     return kind.apply(_Any(logits, learns=learns), chunks, Whole(), learns, hidden, *parameters)
 
 
 class _Linear:
-    """A linear layer. The gradient of its weight is summed in place, in the type of the products."""
+    """A linear layer. Its weight's gradient is summed in place, in the type of the products."""
 
     def __init__(self, *, trained: Sequence[bool]) -> None:
         self._trains_weight, self._trains_bias = trained
@@ -257,22 +258,22 @@ def _losses_under(chunks: Chunks, vocabulary: Vocabulary) -> Callable[..., Tenso
 
 def _keep(ctx: Any, of_hidden: Tensor | None, head: _Linear | _Any, tensors: Sequence[Any]) -> None:
     ctx.save_for_backward(of_hidden, *head.gradients)
-    # Of hidden states only shape and type are kept; parameters, which may be sharded, are alive anyway.
+    # Of hidden states only shape and type are kept; parameters, maybe sharded, are alive anyway.
     hidden = tensors[0]
     like = hidden.new_empty(()).expand(hidden.shape)
     ctx.like = [like, *(None if one is None else one.detach() for one in tensors[1:])]
 
 
 def _scaled(made: Tensor | None, like: Tensor, scale: Tensor) -> Tensor:
-    """A gradient in its tensor's type; zeros where there was no chunk. What is saved stays, for another backward."""
+    """A gradient in its tensor's type; zeros if no chunk. What is saved stays for a backward."""
     if made is None:
         return torch.zeros_like(like, memory_format=torch.contiguous_format)
     return made.to(like.dtype, copy=True).mul_(scale)
 
 
 def _losses(logits: Tensor, labels: Tensor, *, vocabulary: Vocabulary, learns: bool) -> Tensor:
-    """The loss of each position, in float32; logits [n, tokens] become their gradients in place (`learns`), that is
-    softmax less one at the label, or 0 where the position is ignored."""
+    """The loss of each position, in float32; logits [n, tokens] become their gradients in place
+    (`learns`), that is softmax less one at the label, or 0 where the position is ignored."""
     counts = (labels != IGNORED).float()
     own = labels - vocabulary.first
     here = (own >= 0) & (own < logits.shape[1])
@@ -293,7 +294,7 @@ def _compiled(backend: str) -> Callable[..., Tensor]:
 
 
 def _losses_of_all(logits: Tensor, labels: Tensor, *, learns: bool) -> Tensor:
-    """As `_losses`, in a form whose steps a compiler joins: of each logit nothing is stored but its gradient."""
+    """As `_losses`, in a form that a compiler fuses: of each logit only its gradient is stored."""
     counts = (labels != IGNORED).unsqueeze(1)
     wide = logits.float()
     most = wide.amax(1, keepdim=True)

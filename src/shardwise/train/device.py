@@ -1,4 +1,4 @@
-"""Whether torch has what the plan is for: GPUs where it is for GPUs, with the memory that it counts on"""
+"""Whether torch has what the plan is for: GPUs if it is for GPUs, with the memory it counts on"""
 
 import os
 import time
@@ -11,9 +11,9 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.plan.forecast import MemoryForecast
 from shardwise.units import format_gib
 
-#: Of the memory that a plan counts on, what torch must see at least: its figure and the driver's differ a little.
+#: The share of a plan's memory that torch must see: its figure and the driver's differ a little.
 _ENOUGH_MEMORY = 0.98
-#: How long memory that is still held is waited for: a driver takes seconds to free that of ranks which were killed.
+#: How long held memory is waited for: a driver takes seconds to free that of killed ranks.
 PATIENCE_SECONDS = 10.0
 
 _HOW_TO_INSTALL = "see https://pytorch.org/get-started/locally/"

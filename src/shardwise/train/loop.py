@@ -16,8 +16,8 @@ from shardwise.train.watching.signals import StopFlag
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOutcome:
-    """How a run ended. `steps`: optimizer steps done in all; `signal`: the signal it stopped on, or 0 if it finished;
-    `saved`: whether the last step is in a checkpoint."""
+    """How a run ended. `steps`: optimizer steps done in all; `signal`: the signal it stopped on, or
+    0 if it finished; `saved`: whether the last step is in a checkpoint."""
 
     steps: int
     signal: int = 0
@@ -25,8 +25,8 @@ class LoopOutcome:
 
 
 def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> LoopOutcome:
-    """Trains from step `start` to the end, or to a signal. Raises GuardError: a loss or gradient is not finite,
-    replicas differ, or ranks see other samples than they should."""
+    """Trains from step `start` to the end, or to a signal. Raises GuardError: a loss or gradient is
+    not finite, replicas differ, or ranks see other samples than they should."""
     train_spec = build.job.train
     total = build.batches.total_steps
     upcoming = build.batches.from_(start)
@@ -42,7 +42,7 @@ def train(build: Build, *, start: int, journal: Journal, stop: StopFlag) -> Loop
         build.metrics.stepped()
         journal.stepped(batch.step)
         last = batch.step == total
-        # After the step, in the exchange that happens anyway: a step on wrong rows is neither recorded nor saved.
+        # After the step, in an existing exchange: a step on wrong rows is not recorded or saved.
         pulse = build.metrics.pulse(stop=stop.number, is_written=build.checkpoints.is_written, sight=sight)
         if pulse.is_written:
             build.checkpoints.commit()
@@ -91,8 +91,8 @@ def launch(build: Build, batch: GlobalBatch) -> Update:
 
 
 def _check(build: Build, batch: GlobalBatch, update: Update) -> bool:
-    """Whether a step is taken. Raises GuardError if loss or norm is not finite, and not for the scale of the loss;
-    weights and states are then as they were."""
+    """Whether a step is taken. Raises GuardError if loss or norm is not finite, and not for the
+    scale of the loss; weights and states are then as they were."""
     loss, norm = update.figures
     if build.step.scale.skips(loss=loss, norm=norm):
         return False
@@ -119,7 +119,7 @@ def _follow(build: Build, batch: GlobalBatch, *, skipped: bool) -> None:
 
 
 def _saves(build: Build, step: int, *, last: bool, asked: bool) -> bool:
-    """Whether a checkpoint of a step is saved; the last step's is where it is small (adapters) or any are asked for."""
+    """Whether a step's checkpoint is saved; the last if small (adapters) or any are wanted."""
     every = build.job.train.save_steps
     if build.is_trial:
         return False

@@ -1,4 +1,4 @@
-"""The root module: a model, or a pipeline stage of it, that returns the summed token loss of a micro-batch.
+"""The root module: a model or pipeline stage that returns the summed token loss of a micro-batch.
 
 A sum, because the loss is divided by the trained tokens of the global batch.
 """
@@ -65,8 +65,8 @@ class LossModule(nn.Module):
         """Sums the loss over the trained positions; a stage without the head returns hidden states.
         `position_ids`: [batch, length], restart where a packed document begins; `input_ids`:
         [batch, length], or `hidden`: [batch, length, width] from the stage before; `documents`:
-        where packed ones lie, for a kernel that is told; `real`: [batch, length], no padding, for
-        balanced routers, and `places`: int64 [n], where in the flattened rows it is, for experts."""
+        where packed ones lie, for some kernels; `real`: [batch, length], no padding, for balanced
+        routers, and `places`: int64 [n], where in the flattened rows it is, for experts."""
         if self._rows is not None:
             self._rows.places, self._rows.count = places, position_ids.numel()
         backbone = cast(Any, self.backbone)

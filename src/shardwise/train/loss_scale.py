@@ -1,7 +1,8 @@
-"""Dynamic loss scaling of float16 (Micikevicius et al., 2018), with the figures of torch's GradScaler.
+"""Dynamic loss scaling of float16 (Micikevicius et al., 2018), with figures of torch's GradScaler.
 
 Gradients in float16 below 6e-8 are lost: the loss is multiplied before backward, and gradients are
-divided before they are clipped. A step whose gradient norm, alike on all ranks, is not finite is skipped.
+divided before they are clipped. A step whose gradient norm, alike on all ranks, is not finite is
+skipped.
 """
 
 import math
@@ -15,8 +16,8 @@ FIRST_SCALE, GROWTH, BACKOFF, GROWTH_STEPS = 65536.0, 2.0, 0.5, 2000
 
 @dataclass(kw_only=True)
 class LossScale:
-    """By what the loss of the next step is multiplied: `value`, 1 where nothing is scaled, which `is_fixed`.
-    `good_steps`: steps in a row that were not skipped, since the scale last changed."""
+    """The loss multiplier of the next step: `value`, 1 where nothing is scaled, which `is_fixed`.
+    `good_steps`: consecutive steps not skipped since the scale last changed."""
 
     value: float = 1.0
     good_steps: int = 0

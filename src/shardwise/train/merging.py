@@ -37,9 +37,10 @@ ROWS, TOKENS = 8, 128
 
 
 def merge(run_dir: str, target: str, dtype: str | None, dequantised: bool, base_model: str | None = None) -> None:
-    """Writes the merged model, compares it, and prints what was done as JSON. One model is in memory at a time: in
-    float32, or in its own type where memory is too small. Raises ModelError: the base is not what was trained on;
-    InputError: the disk is too small; WorkerFailedError: the logits differ, or it could not be written."""
+    """Writes the merged model, compares it, and prints what was done as JSON. One model is in
+    memory at a time: in float32, or in its own type where memory is too small. Raises ModelError:
+    the base is not what was trained on; InputError: the disk is too small; WorkerFailedError: the
+    logits differ, or it could not be written."""
     run, end = RunDirectory(Path(run_dir)), Path(target)
     base, quantisation = base_of(run, base_model)
     computed = None if quantisation is None else quantisation.bnb_4bit_compute_dtype
@@ -102,7 +103,7 @@ def _described(run: RunDirectory, folder: Path, *, dtype: str) -> dict[str, Any]
 
 
 def _adapted(base: Path, run: RunDirectory, dtype: torch.dtype, *, quantised: torch.dtype | None) -> Any:
-    """The base with the adapter of a run; with `quantised`, its matrices as training dequantised them."""
+    """The base with a run's adapter; `quantised`: its matrices as training dequantised them."""
     from peft import PeftModel
 
     model = _load(base, dtype, rope=read_job(run.resolved).rope_scaling)
@@ -127,14 +128,14 @@ def _load(folder: Path, dtype: torch.dtype, *, rope: RopeScaling | None = None) 
 
 
 def _cast(model: Any, dtype: torch.dtype) -> Any:
-    """Casts weights in place; `Module.to` would round rotary frequencies too, which no file holds."""
+    """Casts weights in place; `Module.to` would round rotary frequencies too, which no file has."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     return model
 
 
 def _save(model: Any, run: RunDirectory, folder: Path, base: Path) -> None:
-    """Model, tokenizer and chat template. Tied weights of which one was trained are two from now on."""
+    """Model, tokenizer and chat template. Tied weights of which one was trained are untied."""
     model.config.tie_word_embeddings = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     model.generation_config = type(model.generation_config)()  # the base's own is copied: it may be one that none saves
     model.save_pretrained(folder)
@@ -149,7 +150,7 @@ def _save(model: Any, run: RunDirectory, folder: Path, base: Path) -> None:
 
 
 def _rows(run: RunDirectory) -> tuple[list[torch.Tensor], str]:
-    """Some rows as token ids [1, length], and which they are: made up where the prepared data is gone."""
+    """Some rows as token ids [1, length], and which; made up where the prepared data is gone."""
     data = read_json(run.data) or {}
     try:
         prepared = open_prepared(data["eval"] or data["train"])
@@ -172,7 +173,7 @@ def _apart(expected: torch.Tensor, found: torch.Tensor) -> float:
 def _in_float64(
     base: Path, run: RunDirectory, rows: list[torch.Tensor], *, onto: torch.dtype | None, elements: int
 ) -> float | None:
-    """How far base and adapter are from what they are merged into, in float64; None where memory is too small."""
+    """How far base and adapter are from the merged, in float64; None if memory is too small."""
     if 8 * elements > 0.9 * available_memory():
         return None
     model = _cast(_adapted(base, run, torch.float64, quantised=onto), torch.float64)
@@ -188,8 +189,9 @@ def _agree(
     of: str = "base and adapter",
     again: Callable[[], float | None] | None = None,
 ) -> float | None:
-    """Whether logits are `apart` by no more than rounding in `dtype` makes of the largest. Where float32 rounds more,
-    as beside large updates, it is looked `again` in float64: that figure, or None. Raises WorkerFailedError."""
+    """Whether logits are `apart` by at most rounding in `dtype` of the largest. Where float32
+    rounds more (large updates), `again` is the float64 figure, or None. Raises
+    WorkerFailedError."""
     largest, in_float32 = max(1.0, float(expected.abs().max())), dtype == torch.float32
     if apart <= (1e-5 if in_float32 else 0.1) * largest:  # not so for NaN
         return None

@@ -297,7 +297,7 @@ def _part(
             mlp_ends_block=mlp_ends_block(shape),
             parts=_slicing(anatomy, place, root=root, experts=experts, norm=norm) if execution.layout.tp > 1 else None,
             tied=frozenset(f"model.{name}" for name in shared),
-            # Indexers choose and learn nothing, kernels read weights past adapters, short rows fill no chunk.
+            # Indexers learn nothing, kernels read weights past adapters, short rows fill no chunk.
             idle=any(matrix.reads == "other" for kind in shape.kinds for matrix in kind.matrices),
         ),
         elements=elements,

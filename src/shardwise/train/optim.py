@@ -14,7 +14,8 @@ from shardwise.parallel.optimizer.adamw_8bit import build_adamw_8bit
 from shardwise.parallel.ownership import local_part
 from shardwise.spec.job.keys import TrainSpec
 
-#: Row length for norms on a CPU, where torch's norm of 16 million float32 elements is 7e-4 too small; of rows, 2e-8.
+#: Row length for norms on a CPU, where torch's norm of 16 million float32 elements is 7e-4 too
+#: small; of rows, 2e-8.
 _ROW = 512
 
 

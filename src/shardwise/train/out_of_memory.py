@@ -1,4 +1,4 @@
-"""Out of memory as one sentence: what was planned, what is measured, which part is larger, and what to set next"""
+"""Out of memory as a sentence: the planned, the measured, which part is larger, what to set next"""
 
 import re
 import resource
@@ -24,22 +24,23 @@ from shardwise.train.device import holders
 from shardwise.train.measuring.memory import Held
 from shardwise.units import GIB, KIB, MIB, TIB, format_gib
 
-#: How a RuntimeError says it that has no class of its own: the CPU's allocator, a CUDA library, NCCL.
+#: How a RuntimeError without its own class says it: the CPU's allocator, a CUDA library, NCCL.
 _WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
-#: How much was asked for, as allocators say it: `Tried to allocate 2.00 GiB`, `you tried to allocate 8 bytes`.
+#: How much was requested: `Tried to allocate 2.00 GiB`, `you tried to allocate 8 bytes`.
 _ASKED = re.compile(r"tried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB|TiB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
 
 #: A part is larger than planned from here on, as a share of the planned peak: less is rounding.
 _NOTICEABLE = 0.02
 
-#: What a process takes of a GPU outside PyTorch's allocator, by the driver's count: context, kernels and workspaces of
-#: libraries. 0.8 GiB on an H100 (torch 2.11); less than this is not held by others.
+#: What a process takes of a GPU outside PyTorch's allocator, by the driver's count: context,
+#: kernels and workspaces of libraries. 0.8 GiB on an H100 (torch 2.11); less than this is not held
+#: by others.
 _OUTSIDE_BYTES = 900 * MIB
 
 
 class OutOfMemoryError(RuntimeError):
-    """A rank's device had no room; the message names the plan's figures, the measured ones and a remedy."""
+    """A rank's device had no room; the message names planned and measured figures and a remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +144,8 @@ def _larger(planned: RankMemory, measured: Measured, *, capacity: int) -> str:
 
 
 def _next(job: Job, execution: Execution, measured: Measured) -> str:
-    """The first of the settings that need less memory and are trained, as a line to paste; with what was chosen and
-    saves memory already, which a new plan might take back."""
+    """The first of the settings that need less memory and are trained, as a line to paste; with
+    what was chosen and saves memory already, which a new plan might take back."""
     ways = (replace(execution, **change) for change in _smaller(execution, on_gpu=measured.on_gpu))
     smaller = next((one for one in ways if not execution_refusals(job, one)), None)
     if smaller is None:

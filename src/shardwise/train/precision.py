@@ -12,8 +12,8 @@ from shardwise.spec.layout.execution import Precision
 
 @dataclass(frozen=True, kw_only=True)
 class Dtypes:
-    """Dtypes of one precision. `trainable`: storage of trained weights, of their gradients and of optimizer states;
-    `frozen`: storage of weights that are not trained; `compute`: matrix products and the residual stream."""
+    """Dtypes of one precision. `trainable`: storage of trained weights, of gradients and optimizer
+    states; `frozen`: of untrained weights; `compute`: matrix products and residual stream."""
 
     trainable: torch.dtype
     frozen: torch.dtype
@@ -26,8 +26,8 @@ class Dtypes:
 
 
 def cast_activations(anatomy: Anatomy, *, first_block: int, dtype: torch.dtype) -> None:
-    """Casts embeddings, the residual stream and outputs of norms, which autocast leaves wide and casts for each matrix
-    anew. Rotary tables take the type of embeddings."""
+    """Casts embeddings, the residual stream and outputs of norms, which autocast leaves wide and
+    casts for each matrix anew. Rotary tables take the type of embeddings."""
 
     def cast(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
         return output.to(dtype)

@@ -21,8 +21,8 @@ from shardwise.train.saving.export import EXPERTS, QUANTISATION, WEIGHTS, listed
 
 
 def base_of(run: RunDirectory, named: str | None = None) -> tuple[Path, Any]:
-    """The folder of the model that a run's adapter was trained on, and QLoRA's BitsAndBytesConfig of
-    it, or None. Raises as `find_base`."""
+    """The folder of the model that a run's adapter was trained on, and QLoRA's BitsAndBytesConfig
+    of it, or None. Raises as `find_base`."""
     from transformers import BitsAndBytesConfig
 
     said = read_json(run.final / QUANTISATION)
@@ -44,7 +44,8 @@ def find_base(run: RunDirectory, named: str | None = None) -> Path:
     said = adapter.get(BASE_KEYS[0]) or asked
     seen = [*([] if named else run.root.resolve().parents), Path()]
     places = [above / Path(name).expanduser() for name in ([named] if named else [asked, said]) for above in seen]
-    # What was trained on has known files: the first folder that has them, whoever else is called so.
+    # What was trained on has known files: the first folder that has them, whoever else is called
+    # so.
     folders = [place.parent if place.is_file() else place for place in dict.fromkeys(places)]
     folders = [folder for folder in folders if (folder / "config.json").is_file()]
     if not folders and named:
@@ -86,7 +87,7 @@ def stop_ids(folder: Path) -> set[int]:
 
 
 def run_program(action: Callable[..., None]) -> None:
-    """Runs a program with the arguments that its command line holds as JSON; says a user's error on stderr."""
+    """Runs a program with arguments from its command line's JSON; prints user errors to stderr."""
     from transformers.utils import logging as theirs
 
     # What the libraries deprecate or miss between themselves is not for the user of a model.

@@ -25,9 +25,10 @@ _MOST_LEFT = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAccumulator:
-    """Accumulates the gradients of a global batch, in which each trained token has the same weight.
+    """Accumulates gradients of a global batch, in which all trained tokens weigh the same.
     `keeps_casts`: weights are cast once for all micro-batches; `scale`: the loss's in float16;
-    `balance`, `leaves_padding`: as of `TrainedModel`; `preferences`: for a loss of pairs or rows."""
+    `balance`, `leaves_padding`: as of `TrainedModel`; `preferences`: for a loss of pairs or
+    rows."""
 
     spread: Spread
     world: World
@@ -43,7 +44,7 @@ class GradientAccumulator:
 
     @property
     def enlarged(self) -> float:
-        """By which gradients are too large after a step. What DDP and FSDP divide by is undone before
+        """By which gradients are too large after a step. Division by DDP and FSDP is undone before
         backward, but where the loss is scaled, lest float16 overflow sooner on many ranks."""
         return 1.0 if self.scale.is_fixed else self.scale.value / self.spread.gradient_divisor
 
@@ -52,7 +53,7 @@ class GradientAccumulator:
         rank: a float64 scalar on its device, which the host has not waited for."""
         inputs, units = self._with_losses(batch), self.units(batch)
         uneven = None if self.balance is None else self._count_routes(self.balance, inputs)
-        # Casts live until the outermost context ends, which is this one, though autocast is on in forwards alone.
+        # Casts live until the outermost context ends, this one; autocast is on in forwards alone.
         if uneven is not None and self.preferences is not None:
             self.preferences.figures.zero_()  # of the forward that counted
         with torch.autocast(self.world.device.type, enabled=False) if self.keeps_casts else nullcontext():
@@ -97,7 +98,7 @@ class GradientAccumulator:
             return [*self.spread.outputs(inputs)]
 
     def _losses(self, inputs: list[Inputs]) -> list[torch.Tensor]:
-        """The summed loss of each micro-batch, without gradients; 0 on ranks that make or count none."""
+        """The summed loss of each micro-batch, without gradients; 0 on ranks that have none."""
         nothing = torch.zeros((), device=self.world.device)
         return [self.world.counted(nothing if made is None else made) for made in self.spread.outputs(inputs)]
 

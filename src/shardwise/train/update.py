@@ -1,7 +1,7 @@
-"""The update of a step: clipped, and left out where loss or norm is not finite. The host reads the two once.
+"""The update of a step: clipped; skipped if loss or norm is not finite. The host reads both once.
 
-torch's fused optimizers clip (`grad_scale`) and leave everything as it is (`found_inf`) by what is on their device, so
-that they are launched before the host knows. For others the host reads first.
+torch's fused optimizers clip (`grad_scale`) and leave everything as it is (`found_inf`) by what is
+on their device, so that they are launched before the host knows. For others the host reads first.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ class Update:
 
     @cached_property
     def figures(self) -> tuple[float, float]:
-        """Loss and norm. The host waits for what was launched before this update, and for nothing behind it."""
+        """Loss and norm. The host waits for what was launched before this update, not after it."""
         if self._arrives is not None:
             self._arrives.synchronize()
         loss, norm = self._here.tolist()

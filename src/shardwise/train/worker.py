@@ -1,6 +1,7 @@
 """One rank of a training (`programs/worker.py`).
 
-It reads the run directory and nothing else, and leaves its results and, if it fails, the cause there.
+It reads the run directory and nothing else, and leaves its results and, if it fails, the cause
+there.
 """
 
 import gc
@@ -47,7 +48,7 @@ from shardwise.train.watching.progress import Progress, stated_seconds
 from shardwise.train.watching.signals import StopFlag, ended_after
 from shardwise.train.watching.watchdog import Watch
 
-#: What was to be written is written before process groups are destroyed: a rank does not wait longer for its peers.
+#: Pending writes end before process groups are destroyed: ranks do not wait longer for peers.
 TEARDOWN_SECONDS = 10.0
 
 
@@ -67,7 +68,7 @@ def run_rank(run: RunDirectory) -> int:
         watch.start()
         outcome = _run(run, journal=journal, stop=stop, watch=watch)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever ends a rank is a cause, and ends the process below
-        # The cause is for the launcher, if the disk takes it; the traceback goes to this rank's log.
+        # The cause is for the launcher, if the disk takes it; the traceback goes to the rank's log.
         with suppress(OSError):
             journal.failed(explained(error, run=run, rank=journal.rank, holding=journal.holding))
         if isinstance(error, InputError):
@@ -79,8 +80,8 @@ def run_rank(run: RunDirectory) -> int:
         sys.stdout.flush()
         os._exit(status)
     watch.over()
-    # The signal is for clusters that watch this process; to our own launcher, which reads outcome.json, every other
-    # status than 0 is a failure.
+    # The signal is for clusters that watch this process; to our own launcher, which reads
+    # outcome.json, every other status than 0 is a failure.
     status = 128 + outcome.signal if outcome.signal and LAUNCH not in os.environ else 0
     # Not above: after a failure the others may never join a teardown, which would wait for them.
     with ended_after(TEARDOWN_SECONDS, status):
@@ -149,8 +150,8 @@ def _run(run: RunDirectory, *, journal: Journal, stop: StopFlag, watch: Watch) -
 
 
 def read_request(run: RunDirectory) -> tuple[Job, Execution, Cluster, MemoryForecast, int | None]:
-    """The job of a run directory; what its plan chose, for which hardware, with what forecast, and how many trained
-    elements it is for. Raises InputError: either is missing or broken, or the plan chose nothing."""
+    """A run directory's job; its plan's choice, hardware, forecast, and number of trained elements.
+    Raises InputError: either is missing or broken, or the plan chose nothing."""
     plan = read_plan(run.plan)
     if (chosen := plan.best) is None:
         raise RunDirectoryError(f"{run.plan} chose no layout, because none fits; plan again with other hardware")
@@ -219,7 +220,7 @@ def _held(composed: Build) -> Held:
 
 
 def preload_libraries(run: RunDirectory) -> None:
-    """Imports the model's module, and PEFT for LoRA. What cannot be imported is left to the build, which says why."""
+    """Imports the model's module, and PEFT for LoRA. The build reports what cannot be imported."""
     with suppress(Exception):
         job = read_job(run.resolved)
         leave_out_bitsandbytes(job)
@@ -245,6 +246,6 @@ def import_schedules(job: Job) -> None:
 
 
 def leave_out_bitsandbytes(job: Job) -> None:
-    """Makes it as good as not installed where nothing is quantised: PEFT imports it wherever it is, in seconds."""
+    """Makes it seem not installed where nothing is quantised: PEFT's import of it takes seconds."""
     if job.method != "qlora" and not job.train.optimizer_rule.in_8_bits:
         cast(dict[str, Any], sys.modules).setdefault("bitsandbytes", None)

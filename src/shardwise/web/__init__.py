@@ -1,1 +1,1 @@
-"""`shardwise serve`: the planner as a page, runs that one can watch, and the toy model step by step"""
+"""`shardwise serve`: the planner as a page, runs to watch, and the toy model step by step"""

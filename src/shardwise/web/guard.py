@@ -1,4 +1,4 @@
-"""What every request passes before anything else: host, origin, token, method and size; and the headers of answers."""
+"""What every request passes first: host, origin, token, method and size; and headers of answers."""
 
 import hmac
 import ipaddress
@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Refuses what a browser on this page would not send; `host` is the address that is listened on."""
+    """Refuses what a browser on this page would not send; `host` is the listening address."""
 
     def __init__(self, app: ASGIApp, *, host: str, port: int, token: str | None) -> None:
         self._app, self._host, self._port, self._token = app, host, port, token
@@ -73,7 +73,7 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_here(hosts[0]):
             return 421, "this address is not the one that is served"
-        # Links to this page may stand anywhere; what another page would load or frame of it may not.
+        # Links to this page may stand anywhere; what another page would load or frame may not.
         site, mode = (headers.get(f"sec-fetch-{name}") for name in ("site", "mode"))
         is_loaded = site in ("cross-site", "same-site") and mode != "navigate"
         if is_loaded or any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
@@ -93,7 +93,7 @@ class Guard:
         return None
 
     def _is_here(self, host: str) -> bool:
-        """Whether a Host is this server: a name that another page points here (DNS rebinding) is not."""
+        """Whether a Host is this server, not a name another page points here (DNS rebinding)."""
         name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
         if not colon:
             name, port = host, "80"
@@ -127,5 +127,5 @@ class Guard:
 
 
 def _said(status: int, sentence: str, *, headers: dict[str, str] | None = None) -> ASGIApp:
-    """A short answer, after which the connection is closed: what is left of a request is not read."""
+    """A short answer; then the connection is closed: what is left of a request is not read."""
     return PlainTextResponse(f"{sentence}\n", status_code=status, headers={"connection": "close", **(headers or {})})

@@ -17,7 +17,7 @@ def _pages() -> Pages:
 
 
 def take_templates(folder: str, *, compiling: bool = False) -> None:
-    """From now on, those that Jinja compiled into this folder; `compiling`: all are compiled into it."""
+    """From now on, those Jinja compiled into this folder; `compiling`: all are compiled into it."""
     for environment in (page_templates(), api.report_templates()):
         environment.bytecode_cache = FileSystemBytecodeCache(folder)
         for name in environment.list_templates() if compiling else ():

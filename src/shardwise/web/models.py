@@ -39,7 +39,7 @@ class Models:
         weakref.finalize(self, shutil.rmtree, self._kept, ignore_errors=True)
 
     def keep(self, raw: bytes) -> str:
-        """Keeps a config.json by its content; returns its name in the address. Raises ModelError: it is none."""
+        """Keeps a config.json by content; returns its address name. Raises ModelError: not one."""
         parts.read_config(raw)
         digest = hashlib.sha256(raw).hexdigest()[:16]
         place = self._kept / digest / "config.json"
@@ -52,7 +52,7 @@ class Models:
         return DROPPED + digest
 
     def find(self, text: str, *, hub: bool) -> str:
-        """What `api.plan` is to be given for a field's text. Raises ModelError: it is nothing that may be read."""
+        """What `api.plan` takes for a field's text. Raises ModelError: it may not be read."""
         if text.startswith(DROPPED):
             digest = text.removeprefix(DROPPED)
             place = self._kept / digest / "config.json"
@@ -75,7 +75,7 @@ class Models:
 
     @staticmethod
     def _below(text: str, folder: Path) -> str | None:
-        """A folder with a config.json, or such a file, that lies in the served folder whatever links say."""
+        """A folder with a config.json, or such a file, in the served folder past any links."""
         if not text or "\0" in text or Path(text).is_absolute():
             return None
         place = (folder / text).resolve()
@@ -83,6 +83,6 @@ class Models:
         inside = place.is_relative_to(folder) and file.resolve().is_relative_to(folder)
         if not inside or file.suffix != ".json" or not file.is_file():
             return None
-        # As it was written where that names the same place, so that answers are those of the command line there.
+        # As written where that names the same place, so that answers match the command line there.
         is_same = not text.startswith("~") and Path(text).exists() and Path(text).resolve() == place
         return text if is_same else str(place)

@@ -25,7 +25,7 @@ SOLVE, FOR = "--solve", "--for"
 #: Likewise what is asked for, and the link that hardware of several machines has.
 TASK, NETWORK = "--task", "network"
 GENERATE = "generate"
-#: What is read as a number, as YAML does. Numbers of more digits stay text, which the reader of jobs refuses.
+#: Read as numbers, as YAML does. Longer numbers stay text, which the reader of jobs refuses.
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 #: How many GPUs of a hardware's text: `2 x 8x `.
 _COUNT = re.compile(r"(\d+\s*x\s*)?\d+\s*x\s+", re.IGNORECASE)

@@ -40,7 +40,7 @@ def listen(folder: Path, *, host: str, port: int, token: str | None, told: Calla
         h11_max_incomplete_event_size=32 * 1024,  # bytes of a request's head
         timeout_graceful_shutdown=2,
     )
-    # Modules stay, and an answer makes many objects that live until it ends: neither is searched for cycles each time.
+    # Modules stay, and an answer's many objects live until it ends: no cycle search for either.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     uvicorn.Server(config).run(sockets=[listening])

@@ -1,5 +1,5 @@
-"""The scripts, as far as their settings: they are made by TRL's own classes, with the arguments that
-are literals, on a process without a GPU."""
+"""The scripts, as far as their settings: they are made by TRL's own classes, with the arguments
+that are literals, on a process without a GPU."""
 
 import ast
 

@@ -1,4 +1,5 @@
-"""`make accuracy-gpu` on toy models, without a GPU: what one rank of several allocates is what was rehearsed for it."""
+"""`make accuracy-gpu` on toy models, without a GPU: what one rank of several allocates is what was
+rehearsed for it."""
 
 import time
 

@@ -1,4 +1,5 @@
-"""Small configurations of every family, and the models that transformers builds of them without memory."""
+"""Small configurations of every family, and the models that transformers builds of them without
+memory."""
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -28,8 +29,8 @@ SMALL = {
     "qk_rope_head_dim": 6,
     "v_head_dim": 8,
 }
-#: A shared table of positions, a bias of attention or routing by groups needs these of transformers; Helium's code runs
-#: where its heads are together as wide as the stream.
+#: A shared table of positions, a bias of attention or routing by groups needs these of
+#: transformers; Helium's code runs where its heads are together as wide as the stream.
 ALSO = {
     "deepseek_v3": {"n_group": 1, "topk_group": 1},
     "gpt_neo": {"attention_types": [[["global"], LAYERS]]},

@@ -1,4 +1,5 @@
-"""`plan --task generate`: weights, and keys and values, counted beside what transformers allocates."""
+"""`plan --task generate`: weights, and keys and values, counted beside what transformers
+allocates."""
 
 import json
 from collections.abc import Callable

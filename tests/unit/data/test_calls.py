@@ -1,4 +1,5 @@
-"""Tools and calls of rows, in every spelling that is read, as templates in the manner of the families write them."""
+"""Tools and calls of rows, in every spelling that is read, as templates in the manner of the
+families write them."""
 
 import json
 from pathlib import Path
@@ -43,8 +44,8 @@ def told(data: dict[str, Any]) -> str:
     return "".join(piece for piece, _ in data["preview"][0]["text"])
 
 
-#: How a template in the manner of a family writes a call -> what it writes of arguments that are text in the row, and
-#: of those that are an object.
+#: How a template in the manner of a family writes a call -> what it writes of arguments that are
+#: text in the row, and of those that are an object.
 CALLS = {
     "Qwen2.5, Llama-3.1, Hermes": ("{{ call.function.arguments | tojson }}", WRITTEN, WRITTEN),
     "Qwen3, Kimi": (

@@ -1,4 +1,5 @@
-"""Which files of a folder are read: splits by the names of files, metadata, and what other programs leave there."""
+"""Which files of a folder are read: splits by the names of files, metadata, and what other programs
+leave there."""
 
 import os
 import subprocess

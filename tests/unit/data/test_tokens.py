@@ -1,4 +1,5 @@
-"""Masks found at the ends of spans alone are those of all offsets, whatever the tokenizer does to a text."""
+"""Masks found at the ends of spans alone are those of all offsets, whatever the tokenizer does to a
+text."""
 
 import json
 import random

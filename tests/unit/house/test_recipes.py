@@ -1,4 +1,5 @@
-"""The recipe of CONTRIBUTING.md for an optimizer: a made-up one, written into its files alone, is planned and steps."""
+"""The recipe of CONTRIBUTING.md for an optimizer: a made-up one, written into its files alone, is
+planned and steps."""
 
 import json
 import re

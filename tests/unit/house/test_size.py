@@ -1,4 +1,5 @@
-"""The package stays as small and as plain as it is: ceilings, which a change lowers, or raises with its reason."""
+"""The package stays as small and as plain as it is: ceilings, which a change lowers, or raises with
+its reason."""
 
 import ast
 from collections import Counter, defaultdict
@@ -13,29 +14,30 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3000,
-    "catalog": 3130,
-    "cli": 1820,
-    "data": 4890,
+    "api": 3040,
+    "catalog": 3190,
+    "cli": 1840,
+    "data": 4950,
     "interop": 1350,
-    "launch": 2940,
+    "launch": 2960,
     "methods": 350,
-    "models": 3210,
-    "parallel": 2990,
-    "plan": 8700,
+    "models": 3220,
+    "parallel": 3010,
+    "plan": 8740,
     "programs": 210,
-    "report": 2300,
-    "spec": 5450,
-    "train": 9240,
+    "report": 2310,
+    "spec": 5510,
+    "train": 9280,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51065, 34300
+ALL, ALL_TESTS = 51435, 34595
 
-#: Lines of comments and docstrings, of the package and of the tests, that are longer than `COLUMNS`: to become fewer.
-COLUMNS, LONG, LONG_OF_TESTS = 100, 1683, 299
+#: Lines of comments and docstrings, of the package and of the tests, that are longer than
+#: `COLUMNS`: to become fewer.
+COLUMNS, LONG, LONG_OF_TESTS = 100, 6, 0
 
-#: Modules that share a file name at most, but for those that have another's name: `plan/costs` counts what a file of
-#: `parallel` runs, and `programs` start what is called so.
+#: Modules that share a file name at most, but for those that have another's name: `plan/costs`
+#: counts what a file of `parallel` runs, and `programs` start what is called so.
 SHARED, NAMED_AFTER_OTHERS = 2, ("plan/costs", "programs")
 
 

@@ -1,4 +1,5 @@
-"""A target never gets another layout than the plan's: what its files cannot say is refused in a sentence."""
+"""A target never gets another layout than the plan's: what its files cannot say is refused in a
+sentence."""
 
 from typing import Any
 

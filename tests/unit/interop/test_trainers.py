@@ -1,4 +1,5 @@
-"""Files for people who stay with their trainer: they say the plan's numbers in the other tool's words."""
+"""Files for people who stay with their trainer: they say the plan's numbers in the other tool's
+words."""
 
 import ast
 import importlib.util

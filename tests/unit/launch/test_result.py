@@ -1,4 +1,5 @@
-"""A finished run's result: whole as its manifest says, or a sentence that names the file and what to do."""
+"""A finished run's result: whole as its manifest says, or a sentence that names the file and what
+to do."""
 
 import hashlib
 import os
@@ -20,7 +21,8 @@ CONTENT = {"config.json": b"{}", "model.safetensors": b"weights", "large.safeten
 
 @pytest.fixture
 def finished(run: RunDirectory) -> RunDirectory:
-    """A run that came to its end; one of its files is too large to be hashed where nothing has changed it since."""
+    """A run that came to its end; one of its files is too large to be hashed where nothing has
+    changed it since."""
     run.final.mkdir()
     files: dict[str, object] = {}
     for name, content in CONTENT.items():
@@ -68,7 +70,8 @@ def test_fewer_steps_than_were_trained_are_refused_before_anything_is_touched(fi
 
 
 def _flip(path: Path, *, keeps_time: bool = False) -> None:
-    """Changes one byte of a file that keeps its size, and with `keeps_time` the time that copies preserve."""
+    """Changes one byte of a file that keeps its size, and with `keeps_time` the time that copies
+    preserve."""
     before = path.stat()
     time.sleep(0.02)  # a tick of the file system's clock
     with path.open("r+b") as file:

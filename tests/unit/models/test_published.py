@@ -1,4 +1,5 @@
-"""Weights that are published in fewer bits are read as transformers dequantises them, by parts too."""
+"""Weights that are published in fewer bits are read as transformers dequantises them, by parts
+too."""
 
 import json
 from pathlib import Path

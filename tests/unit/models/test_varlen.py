@@ -1,4 +1,5 @@
-"""Packed rows through `varlen_attn`: every document is as if it were alone, and no scores are held or waited for."""
+"""Packed rows through `varlen_attn`: every document is as if it were alone, and no scores are held
+or waited for."""
 
 from typing import Any
 
@@ -46,7 +47,8 @@ def rows() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Operators(TorchDispatchMode):
-    """The names of operators that run, and the elements of the largest tensor that one of them made."""
+    """The names of operators that run, and the elements of the largest tensor that one of them
+    made."""
 
     def __init__(self) -> None:
         super().__init__()

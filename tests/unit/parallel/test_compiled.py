@@ -1,4 +1,5 @@
-"""Compiled blocks of every dense family give what eager ones give, in a few graphs whatever the lengths of rows."""
+"""Compiled blocks of every dense family give what eager ones give, in a few graphs whatever the
+lengths of rows."""
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from shardwise.parallel import compiled
 from tests.marks import first
 from tests.unit.catalog.small import small_config, their_config
 
-#: Blocks that differ in their attention: with a window or without, with rotary positions or without; and a length that
-#: equals that of MPT's biases of positions.
+#: Blocks that differ in their attention: with a window or without, with rotary positions or
+#: without; and a length that equals that of MPT's biases of positions.
 SEVERAL_KINDS = {"cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_neo", "mpt", "olmo3", "smollm3"}
 FAMILIES_WITHOUT_EXPERTS = [kind for kind, family in FAMILIES.items() if family.experts is None]
 

@@ -1,4 +1,5 @@
-"""The search against an exhaustive one: every layout, recompute, offload and micro-batch, forecast without bounds."""
+"""The search against an exhaustive one: every layout, recompute, offload and micro-batch, forecast
+without bounds."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""What lies on which rank under every product of axes: by hand where it can be, by its sums elsewhere."""
+"""What lies on which rank under every product of axes: by hand where it can be, by its sums
+elsewhere."""
 
 from hypothesis import given
 from hypothesis import strategies as st

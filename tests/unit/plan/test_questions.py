@@ -1,4 +1,5 @@
-"""Questions that people with experience asked, and what the answer must be for them to believe it."""
+"""Questions that people with experience asked, and what the answer must be for them to believe
+it."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Names in `lora.modules_to_save`: each is counted as PEFT copies it in this very model, or refused in a sentence."""
+"""Names in `lora.modules_to_save`: each is counted as PEFT copies it in this very model, or refused
+in a sentence."""
 
 import copy
 

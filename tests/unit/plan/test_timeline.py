@@ -1,4 +1,5 @@
-"""The timeline, task by task, against the closed forms that forecasts are made of, and against what it must show."""
+"""The timeline, task by task, against the closed forms that forecasts are made of, and against what
+it must show."""
 
 from itertools import pairwise
 

@@ -1,4 +1,5 @@
-"""Run directories as the real writers leave them, with figures that the tests can recompute in their heads."""
+"""Run directories as the real writers leave them, with figures that the tests can recompute in
+their heads."""
 
 from __future__ import annotations
 

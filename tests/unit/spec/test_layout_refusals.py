@@ -1,4 +1,5 @@
-"""Layouts and kernels that are not trained or do not fit, each with its sentence, for planner and trainer alike."""
+"""Layouts and kernels that are not trained or do not fit, each with its sentence, for planner and
+trainer alike."""
 
 from dataclasses import replace
 

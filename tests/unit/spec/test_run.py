@@ -1,4 +1,5 @@
-"""The run directory: whole files appear at once, growing files are read up to their last whole line."""
+"""The run directory: whole files appear at once, growing files are read up to their last whole
+line."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""Pipeline orders: complete, free of deadlock, and with the bubbles and the memory that their authors state."""
+"""Pipeline orders: complete, free of deadlock, and with the bubbles and the memory that their
+authors state."""
 
 from collections.abc import Iterable
 
@@ -27,7 +28,8 @@ def in_flight(order: Iterable[Action]) -> int:
 
 
 def run(schedule: Schedule, ranks: int, micros: int) -> float:
-    """Time until all ranks are done, a forward taking 1 and each half of a backward 1; fails if stuck."""
+    """Time until all ranks are done, a forward taking 1 and each half of a backward 1; fails if
+    stuck."""
     layout = Layout(pp=ranks, schedule=schedule)
     share = ranks / layout.num_stages
     seconds = {"forward": share, "backward": 2 * share, "backward_input": share, "backward_weight": share}

@@ -1,4 +1,5 @@
-"""A refused resume names what differs: the key of the job, the version or the data, each where it is mended."""
+"""A refused resume names what differs: the key of the job, the version or the data, each where it
+is mended."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""A rank without memory says what was planned, what is measured, which part is larger, and what to set."""
+"""A rank without memory says what was planned, what is measured, which part is larger, and what to
+set."""
 
 import os
 from collections.abc import Callable

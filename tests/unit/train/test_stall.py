@@ -1,4 +1,5 @@
-"""Which rank is named when nothing moves: the one the others wait for. And where a worker says that it is."""
+"""Which rank is named when nothing moves: the one the others wait for. And where a worker says that
+it is."""
 
 import json
 import socket

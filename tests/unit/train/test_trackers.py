@@ -1,4 +1,5 @@
-"""Trackers: TensorBoard writes what others can read, a missing one is a sentence, a failing one stops nothing."""
+"""Trackers: TensorBoard writes what others can read, a missing one is a sentence, a failing one
+stops nothing."""
 
 from pathlib import Path
 

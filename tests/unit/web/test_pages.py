@@ -1,4 +1,5 @@
-"""The pages: their answers are those of `plan --json`, the address holds the question, errors stand at their fields."""
+"""The pages: their answers are those of `plan --json`, the address holds the question, errors stand
+at their fields."""
 
 import json
 import random

@@ -23,19 +23,22 @@ def merge(
     dequantised: bool = False,
     base_model: str | None = None,
 ) -> dict[str, Any]:
-    """Merges a run's adapter into its base model, into `output` or RUN_DIR/merged, and compares the logits of both.
+    """Merges a run's adapter into its base model, into `output` or RUN_DIR/merged, and compares the
+    logits of both.
 
     Args:
         dtype: of the weights; None for the base model's own.
-        dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies in its folder.
+        dequantised: of QLoRA, merge into the base as training computed with it, and not as it lies
+            in its folder.
         base_model: folder or hub id of the base model, where it is not found as the job named it.
 
     What a person put into an earlier merge in that folder is kept.
 
-    Returns what was done, with the largest `difference` of a logit from what was trained, and that before weights were
-    rounded, on one base (`exact_difference`; where float32 rounds much, in float64 too: `float64_difference`).
-    Raises InputError: it cannot be done with this run or folder; DamagedResultError: a file of final/ is missing or
-    changed; ReportedError: it failed, and has said why on stderr.
+    Returns what was done, with the largest `difference` of a logit from what was trained, and that
+    before weights were rounded, on one base (`exact_difference`; where float32 rounds much, in
+    float64 too: `float64_difference`). Raises InputError: it cannot be done with this run or
+    folder; DamagedResultError: a file of final/ is missing or changed; ReportedError: it failed,
+    and has said why on stderr.
     """
     run = RunDirectory(Path(run_dir))
     target, job = Path(output or run.merged), finished_job(run)
@@ -63,7 +66,8 @@ _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 
 
 class Sampling(TypedDict, total=False):
-    """How tokens of an answer are drawn: at temperature 0 the likeliest, by default at most 256 of them."""
+    """How tokens of an answer are drawn: at temperature 0 the likeliest, by default at most 256 of
+    them."""
 
     max_new_tokens: int
     temperature: float

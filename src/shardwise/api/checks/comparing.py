@@ -35,8 +35,8 @@ def compare(
 ) -> Versus:
     """Runs a job under each layout and puts measurements and forecasts side by side.
 
-    Each run lies in OUTPUT_DIR/compare/LAYOUT and can be resumed. The result is also written there, to compare.json and
-    compare.html. A run that fails is listed, and the others go on.
+    Each run lies in OUTPUT_DIR/compare/LAYOUT and can be resumed. The result is also written there,
+    to compare.json and compare.html. A run that fails is listed, and the others go on.
 
     Args:
         layouts: names such as `fsdp` or `fsdp-4`.
@@ -74,7 +74,8 @@ def compare(
 
 
 def _run_of(trials: Trials, trial: Trial, *, folder: Path) -> RunDirectory:
-    """A folder named after the layout, and its processes where a layout is compared on several numbers of them."""
+    """A folder named after the layout, and its processes where a layout is compared on several
+    numbers of them."""
     several = sum(other.name == trial.name for other in trials.trials) > 1
     return RunDirectory(folder / (trial.label if several else trial.name))
 

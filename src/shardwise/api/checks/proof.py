@@ -1,5 +1,5 @@
-"""Trains and compares one layout with one process. Where AdamW may amplify rounding, trains both again with SGD
-and with a larger epsilon, which tell rounding from real differences."""
+"""Trains and compares one layout with one process. Where AdamW may amplify rounding, trains both
+again with SGD and with a larger epsilon, which tell rounding from real differences."""
 
 import json
 import math
@@ -18,7 +18,8 @@ from shardwise.spec.plan.file import read_plan
 from shardwise.spec.request import Override
 from shardwise.spec.run import RunDirectory, read_metrics
 
-#: SGD moves weights by no more than rounding of the gradient; 20 steps of a clipped one move all weights by up to 1.
+#: SGD moves weights by no more than rounding of the gradient; 20 steps of a clipped one move all
+#: weights by up to 1.
 PLAIN: dict[str, Any] = {
     "optimizer": "sgd",
     "learning_rate": 0.05,
@@ -27,7 +28,8 @@ PLAIN: dict[str, Any] = {
     "adam_epsilon": 1e-8,
 }
 
-#: Relative to the norm of all gradients, what another order of summation may change: four units of float32's rounding.
+#: Relative to the norm of all gradients, what another order of summation may change: four units of
+#: float32's rounding.
 ROUNDING = 2.0**-22
 
 Records = Sequence[dict[str, Any]]
@@ -96,8 +98,8 @@ NOTHING_PROVEN = "nothing is proven, and the same command starts anew"
 
 
 class Proof:
-    """Compares the layouts of one job with one process. `trials`: the reference, and the layouts; `tolerance`: of
-    losses, gradient norms and weights, relative to those of one process."""
+    """Compares the layouts of one job with one process. `trials`: the reference, and the layouts;
+    `tolerance`: of losses, gradient norms and weights, relative to those of one process."""
 
     def __init__(self, trials: Trials, *, tolerance: float) -> None:
         self._trials = trials
@@ -123,7 +125,8 @@ class Proof:
         return self._looked_at_again(trial, found) if is_adam and may_be_rounding(found) else found
 
     def _looked_at_again(self, trial: Trial, found: Agreement) -> Agreement:
-        """Compares with SGD, and if that agrees with a damped AdamW: SGD has no state that could be wrong."""
+        """Compares with SGD, and if that agrees with a damped AdamW: SGD has no state that could be
+        wrong."""
         records = read_metrics(self.reference)
         with_sgd = self._train.model_copy(update=PLAIN)
         plain = self._again(trial, Look(train=with_sgd, name="sgd", folder="sgd", changed=tuple(PLAIN)))

@@ -55,7 +55,8 @@ class Trials:
         return self.request.job
 
     def each(self, do: Callable[[Trial], T], *, stopped: str) -> list[T]:
-        """Runs a function for each trial until a signal asks to stop; `stopped` says what a stop between two means."""
+        """Runs a function for each trial until a signal asks to stop; `stopped` says what a stop
+        between two means."""
         done: list[T] = []
         with StopRequests() as requests:
             for trial in self.trials:
@@ -65,7 +66,8 @@ class Trials:
         return done
 
     def train(self, trial: Trial, *, run: RunDirectory, also: Sequence[Override] = (), again: str = "") -> TrainResult:
-        """Trains the job as one of the trials in `run`; `also` sets, and `again` names, a repeated training."""
+        """Trains the job as one of the trials in `run`; `also` sets, and `again` names, a repeated
+        training."""
         number = self.trials.index(trial) + 1
         if self.on_update is not None:
             self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials), again=again))
@@ -86,8 +88,9 @@ def read_trials(
     on_update: Callable[[Update | Trying], None] | None,
     programs: Programs | None,
 ) -> Trials:
-    """Reads the job and finds which of the layouts this machine can run; None is one of each kind. Raises InputError:
-    the job is wrong, no layout trains it, its hardware is not here, or torchrun started this process."""
+    """Reads the job and finds which of the layouts this machine can run; None is one of each kind.
+    Raises InputError: the job is wrong, no layout trains it, its hardware is not here, or torchrun
+    started this process."""
     if place_in_group() is not None:
         raise InputError("this verb starts the processes of each layout itself; run it without torchrun or srun")
     request = read_request(job, overrides=overrides)

@@ -48,13 +48,15 @@ def verify(
     on_update: Callable[[Update | Trying], None] | None = None,
     programs: Programs | None = None,
 ) -> Parity:
-    """Trains a job on one process and under each kind of layout that this machine can run, and compares.
+    """Trains a job on one process and under each kind of layout this machine can run, and compares.
 
     Each run is made anew, in float32, in OUTPUT_DIR/verify/LAYOUT-PROCESSES.
 
     Args:
-        layouts: names such as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None one of each kind.
-        steps: optimizer steps of each run, at most the job's `max_steps`; epochs are repeated as often as needed.
+        layouts: names such as `fsdp` or `fsdp-4`; `all` is every way, schedule and product, None
+            one of each kind.
+        steps: optimizer steps of each run, at most the job's `max_steps`; epochs are repeated as
+            often as needed.
         tolerance: of losses, gradient norms and weights, relative to those of one process.
 
     Raises:
@@ -95,7 +97,8 @@ def verify(
 
 
 def for_parity(job: Job, *, model: ModelShape, steps: int) -> tuple[tuple[Override, ...], tuple[str, ...]]:
-    """The overrides of `FOR_PARITY` that apply to a job, and a sentence for each that changes what it says."""
+    """The overrides of `FOR_PARITY` that apply to a job, and a sentence for each that changes what
+    it says."""
     plain = {**job.to_json(), **_in_force(job, model)}
     wanted = {**FOR_PARITY, "train.max_steps": (min(steps, job.train.max_steps or steps), "as many are compared")}
     overrides: list[Override] = []

@@ -64,7 +64,7 @@ def read_report(run_dir: Path) -> Report:
     """As `report`, without writing; what a run that goes on has not written yet is no gap."""
     found = collect(RunDirectory(run_dir))
     outcome = found.outcome
-    # A run that was stopped and goes on has the outcome of its last start until it has taken a step.
+    # A run that was stopped and goes on has its last start's outcome until it has taken a step.
     if outcome.state != "finished" and outcome.failure is None and is_running(run_dir):
         outcome = replace(outcome, state="running")
     return replace(found, outcome=outcome, gaps=() if outcome.state in GOES_ON else found.gaps)

@@ -57,7 +57,7 @@ class ToyStrategy:
 _TEXTS = (resources.files("shardwise.api.learn") / "strategies.toml").read_text(encoding="utf-8")
 STRATEGIES = tuple(ToyStrategy(name=name, **texts) for name, texts in tomllib.loads(_TEXTS).items())
 
-#: What a GPU holds of the model, in the order in which it is shown; a piece is a row of a layer's weight.
+#: What a GPU holds of the model, in the order shown; a piece is a row of a layer's weight.
 Held = Literal["weights", "gradients", "optimizer"]
 HOLDINGS: tuple[Held, ...] = ("weights", "gradients", "optimizer")
 Piece = tuple[int, int]

@@ -1,4 +1,5 @@
-"""Finished runs are noted with what they measured over their forecasts; a plan says so, and multiplies if asked to."""
+"""Finished runs are noted with what they measured over their forecasts; a plan says so, and
+multiplies if asked to."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,8 @@ from shardwise.units import format_gib
 
 
 def note(run: RunDirectory, report: Report) -> None:
-    """Notes a finished run; nothing where its plan or its measurements are not known, or the file cannot be written."""
+    """Notes a finished run; nothing where its plan or its measurements are not known, or the file
+    cannot be written."""
     worst, step = report.memory.worst, report.comparison("step time")
     forecast = worst.ratios.get("peak_seen", worst.ratios.get("peak")) if worst else None
     memory = 1 / forecast if forecast else None
@@ -31,8 +33,9 @@ def note(run: RunDirectory, report: Report) -> None:
 
 
 def with_runs(made: Plan, *, multiply: bool) -> Plan:
-    """The plan with a sentence on what runs like the chosen one measured here. `multiply`: each candidate that fits by
-    what runs like it measured; what then no longer fits gives way to the next, and the order stays otherwise."""
+    """The plan with a sentence on what runs like the chosen one measured here. `multiply`: each
+    candidate that fits by what runs like it measured; what then no longer fits gives way to the
+    next, and the order stays otherwise."""
     runs, wrong = noted_runs()
     if made.best is None or not (runs or wrong or multiply):
         return made

@@ -47,18 +47,18 @@ def plan(
     asks_what_if: bool = False,
     target: str | None = None,
 ) -> Plan:
-    """Every way of spreading a job over its hardware, ranked for its goal, and why others were rejected.
+    """Every way of spreading a job over its hardware, ranked for its goal; why others are rejected.
 
-    Without `hardware` it is this machine. If that has no GPU and the job names no data, hardware of the catalogue is
-    compared, as with `hardware: any`.
+    Without `hardware` it is this machine. If that has no GPU and the job names no data, hardware of
+    the catalogue is compared, as with `hardware: any`.
 
     Args:
         job: a job, a job file, or None where the overrides say it all.
         overrides: `key.path=value` as after `--set`.
-        solve: the key to solve for: the largest `max_length`, `micro_batch_size` or `lora.r` that fits, or the fewest
-            `gpus`; the plan is then that of the job with this value.
-        calibrated: forecasts are multiplied by what runs like them measured here over theirs; otherwise a plan only
-            says what these were.
+        solve: the key to solve for: the largest `max_length`, `micro_batch_size` or `lora.r` that
+            fits, or the fewest `gpus`; the plan is then that of the job with this value.
+        calibrated: forecasts are multiplied by what runs like them measured here over theirs;
+            otherwise a plan only says what these were.
         asks_what_if: the job is planned with some changes too, which stand in `what_if`.
         target: the trainer to plan for, as `export --to` names it; None for this one.
 
@@ -117,9 +117,10 @@ GENERATES = (
 def generation(
     job: Job | str | Path | None = None, *, overrides: Sequence[str | Override] = (), dtype: str | None = None
 ) -> Generation:
-    """What generating text with a job's model needs on its hardware, or which hardware is the cheapest that holds it.
-    Arguments and errors are those of `plan`; `dtype`: of weights, keys and values, None for the model's own. Raises
-    InputError also where an override sets what is not read."""
+    """What generating text with a job's model needs on its hardware, or which hardware is the
+    cheapest that holds it. Arguments and errors are those of `plan`; `dtype`: of weights, keys and
+    values, None for the model's own. Raises InputError also where an override sets what is not
+    read."""
     request = read_request(job, overrides=overrides)
     unread = [one for one in map(Override.of, overrides) if ".".join(one.path) not in GENERATES]
     if unread:
@@ -158,7 +159,8 @@ def _hardware(request: Request) -> Cluster | None:
 
 
 def usual_hardware() -> str:
-    """`this` machine where it has a GPU; else `any`, for which `plan` compares what there is to rent."""
+    """`this` machine where it has a GPU; else `any`, for which `plan` compares what there is to
+    rent."""
     return ANY if this_machine().gpu.kind == "cpu" else "this"
 
 
@@ -193,13 +195,15 @@ def _on_open_hardware(request: Request) -> Plan:
 
 
 def write_plan(made: Plan, path: str | Path) -> None:
-    """Writes plan.json, which `train` takes in place of a job; InputError if the file cannot be written."""
+    """Writes plan.json, which `train` takes in place of a job; InputError if the file cannot be
+    written."""
     with written_to(path):
         write_json(Path(path), made.to_json())
 
 
 def timeline(made: Plan) -> Timeline | None:
-    """The timeline of a step of the chosen candidate, or None; InputError if the plan was not made by this program."""
+    """The timeline of a step of the chosen candidate, or None; InputError if the plan was not made
+    by this program."""
     try:
         return timeline_of_plan(made)
     except (KeyError, TypeError, ValueError) as error:
@@ -247,7 +251,8 @@ def plan_for(
 
 
 def _refuse_misfit(request: Request, *, model: ModelShape, cluster: Cluster) -> None:
-    """Refuses a stated layout that the model cannot be cut into, with an InputError at its place in the job."""
+    """Refuses a stated layout that the model cannot be cut into, with an InputError at its place in
+    the job."""
     layout = request.job.layout_on(cluster)
     reason = None if layout is None else misfit(as_trained(request.job, model), layout, stated=True)
     if reason is not None:

@@ -1,4 +1,5 @@
-"""`plan --rehearse`: what a plan chooses is rehearsed, and what does not fit gives way to the next best."""
+"""`plan --rehearse`: what a plan chooses is rehearsed, and what does not fit gives way to the next
+best."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

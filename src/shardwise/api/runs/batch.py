@@ -1,4 +1,5 @@
-"""`train --find-batch`: tries real steps upwards from the forecast micro-batch, and keeps the largest that fits."""
+"""`train --find-batch`: tries real steps upwards from the forecast micro-batch, and keeps the
+largest that fits."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -72,15 +73,17 @@ def find_batch(
 
 
 def sizes_beside(first: Execution, *, global_batch_size: int) -> tuple[int, ...]:
-    """Micro-batches, growing: those that divide each rank's share of the global batch, and the one of an execution."""
+    """Micro-batches, growing: those that divide each rank's share of the global batch, and the one
+    of an execution."""
     share = -(-global_batch_size // first.layout.data_world_size)
     dividing = {size for size in range(1, share + 1) if share % size == 0}
     return tuple(sorted(dividing | {first.micro_batch_size}))
 
 
 def largest(sizes: Sequence[int], first: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest of growing sizes that fits; None where none does. From the first on they are doubled until one does
-    not fit, or halved until one does; between the two it is found by bisection."""
+    """The largest of growing sizes that fits; None where none does. From the first on they are
+    doubled until one does not fit, or halved until one does; between the two it is found by
+    bisection."""
     low, high, index = -1, len(sizes), sizes.index(first)
     while high - low > 1:
         if fits(sizes[index]):
@@ -107,7 +110,8 @@ def _forecast(request: Request, first: Execution, size: int, *, run: RunDirector
 
 
 def _choosing(chosen: Plan, candidate: Candidate) -> Plan:
-    """A plan whose choice gives way to another candidate, as one that fits. Why one does not is no reason for it."""
+    """A plan whose choice gives way to another candidate, as one that fits. Why one does not is no
+    reason for it."""
     others = (one for one in chosen.candidates if one is not chosen.best)
     reasons = candidate.reasons if candidate.fits else ()
     return replace(chosen, candidates=(replace(candidate, fits=True, reasons=reasons), *others), chosen=0)
@@ -128,8 +132,8 @@ def _trial(candidate: Candidate, took: int | None, *, kind: str) -> BatchTrial:
 
 #: The second has optimizer states from its beginning.
 _STEPS = 2
-#: Forwards of a step: with the second, gradients are added to others. A pipeline holds activations of more, and takes
-#: all that a step has.
+#: Forwards of a step: with the second, gradients are added to others. A pipeline holds activations
+#: of more, and takes all that a step has.
 _FORWARDS = 2
 
 

@@ -1,4 +1,5 @@
-"""The opening of a run: it is accepted, its folder is held, and what is going to run is written there."""
+"""The opening of a run: it is accepted, its folder is held, and what is going to run is written
+there."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,7 +28,8 @@ from shardwise.spec.run import RunDirectory, read_lines
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What is going to run; sent before anything starts, and again when the number of rows is known."""
+    """What is going to run; sent before anything starts, and again when the number of rows is
+    known."""
 
     plan: Plan
     run: RunDirectory
@@ -40,8 +42,8 @@ OnUpdate = Callable[[Update], None] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The modules that `train` runs as processes of their own, each with the run directory as its argument. `quiet`:
-    what preparation says is shown where it fails only."""
+    """The modules that `train` runs as processes of their own, each with the run directory as its
+    argument. `quiet`: what preparation says is shown where it fails only."""
 
     preparation: str = PREPARATION
     worker: str = WORKER
@@ -50,8 +52,8 @@ class Programs:
 
 @dataclass(kw_only=True)
 class Opening:
-    """A start that holds the run directory of its job. `plan`: what it is going to run; `known`: what that was made
-    with, of the rows; `lock`: a descriptor, for ranks to inherit."""
+    """A start that holds the run directory of its job. `plan`: what it is going to run; `known`:
+    what that was made with, of the rows; `lock`: a descriptor, for ranks to inherit."""
 
     request: Request
     run: RunDirectory
@@ -65,8 +67,8 @@ class Opening:
     def of(
         cls, request: Request, run: RunDirectory, *, place: Place | None, held: ExitStack, on_update: OnUpdate
     ) -> Self:
-        """Accepts what is asked, and takes its folder until `held` ends. Raises as `accept` does; RunDirectoryError:
-        another run holds the folder, or is in it."""
+        """Accepts what is asked, and takes its folder until `held` ends. Raises as `accept` does;
+        RunDirectoryError: another run holds the folder, or is in it."""
         known = known_data(run_of(request.job))
         if known[0] is None:  # the run there has prepared none
             counted = KnownData.of(request)
@@ -79,12 +81,14 @@ class Opening:
 
     @property
     def processes(self) -> int:
-        """As many as the chosen layout spreads over: `cheapest` and `fewest-gpus` may leave some GPUs alone."""
+        """As many as the chosen layout spreads over: `cheapest` and `fewest-gpus` may leave some
+        GPUs alone."""
         return self.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
 
     def goes_on(self, *, replan: bool) -> bool:
-        """Whether there is something left to train; says where that is with another number of processes. Raises
-        DamagedResultError, as `has_result`; RunDirectoryError: `replan` is False, and it would be planned again."""
+        """Whether there is something left to train; says where that is with another number of
+        processes. Raises DamagedResultError, as `has_result`; RunDirectoryError: `replan` is False,
+        and it would be planned again."""
         if has_result(self.run, self.request.job):
             return False
         said = replanned(self.run, self.plan, allowed=replan)
@@ -99,7 +103,8 @@ class Opening:
         tell([Notice(text=text)], self.on_update)
 
     def write(self) -> None:
-        """Says what is going to run, and leaves it in the run directory. Raises InputError: its disk is too small."""
+        """Says what is going to run, and leaves it in the run directory. Raises InputError: its
+        disk is too small."""
         check_disk(self.request, self.run, self.plan)
         tell([Planned(plan=self.plan, run=self.run)], self.on_update)
         write_start(self.run, self.request, plan=self.plan)
@@ -151,8 +156,9 @@ def _would_fit_alone(request: Request, cluster: Cluster) -> list[str]:
 
 
 def replanned(run: RunDirectory, chosen: Plan, *, allowed: bool) -> str | None:
-    """A sentence where a run goes on from a checkpoint with another number of processes than it last trained with; None
-    elsewhere. Raises RunDirectoryError: it does so, and is not allowed to."""
+    """A sentence where a run goes on from a checkpoint with another number of processes than it
+    last trained with; None elsewhere. Raises RunDirectoryError: it does so, and is not allowed
+    to."""
     before = next(reversed([*read_lines(run.starts)]), None)
     checkpoints = run.checkpoints()
     if before is None or not checkpoints or chosen.best is None:

@@ -39,8 +39,8 @@ from shardwise.spec.run import RunDirectory, read_json
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """How a training ended. `outcome`: `already_finished` where an earlier start had come to the end and nothing was
-    done; `step`: optimizer steps done, where the run says so."""
+    """How a training ended. `outcome`: `already_finished` where an earlier start had come to the
+    end and nothing was done; `step`: optimizer steps done, where the run says so."""
 
     run: RunDirectory
     outcome: Literal["finished", "already_finished"]
@@ -60,16 +60,18 @@ def train(
 ) -> TrainResult:
     """Trains a job, or goes on where an earlier start of the same job in the same folder stopped.
 
-    Started by torchrun, Slurm or Kubernetes, the calling process is one of the ranks: rank 0 comes back as if it had
-    started all of them, the others become workers and do not return.
+    Started by torchrun, Slurm or Kubernetes, the calling process is one of the ranks: rank 0 comes
+    back as if it had started all of them, the others become workers and do not return.
 
     Args:
         job: a job, a job file, or a plan.json, whose chosen candidate is obeyed.
         on_update: called with what is going to run, then with each phase, step and notice.
-        max_restarts: how often the workers are started again after a failure, from the last checkpoint.
-        replan: a run that comes back with another number of processes is planned again; otherwise refused.
-        find_micro_batch: tries real steps first, upwards from the forecast micro-batch, and trains with the largest
-            that fits; a run that goes on keeps what it found.
+        max_restarts: how often the workers are started again after a failure, from the last
+            checkpoint.
+        replan: a run that comes back with another number of processes is planned again; otherwise
+            refused.
+        find_micro_batch: tries real steps first, upwards from the forecast micro-batch, and trains
+            with the largest that fits; a run that goes on keeps what it found.
 
     Raises:
         InputError: the job, the data, the model or the hardware cannot be used as asked.
@@ -96,7 +98,8 @@ def train(
         kind, lock, module = opening.cluster.gpu.kind, opening.lock, programs.worker
         with taken_back_on_error(run, before):
             opening.write()
-            # They import what they need while the data is prepared, and do nothing else before they may begin.
+            # They import what they need while the data is prepared, and do nothing else before they
+            # may begin.
             early = local_ranks(run, processes=opening.processes, kind=kind, module=module, lock=lock)
             waiting = None if is_open else held.enter_context(early)
             opening.prepare(programs)
@@ -134,7 +137,8 @@ def _join(
     replan: bool,
     programs: Programs,
 ) -> TrainResult:
-    """Is one of the ranks that something else started; only rank 0 returns, the others become workers."""
+    """Is one of the ranks that something else started; only rank 0 returns, the others become
+    workers."""
     if place.rank > 0:
         run, kind = _follow_first(job, overrides, place=place, on_update=on_update)
         become_worker(run, place, kind=kind, module=programs.worker)
@@ -165,9 +169,10 @@ def _join(
 def _follow_first(
     job: Job | str | Path, overrides: Sequence[str | Override], *, place: Place, on_update: OnUpdate
 ) -> tuple[RunDirectory, DeviceKind]:
-    """All ranks read the same job and find the same mistakes in it; it is enough that rank 0 prints them. A rank that
-    exits makes torchrun stop the others, rank 0 among them, so this one waits meanwhile. If nothing stops it, the
-    mistake may be its own (another disk, another environment), and it says so."""
+    """All ranks read the same job and find the same mistakes in it; it is enough that rank 0 prints
+    them. A rank that exits makes torchrun stop the others, rank 0 among them, so this one waits
+    meanwhile. If nothing stops it, the mistake may be its own (another disk, another environment),
+    and it says so."""
     try:
         run = run_of(read_request(job, overrides=overrides).job)
     except ShardwiseError:
@@ -177,7 +182,8 @@ def _follow_first(
 
 
 def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
-    """Of a run that has come to its end; writes its report, and notes what it measured where it ends just now."""
+    """Of a run that has come to its end; writes its report, and notes what it measured where it
+    ends just now."""
     said, made = read_json(run.outcome) or {}, report_at_the_end(run)
     if outcome == "finished":
         note(run, made)

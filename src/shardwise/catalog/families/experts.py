@@ -1,4 +1,5 @@
-"""Experts: their matrices, which transformers stacks in two parameters, and the blocks that have them."""
+"""Experts: their matrices, which transformers stacks in two parameters, and the blocks that have
+them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

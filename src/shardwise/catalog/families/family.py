@@ -1,7 +1,7 @@
 """What the rules of a family say.
 
-A config.json leaves out keys that equal the defaults of transformers' configuration class, so `configurations.json`
-states those, and how keys are read. Tests compare them with transformers.
+A config.json leaves out keys that equal the defaults of transformers' configuration class, so
+`configurations.json` states those, and how keys are read. Tests compare them with transformers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,9 @@ class Family:
     """The rules of one `model_type`.
 
     Attributes:
-        defaults: the keys that this family reads, with their default values. None for `num_key_value_heads` means
-            `num_attention_heads`, and for `head_dim` hidden_size / num_attention_heads.
+        defaults: the keys that this family reads, with their default values. None for
+            `num_key_value_heads` means `num_attention_heads`, and for `head_dim` hidden_size /
+            num_attention_heads.
         keys: usual key -> this family's own name for it.
         aliases: usual keys that are read too, before the own name.
         fallbacks: usual keys that are read where a file does not state the own name.
@@ -37,20 +38,24 @@ class Family:
         attention, mlp, norms: of a block without experts.
         experts: replace the MLP in the blocks that `placement` names.
         head_bias: whether the head has a bias.
-        position_offset: rows of the position table beyond `max_position_embeddings`; None where there is no table.
+        position_offset: rows of the position table beyond `max_position_embeddings`; None where
+            there is no table.
         embedding_key: the key of the width of embedding and head, one of `optional`.
         refine: changes dimensions that other keys change.
         activation: of the MLP, where no key states it.
         optional_window: `sliding_window` counts only where `use_sliding_window` is true.
-        windowed: number of blocks whose attention has the window, where `layer_types` does not state it.
+        windowed: number of blocks whose attention has the window, where `layer_types` does not
+            state it.
         whole_every: every n-th block's attention has no window; 0 where all blocks have it.
         pattern_key: the key of that n.
-        floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers refuses a remainder
-            in other families.
-        even_heads: transformers runs the model only where `head_dim` is hidden_size / num_attention_heads.
+        floors_head_dim: head width is hidden_size / num_attention_heads rounded down; transformers
+            refuses a remainder in other families.
+        even_heads: transformers runs the model only where `head_dim` is hidden_size /
+            num_attention_heads.
         broadcasts_keys: its code hands PyTorch one head of keys for all of queries as it is, and
             PyTorch then takes the kernel that writes all scores out.
-        bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, scales_stream, eager_attention: see
+        bare_experts, names, outer_matrices, outer_norms, parallel, partial_rotary, scales_stream,
+        eager_attention: see
             ModelShape.
     """
 

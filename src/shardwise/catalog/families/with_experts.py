@@ -41,7 +41,8 @@ _LATENT: dict[str, Any] = _SHARED | {
     "attention": blocks.latent_attention,
     "norms": blocks.latent_norms,
 }
-#: Of families whose attention transformers' tensor-parallel plans leave out, or slice in another way.
+#: Of families whose attention transformers' tensor-parallel plans leave out, or slice in another
+#: way.
 _WHOLE_ATTENTION = whole(blocks.LLAMA_ATTENTION)
 _LOCAL_EXPERTS = experts("mlp", count="num_local_experts")
 _LOCAL_EXPERTS_WITH_ROUTER = experts("mlp", router="router", count="num_local_experts")

@@ -1,4 +1,5 @@
-"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers, joins the results."""
+"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers,
+joins the results."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +86,8 @@ class SurveyedFile:
 
 def ingest(asked: Preparation, *, into: Path, measured: Callable[[dict[str, Any]], None]) -> None:
     """Writes `train/`, `eval/` and `summary.json` into an empty folder. `measured`: called with
-    what is known of all rows, before any is refused. Raises DataError: all problems of all files."""
+    what is known of all rows, before any is refused. Raises DataError: all problems of all
+    files."""
     files = [survey(asked, index) for index in range(len(asked.files))]
     chunks = [chunk for file in files for chunk in file.chunks]
     workers = asked.num_workers or max(1, min(usable_cores(), MAX_WORKERS, len(chunks)))
@@ -167,7 +169,8 @@ _NO_ROWS: Reply = asdict(Tally())
 
 
 def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile]) -> None:
-    """Raises DataError, once and at the job's key, where a template that rows need cannot be compiled."""
+    """Raises DataError, once and at the job's key, where a template that rows need cannot be
+    compiled."""
     needed = any(file.form and file.form.name != "text" for file in files)
     path = asked.job.data.chat_template
     if needed and (path is not None or pool.facts["has_template"]):
@@ -178,7 +181,8 @@ def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile
 def _report_problems(
     asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises DataError where anything is wrong: in the order of files and lines, the first few listed, all counted."""
+    """Raises DataError where anything is wrong: in the order of files and lines, the first few
+    listed, all counted."""
     found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
     total = len(found) + sum(reply["num_problems"] for reply in replies)
     for chunk, reply in zip(chunks, replies, strict=True):
@@ -246,7 +250,8 @@ _TEMPLATES = {"tokenizer": None, "none": None, "default": DEFAULT_TEMPLATE}
 
 
 def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Mapping[str, Any]) -> str:
-    """Where the chat template comes from that rows were rendered with: a word, or the file that the job names."""
+    """Where the chat template comes from that rows were rendered with: a word, or the file that the
+    job names."""
     forms = {file.form.name for file in files if file.form}
     if forms <= {"text"}:
         return "none"

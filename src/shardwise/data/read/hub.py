@@ -1,7 +1,7 @@
 """Data sets and tokenizers from the Hugging Face Hub.
 
-A data set is written once as Parquet into the cache, under the commit it came from. No code of a repository is run:
-`datasets` reads data files only (since version 4).
+A data set is written once as Parquet into the cache, under the commit it came from. No code of a
+repository is run: `datasets` reads data files only (since version 4).
 """
 
 import hashlib
@@ -17,8 +17,9 @@ from shardwise.spec.job.data import SourceSpec
 
 
 def fetch_hub_rows(spec: SourceSpec, *, into: Path) -> tuple[Path, str]:
-    """The Parquet file of a hub data set's split, and a note for the user. Where the hub does not answer, it is the
-    newest copy in the cache. Raises DataError: `datasets` is not installed, or the data set cannot be loaded."""
+    """The Parquet file of a hub data set's split, and a note for the user. Where the hub does not
+    answer, it is the newest copy in the cache. Raises DataError: `datasets` is not installed, or
+    the data set cannot be loaded."""
     from huggingface_hub import HfApi
 
     say(f"{spec.path}: fetching the hub data set")
@@ -49,8 +50,8 @@ def _export(spec: SourceSpec, target: Path, *, commit: str | None) -> None:
 
 
 def load_split(spec: SourceSpec, *, commit: str | None = None) -> Any:
-    """A split as `datasets.Dataset`, memory-mapped from its own cache. Raises DataError: `datasets` is not installed,
-    or there is no such data set, configuration or split."""
+    """A split as `datasets.Dataset`, memory-mapped from its own cache. Raises DataError: `datasets`
+    is not installed, or there is no such data set, configuration or split."""
     try:
         from datasets import load_dataset
     except ImportError:
@@ -84,7 +85,8 @@ def tokenizer_folder(model: str, *, revision: str | None = None) -> Path:
 
 
 def _cached_snapshot(model: str, revision: str | None) -> Path | None:
-    """The hub cache's folder for a model, found without importing the hub's library: a second run starts quickly."""
+    """The hub cache's folder for a model, found without importing the hub's library: a second run
+    starts quickly."""
     repository = repository_folder(model)
     reference = repository / "refs" / "main"
     if revision is None and not reference.is_file():

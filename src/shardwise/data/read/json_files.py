@@ -30,8 +30,8 @@ class BrokenFileError(Exception):
 
 
 def json_kind(opened: BinaryIO, kind: Kind, start: int) -> Kind:
-    """Whether it is one list of rows (json) or an object per line (jsonl), whatever its name: many data sets on the hub
-    are lines called .json. Raises BrokenFileError: it is neither."""
+    """Whether it is one list of rows (json) or an object per line (jsonl), whatever its name: many
+    data sets on the hub are lines called .json. Raises BrokenFileError: it is neither."""
     line = b"\n"
     while line and not line.strip():
         line = opened.readline(MAX_ROW_BYTES)
@@ -54,7 +54,8 @@ def _loaded(raw: bytes) -> Any:
 
 
 def _refuse_table(held: Any) -> None:
-    """Raises BrokenFileError where a file's one object holds rows under a key, or columns, as pandas writes them."""
+    """Raises BrokenFileError where a file's one object holds rows under a key, or columns, as
+    pandas writes them."""
     if not isinstance(held, dict) or not any(held.values()):
         return
     for key, value in held.items():

@@ -1,4 +1,5 @@
-"""The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT; and text, from any column."""
+"""The messages, tools and calls of a chat, in the spellings of OpenAI and ShareGPT; and text, from
+any column."""
 
 import json
 from collections.abc import Mapping
@@ -68,8 +69,8 @@ _CALL = '{"function": {"name": ..., "arguments": {...}}}'
 
 
 def call_of(value: Any, *, of: str, notes: list[str]) -> dict[str, Any]:
-    """A call as {"function": {"name": ...}} or, as templates also read it, {"name": ...}, with arguments that are an
-    object. Raises RowError: it is none."""
+    """A call as {"function": {"name": ...}} or, as templates also read it, {"name": ...}, with
+    arguments that are an object. Raises RowError: it is none."""
     call = parsed(value)
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -104,7 +105,8 @@ CALL_KEYS = ("tool_calls", "function_call")
 
 
 def unfilled(row: Row) -> Row:
-    """A row of a columnar file without the nulls that fill up the objects of its tools and calls, at any depth."""
+    """A row of a columnar file without the nulls that fill up the objects of its tools and calls,
+    at any depth."""
     return {column: _bare(value) if column == "tools" else _bare_calls(value) for column, value in row.items()}
 
 

@@ -1,4 +1,5 @@
-"""Which files a job's `data.path` and `data.eval_path` mean: single files, folders of files, hub ids."""
+"""Which files a job's `data.path` and `data.eval_path` mean: single files, folders of files, hub
+ids."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -46,7 +47,8 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows, or are of no split."""
+    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows, or are of no
+    split."""
 
     label: str
     key: Key
@@ -62,8 +64,9 @@ Fetch = Callable[[SourceSpec], tuple[Path, str]]
 
 
 def find_sources(specs: Sequence[SourceSpec], *, fetch: Fetch, key: str, places: Places) -> tuple[Source, ...]:
-    """The files behind each entry of `data.KEY`; hub ids go through `fetch`. Raises DataError: one problem per path
-    that is missing, of an unknown kind or an empty folder, at its place in the job."""
+    """The files behind each entry of `data.KEY`; hub ids go through `fetch`. Raises DataError: one
+    problem per path that is missing, of an unknown kind or an empty folder, at its place in the
+    job."""
     sources: list[Source] = []
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
@@ -132,7 +135,8 @@ def _refuse_several_sets(folder: Path, *, label: str) -> None:
 
 
 def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
-    """Files of known kinds in the folder and below, in the order of their names; and how many others there are."""
+    """Files of known kinds in the folder and below, in the order of their names; and how many
+    others there are."""
     visible = (path for path in folder.rglob("[!.]*") if path.is_file())
     found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()
@@ -153,7 +157,8 @@ def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...
 
 
 def _holds_rows(path: Path) -> bool:
-    """By its name; of a compressed file by the one beneath: an archive of pictures, say, holds none."""
+    """By its name; of a compressed file by the one beneath: an archive of pictures, say, holds
+    none."""
     name = Path(path.stem) if path.suffix.lower() in _PACKED else path
     return name.suffix.lower() in KINDS and not _METADATA.fullmatch(path.name)
 
@@ -170,8 +175,9 @@ _SHARD = re.compile(r"data/(.+)-\d{5}-of-\d{5}.*")
 def _of_split(
     files: tuple[SourceFile, ...], spec: SourceSpec, *, folder: Path
 ) -> tuple[tuple[SourceFile, ...], int, str]:
-    """Of a folder's files those of the asked split, by their names, how many are of none, and what to tell the user;
-    all of them where no name speaks of a split. Raises DataError: there is no such split."""
+    """Of a folder's files those of the asked split, by their names, how many are of none, and what
+    to tell the user; all of them where no name speaks of a split. Raises DataError: there is no
+    such split."""
     by_split: dict[str, list[SourceFile]] = {}
     for file in files:
         by_split.setdefault(_split_of(Path(file.label).relative_to(folder), label=file.label), []).append(file)

@@ -1,7 +1,9 @@
-"""The parent's side of the workers: their limits, starting them, handing out requests, and why one died.
+"""The parent's side of the workers: their limits, starting them, handing out requests, and why one
+died.
 
-A hostile chat template must not take the machine. Memory is limited by RLIMIT_DATA, which unlike RLIMIT_AS leaves out
-reserved address space. Processor time is limited per batch of rows: the soft RLIMIT_CPU is moved ahead before each.
+A hostile chat template must not take the machine. Memory is limited by RLIMIT_DATA, which unlike
+RLIMIT_AS leaves out reserved address space. Processor time is limited per batch of rows: the soft
+RLIMIT_CPU is moved ahead before each.
 """
 
 import json
@@ -33,7 +35,8 @@ class WorkerLimits:
 
 
 def bound_memory(limits: WorkerLimits) -> None:
-    """From now on, allocations beyond the limit fail with MemoryError, or end the process inside libraries."""
+    """From now on, allocations beyond the limit fail with MemoryError, or end the process inside
+    libraries."""
     statm = Path("/proc/self/statm").read_text(encoding="ascii").split()
     held = int(statm[5]) * resource.getpagesize()  # data + stack; proc(5)
     _lower(resource.RLIMIT_DATA, held + limits.memory_bytes)
@@ -41,7 +44,8 @@ def bound_memory(limits: WorkerLimits) -> None:
 
 
 def bound_next_batch(limits: WorkerLimits) -> None:
-    """Ends the process by SIGXCPU unless this is called again within `cpu_seconds` of processor time."""
+    """Ends the process by SIGXCPU unless this is called again within `cpu_seconds` of processor
+    time."""
     _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
 
 
@@ -129,8 +133,8 @@ class Pool:
             raise
 
     def run(self, requests: Sequence[Request]) -> Iterator[tuple[int, Reply]]:
-        """Yields (index of the request, its reply) as they come: {"error": ...} where a worker died or gave up, which
-        gets no more work. Where no worker is left, requests stay unanswered."""
+        """Yields (index of the request, its reply) as they come: {"error": ...} where a worker died
+        or gave up, which gets no more work. Where no worker is left, requests stay unanswered."""
         waiting = iter(range(len(requests)))
         busy: dict[int, int] = {}
         with selectors.DefaultSelector() as selector:
@@ -150,7 +154,8 @@ class Pool:
                     yield index, reply
 
     def ask(self, request: Request, *, name: str) -> Reply:
-        """One request to one worker. Raises DataError: it died or gave up; the message begins with `name`."""
+        """One request to one worker. Raises DataError: it died or gave up; the message begins with
+        `name`."""
         return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
     def keep_one(self) -> None:

@@ -1,7 +1,8 @@
 """Turns examples into text, with the spans of characters that are trained.
 
-The template is `data.chat_template`, else the tokenizer's own, else `DEFAULT_TEMPLATE`. A pair of prompt and completion
-becomes a chat where one of the first two exists, else prompt + completion + EOS. Plain text is text + EOS.
+The template is `data.chat_template`, else the tokenizer's own, else `DEFAULT_TEMPLATE`. A pair of
+prompt and completion becomes a chat where one of the first two exists, else prompt + completion +
+EOS. Plain text is text + EOS.
 
 | train_on     | conversation                  | pair                    | text          |
 |--------------|-------------------------------|-------------------------|---------------|
@@ -10,10 +11,11 @@ becomes a chat where one of the first two exists, else prompt + completion + EOS
 | `completion` | the last assistant message    | the completion          | refused       |
 | `all`        | everything                    | everything              | everything    |
 
-An assistant's span includes its end-of-turn token. Spans come from `{% generation %}` blocks, else from rendering the
-conversation up to each trained message and with it, once for all rows of one shape; a template that rewrites turns
-before a trained one is refused. The text is tokenised once, so no token is split by a span. Templates are rendered in a
-sandbox, in a worker process with limits.
+An assistant's span includes its end-of-turn token. Spans come from `{% generation %}` blocks, else
+from rendering the conversation up to each trained message and with it, once for all rows of one
+shape; a template that rewrites turns before a trained one is refused. The text is tokenised once,
+so no token is split by a span. Templates are rendered in a sandbox, in a worker process with
+limits.
 """
 
 import json
@@ -58,8 +60,8 @@ from shardwise.data.workers.template import Span, Template, checked
 from shardwise.spec.job.data import Rendered as IsRendered
 from shardwise.spec.job.data import TrainOn
 
-#: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token need be added to the
-#: vocabulary and generation stops where the model was trained to stop.
+#: For tokenizers without a chat template. Turns end with the tokenizer's own EOS, so that no token
+#: need be added to the vocabulary and generation stops where the model was trained to stop.
 DEFAULT_TEMPLATE = (
     "{{ bos_token or '' }}"
     "{% for message in messages %}"
@@ -139,8 +141,9 @@ class Renderer:
         return replace(rendered, spans=((start, len(rendered.text)),))
 
     def render(self, example: Example) -> Rendered:
-        """The text and what of it is trained. Raises RowError: the example cannot be rendered, or not with these masks;
-        TemplateMemoryError: the template wants more memory than a worker may take."""
+        """The text and what of it is trained. Raises RowError: the example cannot be rendered, or
+        not with these masks; TemplateMemoryError: the template wants more memory than a worker may
+        take."""
         match example:
             case Text():
                 if self.train_on in ("assistant", "completion"):
@@ -291,7 +294,7 @@ class Renderer:
         return spans
 
     def _without_last_mark(self, answered: str, whole: str) -> str:
-        """A conversation without what a template writes behind any last turn, a mark more: Phi's do."""
+        """A conversation without what a template writes after any last turn, as Phi's mark."""
         for behind in self.end_marks:
             shorter = answered.rstrip().removesuffix(behind)
             if whole.startswith(shorter) and shorter.rstrip().endswith(self.end_marks):
@@ -299,9 +302,9 @@ class Renderer:
         return answered
 
     def _prompt(self, template: Template, chat: Conversation, turn: int, whole: str) -> str:
-        """What stands before a turn. Not every template can end before one: of a chat that the assistant opens it is
-        what stands before the first text. A template may ask for more than it then writes (`<think>`): what it asks
-        for and writes is the prompt."""
+        """What stands before a turn. Not every template can end before one: of a chat that the
+        assistant opens it is what stands before the first text. A template may ask for more than it
+        then writes (`<think>`): what it asks for and writes is the prompt."""
         try:
             before = chat.messages[:turn]
             prompt, _ = template.render(before, tools=chat.tools, prompting=True)
@@ -342,7 +345,8 @@ def _rendered(template: Template, messages: Sequence[Message], *, tools: Any) ->
 
 
 def _writes_last(template: Template, messages: Sequence[Message], place: Place, *, tools: Any) -> bool:
-    """Whether what is lost is reasoning of an earlier turn, of a kind that the template writes of the last turn."""
+    """Whether what is lost is reasoning of an earlier turn, of a kind that the template writes of
+    the last turn."""
     index, (key, *_) = place
     last = max(_turns(messages), default=-1)
     if key not in REASONING or index >= last:
@@ -352,7 +356,8 @@ def _writes_last(template: Template, messages: Sequence[Message], place: Place, 
 
 
 def _prints_objects(messages: Sequence[Message], text: str) -> bool:
-    """Whether arguments of calls stand in a text as Python prints them, as where a template expects JSON text."""
+    """Whether arguments of calls stand in a text as Python prints them, as where a template expects
+    JSON text."""
     return any(call["arguments"] and str(call["arguments"]) in text for _, _, call in calls_in(messages))
 
 

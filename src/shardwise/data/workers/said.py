@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.data.read.messages import CALL_KEYS, RowError
 from shardwise.data.workers.template import Template
 
-#: What a message may say beside its content. Other keys (identifiers, names, times, ratings) tell about it.
+#: What a message may say beside content. Others (identifiers, names, times, ratings) tell about it.
 REASONING = ("reasoning_content", "reasoning", "thinking")
 
 Message = dict[str, Any]
@@ -17,7 +17,7 @@ Path = tuple[str | int, ...]
 #: (number of the message, path inside it)
 Place = tuple[int, Path]
 
-#: A text that no row holds, and what stands around it where it is a whole content: white space that a template trims.
+#: A text that no row holds, and white space around it as a whole content, which templates trim.
 MARK = re.compile(r"Qz(\d+)qZ")
 BEFORE, BEHIND = " \t\n", "\n\t "
 
@@ -28,7 +28,7 @@ def mark(number: int) -> str:
 
 
 def said_in(messages: Sequence[Message]) -> Iterator[tuple[Place, str]]:
-    """All that is said: contents, reasoning, and names and arguments of calls. White space says nothing."""
+    """All that is said: contents, reasoning, names and arguments of calls; no blank texts."""
     for index, message in enumerate(messages):
         for key, value in message.items():
             if key == "content" or key in REASONING:
@@ -83,8 +83,8 @@ def replaced(messages: Sequence[Message], texts: Mapping[Place, str]) -> list[Me
 
 
 def marked(messages: Sequence[Message]) -> tuple[list[Message], dict[Place, str]]:
-    """The messages with a mark in place of each text, and the marks by their places, in order. Two keys of a message
-    that hold the same reasoning share one."""
+    """The messages with a mark in place of each text, and the marks by their places, in order. Two
+    keys of a message that hold the same reasoning share one."""
     marks: dict[Place, str] = {}
     shared: dict[tuple[int, str], str] = {}
     for place, text in said_in(messages):
@@ -103,7 +103,7 @@ def is_whole(place: Place) -> bool:
 
 
 def shape_of(message: Message) -> tuple[Any, ...]:
-    """What messages of one shape have in common: the role, the keys, and which of their texts are blank or empty."""
+    """What messages of one shape share: role, keys, and which texts are blank or empty."""
     same = [message.get(key) for key in REASONING]
     return message["role"], outline(message), same[0] == same[1], same[1] == same[2], same[0] == same[2]
 
@@ -150,8 +150,8 @@ _CUTS = re.compile(r"(</?[\w:|▁｜-]+>|\[/?[A-Z_]+\]|\n)")
 
 
 def unwritten(messages: Sequence[Message], text: str) -> Iterator[Place]:
-    """Places of texts that do not stand in a rendering, in the order of the messages, as they are or as JSON writes
-    them. White space around them does not count, and a system prompt may stand anywhere."""
+    """Places of texts that are not in a rendering, in the order of messages, as they are or as
+    JSON. White space around them does not count, and a system prompt may be anywhere."""
     index, at, reached = 0, 0, 0
     for place, said in said_in(messages):
         if place[0] != index:
@@ -175,8 +175,8 @@ def _find(text: str, said: str, *, start: int) -> int | None:
 def lost_of(
     template: Template, messages: Sequence[Message], suspects: Collection[Place], *, tools: Any
 ) -> Iterator[tuple[Place, str]]:
-    """(place, what is lost of it) of texts that are not in a rendering as they are: "" for all of it, or a piece
-    between lines and tags. A mark behind each piece tells, for a template may write a text in another way."""
+    """(place, what is lost) of texts that are not in a rendering as they are: "" for all, or a
+    piece between lines and tags. A mark behind each piece tells: templates may rewrite a text."""
     pieces: dict[Place, list[tuple[str, str]]] = {}
     texts: dict[Place, str] = {}
     numbers = count()
@@ -200,7 +200,7 @@ def lost_of(
 
 
 def complaint(messages: Sequence[Message], place: Place, piece: str, *, is_earlier: bool) -> str:
-    """The sentence about a text that is lost, or a piece of it; `is_earlier`: it is an earlier turn's reasoning."""
+    """The sentence about a lost text or piece; `is_earlier`: an earlier turn's reasoning."""
     index, path = place
     what = f"{path[0]} of message {index + 1} ({messages[index]['role']})"
     if piece:

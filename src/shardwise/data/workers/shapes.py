@@ -1,7 +1,7 @@
-"""What a chat template makes of all rows of one shape, found once with a mark in place of each text.
+"""What a chat template makes of all rows of one shape, found once with a mark for each text.
 
-A row's own rendering is always the truth. Where it is the shape's with the row's texts put in, it is known without
-another rendering where each text stands and what is trained.
+A row's own rendering is always the truth. Where it is the shape's with the row's texts put in, it
+is known without another rendering where each text stands and what is trained.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,13 @@ class Shape:
     """What a template makes of rows with the same roles and keys.
 
     Attributes:
-        parts: (what stands before a text, which text, whether its white space is kept on the left, on the right), in
-            the order of the rendering; none where it refuses marks.
-        spans: of the trained turns, each as two points, (number of the part, character of what stands before it); None
-            where they have to be found anew for each row.
+        parts: (what stands before a text, which text, whether its white space is kept on the left,
+            on the right), in the order of the rendering; none where it refuses marks.
+        spans: of the trained turns, each as two points, (number of the part, character of what
+            stands before it); None where they have to be found anew for each row.
         lost: places of texts that are not written.
-        earlier: those of them that are reasoning of an earlier turn, where the last turn's is written.
+        earlier: those of them that are reasoning of an earlier turn, where the last turn's is
+            written.
         text_arguments: whether the template expects arguments of calls as JSON text.
     """
 
@@ -34,7 +35,7 @@ class Shape:
     text_arguments: bool = False
 
     def fill(self, messages: Sequence[Message], text: str) -> list[Span] | None:
-        """The trained spans of a row whose rendering is `text`; None where that is not the shape's."""
+        """The trained spans of a row rendered as `text`; None where that is not the shape's."""
         texts = [said for _, said in said_in(messages)]
         pieces: list[str] = []
         for before, number, left, right in self.parts:
@@ -49,7 +50,7 @@ class Shape:
 
 
 def cut(text: str, places: Sequence[Place]) -> tuple[tuple[tuple[str, int, bool, bool], ...], str, list[Span]]:
-    """A rendering of marks as parts and tail, and where what stands before each text and the tail begin and end."""
+    """A rendering of marks as parts and tail; the spans of the text before each and of the tail."""
     parts: list[tuple[str, int, bool, bool]] = []
     literals: list[Span] = []
     at = 0
@@ -68,7 +69,7 @@ def cut(text: str, places: Sequence[Place]) -> tuple[tuple[tuple[str, int, bool,
 def points(
     spans: Sequence[Span], literals: Sequence[Span]
 ) -> tuple[tuple[tuple[int, int], tuple[int, int]], ...] | None:
-    """Spans of a rendering of marks as points of its parts; None where one begins or ends inside a text."""
+    """Spans of a rendering of marks as points of its parts; None if one begins or ends in text."""
     found: list[tuple[int, int]] = []
     for position in (position for span in spans for position in span):
         inside = [number for number, (start, stop) in enumerate(literals) if start <= position <= stop]

@@ -36,8 +36,8 @@ class Template:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Any, prompting: bool = False, blocks: bool = False
     ) -> tuple[str, list[Span]]:
-        """The text, and with `blocks` where its `{% generation %}` blocks stand. Raises RowError: the template refuses
-        the messages; TemplateMemoryError."""
+        """The text, and with `blocks` where its `{% generation %}` blocks stand. Raises RowError:
+        the template refuses the messages; TemplateMemoryError."""
         from transformers.utils import chat_template_utils
 
         render: Any = chat_template_utils.render_jinja_template

@@ -121,8 +121,8 @@ class Tokenizer:
 
     @property
     def added_ids(self) -> list[int]:
-        """Tokens that no text is cut into by chance: special ones, and others added to the vocabulary; but no closing
-        tag (`</tool_call>`), behind which a turn may go on."""
+        """Tokens that no text is cut into by chance: special ones, and others added to the
+        vocabulary; but no closing tag (`</tool_call>`), behind which a turn may go on."""
         added = self._tokenizer.added_tokens_decoder.items()
         marks = {ident for ident, token in added if token.special or not token.content.startswith("</")}
         return sorted({self.eos_id, *marks})
@@ -149,7 +149,7 @@ class Tokenizer:
         return [tokens for _, group in alike for tokens in self._encode(list(group))]
 
     def cuts_otherwise(self, text: str) -> bool:
-        """Whether tokenizer.json, where transformers does not keep to it, has other tokens for a text."""
+        """Whether tokenizer.json, if transformers departs from it, has other tokens for a text."""
         if self._written is None:
             return False
         both = (self._written, self._tokenizer.backend_tokenizer)
@@ -218,8 +218,8 @@ def trained_tokens(offsets: Sequence[Span], spans: Sequence[Span]) -> Mask:
 
 
 def _trained_tokens(encoding: Any, text: Rendered) -> Mask:
-    """As `trained_tokens`, where only a template wrote special tokens: it looks at the ends of spans alone, for a list
-    of all offsets takes longer than anything else."""
+    """As `trained_tokens`, where only a template wrote special tokens: it looks at the ends of
+    spans alone, for a list of all offsets takes longer than anything else."""
     mask = np.zeros(len(encoding), bool)
     for start, end in text.spans or ():
         first, last = _token_at(encoding, start, text=text.text), _token_at(encoding, end, text=text.text)
@@ -245,7 +245,7 @@ def _start(encoding: Any, token: int) -> int:
 
 
 def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:
-    """Applies the policy for long rows: the tokens to keep, None where the row is dropped, or what is wrong with it."""
+    """Applies the policy for long rows: tokens to keep, None if a row is dropped, or its error."""
     length = len(tokens.ids)
     if length > rules.max_length:
         if rules.over_long == "drop":
@@ -265,8 +265,8 @@ def shorten(tokens: Tokens, rules: Rules) -> Tokens | str | None:
 
 
 def load_tokenizer(folder: str) -> Tokenizer:
-    """The tokenizer of a model folder; its own code is never run. Raises DataError: there is none, it is damaged, or it
-    cannot say which characters a token stands for."""
+    """The tokenizer of a model folder; its own code is never run. Raises DataError: there is none,
+    it is damaged, or it cannot say which characters a token stands for."""
     from transformers import AutoTokenizer
     from transformers.utils import logging
 
@@ -286,7 +286,7 @@ def load_tokenizer(folder: str) -> Tokenizer:
 
 
 def _written(file: Path, opened: Any) -> Any:
-    """What the file alone says, where transformers opened it with the steps that a class of its own has; else None."""
+    """What the file alone says, where transformers opened it with a class's steps; else None."""
     from tokenizers import Tokenizer as Backend
 
     parts = read_json(file) or {}

@@ -1,6 +1,7 @@
-"""A preparation worker (`programs/data_worker.py`): reads, renders and tokenises chunks under limits.
+"""A preparation worker (`programs/data_worker.py`): reads, renders, tokenises chunks under limits.
 
-It alone parses rows and renders chat templates, both from strangers. It speaks JSON lines, one reply per request:
+It alone parses rows and renders chat templates, both from strangers. It speaks JSON lines, one
+reply per request:
 
     {"do": "load", ...}    -> facts about the tokenizer, or {"error": ...}
     {"do": "chunk", ...}   -> what became of a chunk's rows; tokens go to files

@@ -1,1 +1,1 @@
-"""Several machines, on each of which the user starts `train`: their launchers meet, and hear of each other"""
+"""Several machines, each with the user's `train`: their launchers meet, and hear of each other"""

@@ -1,4 +1,4 @@
-"""The start of a run on several machines: node 0 listens where the user says, and the others come."""
+"""The start of a run on several machines: node 0 listens where the user says, others come."""
 
 import socket
 import time
@@ -32,8 +32,8 @@ class Nodes:
 
     @classmethod
     def read(cls, *, nodes: int | None, node_rank: int | None, master: str | None, max_restarts: int) -> Self | None:
-        """Of the options of `train`; None for one machine, as a batch script may ask for with all three. Raises
-        InputError: one is missing or impossible."""
+        """Of the options of `train`; None for one machine, as a batch script may ask for with all
+        three. Raises InputError: one is missing or impossible."""
         if (nodes == 1 and not node_rank) or (nodes is node_rank is master is None):
             return None
         if nodes is None:
@@ -67,8 +67,8 @@ def listen(nodes: Nodes) -> socket.socket:
 
 
 def gather(nodes: Nodes, server: socket.socket, *, say: Say) -> Peers:
-    """Node 0: waits for all others. Raises InputError: one is of another start or version, or does not come;
-    StoppedError: a signal came first."""
+    """Node 0: waits for all others. Raises InputError: one is of another start or version, or does
+    not come; StoppedError: a signal came first."""
     came: dict[int, NodeConnection] = {}
     server.settimeout(0.2)
     began, said = time.monotonic(), False
@@ -103,7 +103,7 @@ def _told_on_error(came: Mapping[int, NodeConnection]) -> Generator[None]:
 
 
 def _greet(connection: socket.socket, nodes: Nodes, *, known: dict[int, NodeConnection]) -> NodeConnection | None:
-    """Hears who comes; None for what is no node of ours. Raises InputError: it is of another start or version."""
+    """Hears who comes; None if no node of ours. Raises InputError: of another start or version."""
     link = NodeConnection(connection)
     deadline = time.monotonic() + 2.0
     hello: Message = {}

@@ -1,4 +1,4 @@
-"""The other machines of a run, as one of them sees them: who ended how, who is gone or silent, how the run ended."""
+"""The other machines of a run, seen by one: who ended how, who is gone or silent, the run's end."""
 
 import json
 import socket
@@ -25,9 +25,9 @@ Message = dict[str, Any]
 
 
 class NodeConnection:
-    """The connection between two nodes' launchers, for lines of JSON. `node`, `name`: who is at the other end; `lost`:
-    it has broken, as it does when the other end ends, however it ends; `ended`: all ranks there have ended. Where a
-    cable is cut nothing breaks, but the kernel says for how long nothing has come."""
+    """The connection between two nodes' launchers, for lines of JSON. `node`, `name`: the other
+    end; `lost`: it has broken, as it does however the other end ends; `ended`: all ranks there have
+    ended. A cut cable breaks nothing, but the kernel says for how long nothing has come."""
 
     def __init__(self, connection: socket.socket, *, node: int = 0, name: str = "") -> None:
         connection.setblocking(False)  # messages are short, and nothing is waited for
@@ -82,7 +82,7 @@ class NodeConnection:
 #: How long a file that one node has written may take to appear on another.
 SEEN_SECONDS = 15.0
 
-#: How long a node waits for what the others say of the end, and silence that means that nothing will come.
+#: How long a node waits for what others say of the end, and silence that means nothing will come.
 SETTLE_SECONDS, SILENT_SECONDS = 10.0, 12.0
 
 _POLL_SECONDS = 0.05
@@ -90,8 +90,8 @@ _POLL_SECONDS = 0.05
 
 @dataclass(kw_only=True)
 class Peers:
-    """The other nodes, as this one sees them: node 0 has a link to each, the others have one to node 0; one machine
-    alone has none.
+    """The other nodes, as this one sees them: node 0 has a link to each, the others have one to
+    node 0; one machine alone has none.
 
     Attributes:
         node: which one this is.
@@ -143,8 +143,8 @@ class Peers:
             link.send(message)
 
     def settle(self, exits: Sequence[RankExit]) -> None:
-        """When this node's ranks have ended: waits for the others to say the same, or for node 0 to say how it went;
-        not for one that is gone or silent."""
+        """When this node's ranks have ended: waits for the others to say the same, or for node 0 to
+        say how it went; not for one that is gone or silent."""
         self.say(exits, ended=True)
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
@@ -155,7 +155,7 @@ class Peers:
             time.sleep(_POLL_SECONDS)
 
     def conclude(self) -> bool:
-        """Raises what node 0 says became of the run, as an error of the same exit code; whether it says anything."""
+        """Raises node 0's result of the run as an error of its exit code; whether there is one."""
         if self.told is None:
             return False
         code, message = self.told
@@ -176,8 +176,8 @@ class Peers:
         return None
 
     def check_seen(self, path: Path, *, what: str, remedy: str) -> None:
-        """Node 0: asks whether all others see a file that this one sees. Raises RunDirectoryError: one does not;
-        WorkerFailedError: one is gone, or does not answer."""
+        """Node 0: asks whether all others see a file that this one sees. Raises RunDirectoryError:
+        one does not; WorkerFailedError: one is gone, or does not answer."""
         self.send({"look": str(path.resolve())})
         seconds = 2 * SEEN_SECONDS
         deadline = time.monotonic() + seconds
@@ -192,8 +192,8 @@ class Peers:
             raise RunDirectoryError(f"{unseeing[0]} does not see {what} ({path.resolve()}); {remedy}")
 
     def await_begin(self) -> Message:
-        """The other nodes: node 0's word to begin; answers its questions until then. Raises ShardwiseError: it has none
-        to give; StoppedError: a signal came first."""
+        """The other nodes: node 0's word to begin; answers its questions until then. Raises
+        ShardwiseError: it has none to give; StoppedError: a signal came first."""
         with StopRequests() as requests:
             while True:
                 self.look()

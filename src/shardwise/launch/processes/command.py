@@ -29,16 +29,17 @@ def require_torch() -> None:
         raise InputError("training needs torch, which is not installed; run: pip install 'shardwise[train]'")
 
 
-#: So that a rank's log has what the rank says, at once and alone: libkineto reports each use of the profiler, which
-#: measures memory on processors, at a level that only a number above all of its own keeps down.
+#: So that a rank's log has what the rank says, at once and alone: libkineto reports each use of the
+#: profiler, which measures memory on processors, at a level that only a number above all of its own
+#: keeps down.
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "KINETO_LOG_LEVEL": "99"}
 
 
 def worker_environment(
     base: Mapping[str, str], *, processes: int, kind: DeviceKind, alone: bool = True
 ) -> dict[str, str]:
-    """What workers find in their environment; what the user has set stays as it is, but for `hardware: cpu`. `alone`:
-    no other machine takes part."""
+    """What workers find in their environment; what the user has set stays as it is, but for
+    `hardware: cpu`. `alone`: no other machine takes part."""
     defaults = {
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // processes)),
         **QUIET,
@@ -65,8 +66,8 @@ def rank_environment(
 
 
 def allocator_settings(base: Mapping[str, str], kind: DeviceKind) -> dict[str, str]:
-    """Sequences, and so sizes of tensors, differ from step to step: segments that grow leave fewer gaps. Nothing where
-    the user has settings of the allocator, under either of torch's names for them."""
+    """Sequences, and so tensor sizes, vary by step: segments that grow leave fewer gaps. Nothing
+    where the user has settings of the allocator, under either of torch's names for them."""
     stated = "PYTORCH_ALLOC_CONF" in base or "PYTORCH_CUDA_ALLOC_CONF" in base
     return {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if kind == "cuda" and not stated else {}
 
@@ -104,7 +105,7 @@ def become_rank(run: RunDirectory, module: str) -> NoReturn:
     rank = int(os.environ["RANK"])
     # torchrun may end without its workers: the kernel's out-of-memory killer chooses as it likes.
     end_with_parent(signal.SIGKILL)
-    # A restarted rank begins with a clean slate: what it failed of before is not what it fails of now.
+    # A restarted rank begins anew: what it failed of before is not what it fails of now.
     run.rank_failure(rank).unlink(missing_ok=True)
     log = open_log(run, rank)
     os.dup2(log, 1)

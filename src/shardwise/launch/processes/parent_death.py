@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_parent(signal_number: int) -> None:
-    """Asks Linux to send this process a signal when the thread that started it ends; elsewhere does nothing."""
+    """Asks Linux to signal this process when the thread that started it ends; else does nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
 

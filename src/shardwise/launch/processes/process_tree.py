@@ -1,7 +1,8 @@
 """The processes of one launch: finding them all, signalling some, and ending every one.
 
-torchrun gives each rank a session of its own, so no process group holds them all. Each process of a launch carries
-the launch's name in its environment instead, which children inherit and which survives the death of any parent.
+torchrun gives each rank a session of its own, so no process group holds them all. Each process of a
+launch carries the launch's name in its environment instead, which children inherit and which
+survives the death of any parent.
 """
 
 import os
@@ -18,7 +19,7 @@ PATIENCE_SECONDS = 10.0
 
 
 def of_launch(name: str) -> frozenset[int]:
-    """Pids of all living processes of a launch; ended ones that nobody has waited for do not count."""
+    """Pids of all living processes of a launch, without ended ones that nobody has waited for."""
     mark = f"{LAUNCH}={name}".encode()
     folders = (folder for folder in (PROC.iterdir() if PROC.is_dir() else ()) if folder.name.isdigit())
     return frozenset(int(folder.name) for folder in folders if mark in _environment(folder))
@@ -34,7 +35,7 @@ def send(pid: int, signal_number: int) -> bool:
 
 
 def end_all(name: str) -> None:
-    """Kills every process of a launch, those included that are just being started, but what hangs in the kernel."""
+    """Kills every process of a launch, also those being started, but what hangs in the kernel."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (left := of_launch(name)) and time.monotonic() < deadline:
         for pid in left:

@@ -1,4 +1,4 @@
-"""Requests to stop: what a user or a cluster says to the launcher, kept until the launcher looks."""
+"""Requests to stop, from a user or a cluster to the launcher, kept until the launcher looks."""
 
 import signal
 import threading
@@ -14,11 +14,12 @@ PASSED_ON_AS = {signal.SIGHUP: signal.SIGTERM}
 
 
 class StopRequests:
-    """While entered, signals are counted and do not interrupt; one inside another hands on what came meanwhile. Signals
-    ignored before (`nohup`) stay ignored. Outside the main thread none are delivered, and none are counted.
+    """While entered, signals are counted and do not interrupt; one inside another hands on what
+    came meanwhile. Signals ignored before (`nohup`) stay ignored. Outside the main thread none are
+    delivered, and none are counted.
 
-    `also_after_errors`: they do not interrupt after an error either, which is yet to be printed: torchrun sends SIGTERM
-    to all ranks as soon as one has failed.
+    `also_after_errors`: they do not interrupt after an error either, which is yet to be printed:
+    torchrun sends SIGTERM to all ranks as soon as one has failed.
     """
 
     def __init__(self, *, also_after_errors: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Runs what needs torch in a short child process: the shape of a model, a rehearsal, the difference of two results."""
+"""Runs what needs torch in a child process: a model's shape, a rehearsal, results' difference."""
 
 import json
 import os
@@ -71,8 +71,8 @@ def _failed(module: str, code: int, *, printed: str) -> _HelperFailedError:
 
 
 def built_shape(data: dict[str, Any], *, file: str) -> ModelShape:
-    """The shape of the model that transformers builds of a config.json called `file`. Raises ModelError: it cannot be
-    built within `LIMIT_SECONDS`, or there is something in it that is not understood."""
+    """The shape of the model that transformers builds of a config.json called `file`. Raises
+    ModelError: it cannot be built within `LIMIT_SECONDS`, or a part of it is not understood."""
     unknown = f"model_type {quoted(data.get('model_type'))} has no row in the catalogue, and building it"
     try:
         answer = _output_of(MODEL_SHAPE, text=json.dumps({"config": data, "file": file}), limit=LIMIT_SECONDS)
@@ -106,8 +106,8 @@ def sample_rows(folder: Path) -> str | None:
 
 
 def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> dict[str, Any]:
-    """The JSON object of `shardwise.programs.difference` for two folders with weights; a tensor may differ by
-    `tolerance` of its norm, or by `floor`. Raises WorkerFailedError: one of them cannot be read."""
+    """The JSON object of `shardwise.programs.difference` for two weight folders; a tensor may
+    differ by `tolerance` of its norm, or `floor`. Raises WorkerFailedError: one cannot be read."""
     asked = {"a": str(a), "b": str(b), "tolerance": tolerance, "floor": floor}
     try:
         return _output_of("shardwise.programs.difference", json.dumps(asked))
@@ -116,8 +116,8 @@ def weights_difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0
 
 
 def rehearsed(question: dict[str, Any], *, begins: Callable[[int], object]) -> list[dict[str, Any]]:
-    """What `shardwise.programs.rehearse` answers: for each rank its figures, or `refused`; `begins` is called
-    with each rank before its rehearsal. Raises WorkerFailedError: it has no answer."""
+    """What `shardwise.programs.rehearse` answers: for each rank its figures, or `refused`; `begins`
+    is called with each rank before its rehearsal. Raises WorkerFailedError: no answer."""
     require_torch()
     answers: list[dict[str, Any]] = []
     try:
@@ -148,9 +148,9 @@ def _interrupts_are_the_childs() -> Generator[None]:
 def run_program(
     module: str, arguments: dict[str, Any], *, capture: bool = False, environment: dict[str, str] | None = None
 ) -> str:
-    """Runs a program whose stdin, stderr and, unless captured, stdout are the user's; what it wrote there where it is.
-    Ctrl-C is for a program whose output is not captured: what it then does is its own. Raises ReportedError: it failed,
-    and has said why; WorkerFailedError: it was killed; KeyboardInterrupt: by Ctrl-C."""
+    """Runs a program with the user's stdin, stderr and, unless captured, stdout; returns what was
+    captured. Ctrl-C goes to a program whose output is not captured. Raises ReportedError: it
+    failed, and has said why; WorkerFailedError: it was killed; KeyboardInterrupt: by Ctrl-C."""
     require_torch()
     command = leashed([sys.executable, "-m", module, json.dumps(arguments)])
     with nullcontext() if capture else _interrupts_are_the_childs():

@@ -1,8 +1,8 @@
-"""When torchrun, Slurm or Kubernetes has started the ranks already: one of them prepares, then all begin together.
+"""When torchrun, Slurm or Kubernetes has started the ranks: one prepares, then all begin together.
 
-Rank 0 waits for a sign of each other rank, prepares the run directory, and writes the start file, which carries the
-name of this launch; the other ranks wait for it. So the ranks need a shared file system, which checkpoints need anyway,
-and no process group.
+Rank 0 waits for a sign of each other rank, prepares the run directory, and writes the start file,
+which carries the name of this launch; the other ranks wait for it. So the ranks need a shared file
+system, which checkpoints need anyway, and no process group.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from shardwise.spec.run import CONSOLE, RunDirectory, read_json, write_json, wri
 from shardwise.units import format_ranks
 
 POLL_SECONDS = 0.2
-#: How long the other ranks look for a sign of rank 0: torchrun starts all at once, and others one after the other.
+#: How long other ranks look for rank 0: torchrun starts all at once, others one after the other.
 PATIENCE_SECONDS, TORCHRUNS_PATIENCE_SECONDS = 600.0, 120.0
 STOPPED_WITHIN_SECONDS = 20.0
 #: How long rank 0 leaves it to be read that there is nothing to begin.
@@ -42,8 +42,8 @@ _NAMING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """This process's place in a group that something else started. `local_size`: ranks on this machine; `launch`: a
-    name that all ranks of this start share and no other start has."""
+    """This process's place in a group that something else started. `local_size`: ranks on this
+    machine; `launch`: a name that all ranks of this start share and no other start has."""
 
     rank: int
     size: int
@@ -73,7 +73,7 @@ class Place:
 
 
 def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """This process's place; None where the user started it. Raises InputError: the variables are not numbers."""
+    """This process's place; None if a user started it. Raises InputError: non-numeric variables."""
     if any(name not in environment for name in REQUIRED):
         return None
     try:
@@ -89,7 +89,7 @@ def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
         )
     parts = [environment.get(name, "") for name in _NAMING]
     if local_size == size:
-        # Ports and run ids repeat from one start to the next; the process that started all ranks does not.
+        # Ports and run ids repeat between starts; the process that started all ranks does not.
         parts.append(str(os.getppid()))
     launch = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return Place(rank=rank, size=size, local_size=local_size, launch=launch)
@@ -101,16 +101,16 @@ def write_begin(run: RunDirectory, place: Place, *, kind: DeviceKind) -> None:
 
 
 def write_exit(run: RunDirectory, place: Place, *, exit_code: int) -> None:
-    """Rank 0: writes that there is nothing to do, or that it could not prepare, so that the other ranks exit."""
-    # Where output_dir cannot be written, the launcher stops the other ranks when this one has failed.
+    """Rank 0: writes that there is nothing to do, or it could not prepare, so that others exit."""
+    # Where output_dir is not writable, the launcher stops the other ranks when this one has failed.
     with suppress(OSError):
         write_json(_start_file(run, place), {"begin": False, "exit_code": exit_code})
 
 
 @contextmanager
 def exit_written_on_error(run: RunDirectory, place: Place) -> Generator[None]:
-    """Rank 0: whatever ends it, the other ranks exit with its exit code. No start file is left where a later start may
-    have the same name, as torchrun's on several machines have: its ranks would take it for their own."""
+    """Rank 0: whatever ends it, others exit with its exit code. Leaves no start file, as ranks of a
+    later start of the same name (torchrun on several machines) would take it for theirs."""
     file = _start_file(run, place)
     try:
         yield
@@ -139,14 +139,15 @@ def write_preparing(run: RunDirectory, place: Place) -> None:
 
 
 def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], None]) -> DeviceKind:
-    """The other ranks: wait for the start file, and leave a sign where rank 0 is there. `say`: is told, once, who is
-    waited for.
+    """The other ranks: wait for the start file, and leave a sign where rank 0 is there. `say`: is
+    told, once, who is waited for.
 
     Returns:
         Which devices the ranks use.
 
     Raises:
-        SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has said why.
+        SystemExit: there is nothing to begin; with rank 0's exit code, and quietly, for rank 0 has
+            said why.
         RunDirectoryError: rank 0 leaves no sign.
     """
     began, said, answered = time.monotonic(), False, False
@@ -187,7 +188,7 @@ def await_others(run: RunDirectory, place: Place, *, requests: StopRequests, say
 
 
 def wait_to_be_stopped() -> None:
-    """The other ranks: give rank 0 time to print the error. A rank that fails makes torchrun stop all of them."""
+    """The other ranks: let rank 0 print the error. A failing rank makes torchrun stop them all."""
     time.sleep(STOPPED_WITHIN_SECONDS)
 
 
@@ -206,7 +207,7 @@ def become_worker(run: RunDirectory, place: Place, *, kind: DeviceKind, module: 
 
 
 def joined_environment(kind: DeviceKind) -> dict[str, str]:
-    """What a worker finds in its environment: what the launcher and the user have set stays as it is."""
+    """A worker's environment: what the launcher and the user have set stays as it is."""
     return {**QUIET, **allocator_settings(os.environ, kind), **os.environ, **visible_devices(kind)}
 
 

@@ -1,7 +1,8 @@
 """Runs the ranks of one machine: passes signals on, ends everything, says how it went.
 
-The promises: a request to stop reaches each rank once and is waited for; a second one, or a failing rank, ends
-everything within seconds; no process outlives this call, whatever ends it; one cause is named.
+The promises: a request to stop reaches each rank once and is waited for; a second one, or a failing
+rank, ends everything within seconds; no process outlives this call, whatever ends it; one cause is
+named.
 """
 
 import math
@@ -20,7 +21,7 @@ from shardwise.spec.cluster import DeviceKind
 from shardwise.spec.run import RunDirectory
 
 POLL_SECONDS = 0.2
-#: How long ranks may live after one of the run has failed: they wait for it, and would do so for long.
+#: How long ranks may live after one has failed: they wait for it, and would do so for long.
 GRACE_SECONDS = 3.0
 
 
@@ -48,9 +49,11 @@ def run_workers(
     Args:
         kind: `cpu` hides the machine's GPUs from the workers.
         module: run as `python -m MODULE RUN_DIR` in each rank.
-        max_restarts: how often all of them are started again after one failed, from the last checkpoint.
+        max_restarts: how often all of them are started again after one failed, from the last
+            checkpoint.
         lock: a descriptor that ranks shall hold open as long as they live.
-        waiting: ranks that were started already; others are started where these are not as many as needed.
+        waiting: ranks that were started already; others are started where these are not as many as
+            needed.
         on_update: called with each new phase and step.
 
     Raises:
@@ -86,7 +89,7 @@ def follow_ranks(
     on_update: Callable[[FollowUpdate], None] | None = None,
     peers: Peers | None = None,
 ) -> None:
-    """Lets ranks begin, and hands on what the run writes until all have ended or someone asked twice to stop them.
+    """Lets ranks begin, and hands on what the run writes until all end or a second request to stop.
 
     Args:
         ranks: those of this machine that this process has started.

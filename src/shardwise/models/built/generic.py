@@ -1,7 +1,8 @@
-"""The shape of a built decoder: exact counts from its module tree, and from its configuration the numbers that a
-forecast is told once for all blocks.
+"""The shape of a built decoder: exact counts from its module tree, and from its configuration the
+numbers that a forecast is told once for all blocks.
 
-How its blocks split is said as far as one forward without numbers, where the model's code has one, was seen to go.
+How its blocks split is said as far as one forward without numbers, where the model's code has one,
+was seen to go.
 """
 
 from collections import Counter
@@ -20,11 +21,11 @@ from shardwise.models.built.watch import DOCUMENTS, Seen
 from shardwise.models.stage import final_norm
 from shardwise.spec.model.shape import ModelShape, OtherBlocks, OuterNames, Split
 
-#: Positions of a model whose configuration states none: it has no table of them, and no trained length.
+#: Positions of a model whose configuration states none: it has no table and no trained length.
 _UNBOUNDED = 1_048_576
 _WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
-#: Operators by which a token meets others elsewhere than in attention that transformers runs by name.
+#: Operators by which tokens meet elsewhere than in attention that transformers runs by name.
 _MIXING = frozenset({"convolution", "cumsum", "cumprod", "logcumsumexp", "roll"})
 #: Operators of a block like Llama's: matrices, rotations, residuals, scales, activations and norms.
 _SUMS = {"add", "sub", "rsub", "mul", "div", "neg", "cat", "stack", "pow", "_to_copy", "mm", "addmm"}
@@ -45,7 +46,7 @@ class BuiltDecoder:
         self._unstaged = why_unstaged(anatomy, seen)
 
     def shape(self, storage: str) -> ModelShape:
-        """Its shape. Raises UnsupportedError: it is no causal decoder, or its head is not made for its embedding."""
+        """Its shape. Raises UnsupportedError: no causal decoder, or a head of another embedding."""
         attention = (call for block in self._calls for call in block.attention)
         if any(call.mask is not None and not call.mask.causal for call in attention):
             raise UnsupportedError("its attention is not causal: a token may see those after it")
@@ -159,7 +160,7 @@ class BuiltDecoder:
         return windowed if 0 < windowed < layers else None
 
     def _keeps_documents_apart(self) -> bool:
-        """Whether packed documents meet nowhere: every block has attention, and that alone joins tokens."""
+        """Whether packed documents never meet: blocks have attention, and it alone joins tokens."""
         return bool(self._calls) and all(
             block.attention
             and all(call.mask is not None and call.mask.by_positions for call in block.attention)
@@ -179,7 +180,7 @@ class BuiltDecoder:
         return tuple(found)
 
     def _is_plain(self, block: CountedParameters, hidden: int) -> bool:
-        """Whether blocks are attention and an MLP behind a norm each, as Llama's, and rules forecast them."""
+        """Whether blocks are attention and MLP after norms, as Llama's, and rules forecast them."""
         roles = Counter(matrix.reads for matrix in block.matrices)
         inputs = roles.pop("mlp_input", 0)
         alone = roles == {"attention_input": 3, "attention_output": 1, "mlp_product": 1} and inputs in (1, 2)

@@ -1,4 +1,4 @@
-"""Whether a model's logits are its head's output, seen with hidden states in the place of its backbone's."""
+"""Whether logits are the head's output, seen with hidden states in place of the backbone's."""
 
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ class _Between(TorchDispatchMode):
 
 
 def is_plain(anatomy: Anatomy, *, width: int) -> bool:
-    """Whether logits are `head(hidden)`. `width`: of hidden states. False where the model's code cannot be followed."""
+    """Whether logits are `head(hidden)`. `width`: of `hidden`. False if code cannot be followed."""
     model, between = cast(Any, anatomy.model), _Between()
     made = _Backbone(torch.empty(1, 4, width, device="meta"))
     ids = torch.empty(1, 4, dtype=torch.long, device="meta")

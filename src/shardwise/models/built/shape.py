@@ -30,8 +30,8 @@ from shardwise.models.wrapper import auto_class, find_inside, leave_others, text
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.model.shape import ModelShape, Wrapper
 
-#: Families that transformers lists as causal language models, of which its lists of encoders and of encoder-decoders
-#: do not say what they are.
+#: Families that transformers lists as causal language models, of which its lists of encoders and of
+#: encoder-decoders do not say what they are.
 _BESIDE_TEXT = ("vision_config", "audio_config")
 _ENCODERS = ("bert-generation", "xlnet")
 _BEHIND_ENCODERS = ("trocr", "whisper", "prophetnet")

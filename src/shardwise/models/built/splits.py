@@ -1,5 +1,5 @@
-"""How the blocks of a model that was built to read its shape split: whether stages can pass on one residual stream, and
-what each then does without; whether tensor parallelism can slice them, by transformers' plan."""
+"""How blocks of a model built to read its shape split: whether stages can pass one residual stream,
+and what each then omits; whether tensor parallelism can slice them, by transformers' plan."""
 
 from collections import Counter
 from contextlib import suppress
@@ -19,8 +19,8 @@ _SCALED = ("vaultgemma",)
 
 
 def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
-    """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than one tensor like the
-    embeddings and what each rank can make of positions; says what."""
+    """Of a model whose forward was seen. Raises UnsupportedError: more passes between blocks than
+    one tensor like the embeddings and what each rank can make of positions; says what."""
     blocks, modules = seen.blocks, dict(anatomy.model.named_modules())
     refuse_unchained(anatomy, seen)
     if any(block.given.ndim != 3 for block in blocks):
@@ -45,7 +45,7 @@ def read_ends(anatomy: Anatomy, seen: Seen) -> StageEnds:
 
 
 def refuse_unchained(anatomy: Anatomy, seen: Seen) -> None:
-    """Raises UnsupportedError: its blocks do not run once each, in order, each on what the one before gave."""
+    """Raises UnsupportedError: blocks do not run once each, in order, each on the output before."""
     names = {id(module): name for name, module in anatomy.model.named_modules()}
     if [block.name for block in seen.blocks] != [names[id(block)] for block in anatomy.blocks]:
         raise UnsupportedError("its blocks do not run once each in order")
@@ -85,8 +85,8 @@ def why_whole(anatomy: Anatomy) -> str:
 
 
 def deals_alike(anatomy: Anatomy) -> bool:
-    """Whether tensor parallelism can deal the experts of a model, and run the rest of its blocks: each
-    part that has matrices is given the stream [batch, length, width] and gives one like it."""
+    """Whether tensor parallelism can deal a model's experts, and run the rest of its blocks: each
+    part with matrices is given the stream [batch, length, width] and gives one like it."""
     if plan_of(anatomy.backbone.config) is None:
         return False
     alike: list[bool] = []

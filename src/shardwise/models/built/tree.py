@@ -1,7 +1,8 @@
 """Every parameter of a model from its module tree alone, for blocks whose code is not understood.
 
-A linear layer is a matrix that adapters can hang on. Parameters of two dims and more are matrices too, stacked where
-their first dim counts the experts of a module. All others are listed with the norms, as their size.
+A linear layer is a matrix that adapters can hang on. Parameters of two dims and more are matrices
+too, stacked where their first dim counts the experts of a module. All others are listed with the
+norms, as their size.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,8 +32,8 @@ class CountedParameters:
 
 
 class Tree:
-    """Reads modules one after the other and counts each parameter once. `stated`: the configuration; `plan`:
-    transformers' styles of tensor parallelism, by name inside a block."""
+    """Reads modules one after the other and counts each parameter once. `stated`: the
+    configuration; `plan`: transformers' styles of tensor parallelism, by name inside a block."""
 
     def __init__(self, stated: Mapping[str, Any], plan: Mapping[str, str]) -> None:
         self._stated, self._plan = stated, plan
@@ -84,7 +85,7 @@ class Tree:
 
     def _stacks(self, name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Iterator[Part]:
         turned = bool(getattr(module, "is_transposed", False))
-        # What is not told the routes runs every token through every expert, as Llama 4's experts do.
+        # What is not told the routes runs each token through every expert, as Llama 4's experts do.
         runs_all = len(signature(module.forward).parameters) == 1
         turned = turned or runs_all
         for key, parameter in own.items():
@@ -144,7 +145,7 @@ def _joined(name: str, key: str) -> str:
 
 
 def reads_by_plan(name: str, plan: Mapping[str, str]) -> Reads:
-    """The role of a matrix as far as tensor parallelism asks for it, by transformers' plan of the model."""
+    """The role of a matrix as far as tensor parallelism needs it, by transformers' plan."""
     style, attends = plan.get(name, ""), "mlp" not in name and "expert" not in name and "feed_forward" not in name
     if style in _BY_ROWS:
         return "attention_input" if attends else "mlp_input"

@@ -1,5 +1,5 @@
-"""Records one forward of a model on the meta device: what its blocks are given and give, the operators
-in them, and what ran outside.
+"""Records one forward of a model on the meta device: what its blocks are given and give, the
+operators in them, and what ran outside.
 
 Attention and masks are registered with transformers under a name of our own.
 """
@@ -28,7 +28,7 @@ _BATCH, _LENGTH = 2, 8
 
 @dataclass(kw_only=True, eq=False)
 class MaskCall:
-    """A mask that a model asked transformers for; `by_positions`: it separates packed documents by their positions."""
+    """A mask asked of transformers; `by_positions`: it separates packed documents by positions."""
 
     causal: bool
     by_positions: bool
@@ -36,8 +36,8 @@ class MaskCall:
 
 @dataclass(kw_only=True, eq=False)
 class AttentionCall:
-    """One call of transformers' attention interface. `mask`: None where the model handed in one that it did not get
-    from transformers; `words`: names of what it was told beside queries, keys, values and the mask."""
+    """One call of transformers' attention interface. `mask`: None where the model's is not from
+    transformers; `words`: names of arguments beside queries, keys, values and the mask."""
 
     mask: MaskCall | None
     words: frozenset[str]
@@ -45,8 +45,8 @@ class AttentionCall:
 
 @dataclass(kw_only=True, eq=False)
 class BlockCall:
-    """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was given beside it;
-    `ops`: how often each operator ran on what was made of tokens."""
+    """One call of a decoder block. `given`: the residual stream; `others`: the tensors that it was
+    given beside it; `ops`: how often each operator ran on what was made of tokens."""
 
     name: str
     given: torch.Tensor
@@ -77,7 +77,7 @@ def is_linear(module: nn.Module) -> bool:
 
 @contextmanager
 def watchable() -> Generator[None]:
-    """Within it transformers knows WATCHED as an `attn_implementation` and `experts_implementation`."""
+    """In it transformers knows WATCHED as `attn_implementation` and `experts_implementation`."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS

@@ -1,7 +1,8 @@
-"""Adafactor (Shazeer and Stern, 2018) over sharded matrices, with torch.optim.Adafactor's arithmetic.
+"""Adafactor (Shazeer and Stern, 2018) over sharded matrices, by torch.optim.Adafactor's arithmetic.
 
-The second moments of a matrix are kept as means over its rows and over its columns. A rank that holds a part of a
-matrix adds up with the others that hold the rest, so that means and norms are those of the whole.
+The second moments of a matrix are kept as means over its rows and over its columns. A rank that
+holds a part of a matrix adds up with the others that hold the rest, so that means and norms are
+those of the whole.
 """
 
 import math
@@ -18,7 +19,7 @@ from shardwise.parallel.ownership import sharded_dims
 
 @dataclass(frozen=True, kw_only=True)
 class _Whole:
-    """The tensor that a parameter is part of: its shape, and by which groups each of its dims is cut."""
+    """The tensor a parameter is part of: its shape, and by which groups each of its dims is cut."""
 
     shape: torch.Size
     groups: dict[int, list[dist.ProcessGroup]]
@@ -39,11 +40,11 @@ class _Whole:
         return part
 
     def norm(self, part: torch.Tensor) -> torch.Tensor:
-        """The 2-norm of the whole. Of each row first: a norm of millions of float32 elements is not exact on a CPU."""
+        """The whole's 2-norm. By rows first: over millions of float32 it is inexact on a CPU."""
         return self.added(torch.linalg.vector_norm(part, dim=-1, dtype=torch.float32).square().sum()).sqrt()
 
 
-#: torch's: at what power of steps moments are forgotten, the least size of weights, the most of an update.
+#: torch's: power of steps by which moments are forgotten, least size of weights, most of an update.
 _BETA2_DECAY, _EPS, _CLIP = -0.8, 1e-3, 1.0
 
 
@@ -94,7 +95,7 @@ class Adafactor(torch.optim.Optimizer):
     def _factored(
         self, gradient: torch.Tensor, state: dict[str, Any], whole: _Whole, *, forgets: float, smallest: float
     ) -> torch.Tensor:
-        """The second moments of a matrix, or of each of several: the product of both means over the mean of one."""
+        """Second moments of one matrix or several: the product of both means over one's mean."""
         rows, columns = whole.shape[-2:]
         row, column = gradient.ndim - 2, gradient.ndim - 1
         over_columns, over_rows = (

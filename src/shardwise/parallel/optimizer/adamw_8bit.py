@@ -1,7 +1,8 @@
-"""AdamW with moments in 8 bits, by bitsandbytes (Dettmers et al., 2022), in blocks that no layout cuts.
+"""AdamW with 8-bit moments, by bitsandbytes (Dettmers et al., 2022), in blocks that no layout cuts.
 
-A block is 256 neighbouring elements of a row, with one scale. Which tensors have such moments follows from the whole
-tensor alone, so that a rank's part is quantised as on one process; moments of the others stay in 32 bits.
+A block is 256 neighbouring elements of a row, with one scale. Which tensors have such moments
+follows from the whole tensor alone, so that a rank's part is quantised as on one process; moments
+of the others stay in 32 bits.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +16,13 @@ from shardwise.spec.layout.execution import has_8bit_moments
 def build_adamw_8bit(
     groups: Iterable[dict[str, Any]], *, placed: Mapping[torch.Tensor, torch.Tensor], **options: Any
 ) -> torch.optim.Optimizer:
-    """The optimizer. `placed`: for each parameter, a tensor with the shape of the whole; `options`: of AdamW."""
+    """The optimizer. `placed`: per parameter, a tensor of the whole's shape; `options`: AdamW's."""
     from bitsandbytes.optim.adamw import AdamW8bit
 
     short = {id(parameter) for parameter, whole in placed.items() if has_8bit_moments(tuple(whole.shape))}
 
     class _AdamW8bit(AdamW8bit):
-        """Decides by the whole tensor, and keeps its count of steps as torch does, for checkpoints."""
+        """Decides by the whole tensor, and counts steps as torch does, for checkpoints."""
 
         def get_config(self, gindex: int, pindex: int, group: dict[str, Any]) -> dict[str, Any]:
             found = super().get_config(gindex, pindex, group)

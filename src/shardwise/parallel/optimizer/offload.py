@@ -1,9 +1,10 @@
-"""Optimizer offload: the optimizer steps copies of the weights in host memory, and its states lie beside them.
+"""Optimizer offload: the optimizer steps copies of weights in host memory, next to its states.
 
-Behind backward the gradients of what a rank steps go to the host, the step is computed there, and the new values go
-back (Ren et al., 2021, "ZeRO-Offload"). A copy has the type and shape of a local part, so that a step on the host is
-the step that the device would take. On a GPU copies are page-locked and do not block the host, which waits once for all
-gradients; without a GPU the host is the device, and what holds is the arithmetic, not the saving.
+Behind backward the gradients of what a rank steps go to the host, the step is computed there, and
+the new values go back (Ren et al., 2021, "ZeRO-Offload"). A copy has the type and shape of a local
+part, so that a step on the host is the step that the device would take. On a GPU copies are
+page-locked and do not block the host, which waits once for all gradients; without a GPU the host is
+the device, and what holds is the arithmetic, not the saving.
 """
 
 import torch
@@ -23,8 +24,8 @@ class HostCopies(Detour):
         self.reread()
 
     def before_step(self) -> None:
-        """Brings the gradients to the host, and frees them on the device. An original without a gradient leaves its
-        copy's alone, so that states can be created by a step of zeros."""
+        """Brings the gradients to the host, and frees them on the device. An original without a
+        gradient leaves its copy's alone, so that states can be created by a step of zeros."""
         for copy, original in self._pairs:
             if original.grad is not None:
                 copy.grad = self._room_for(original.grad)
@@ -46,7 +47,7 @@ class HostCopies(Detour):
         self._wait()
 
     def _room_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Host memory for a tensor; PyTorch keeps page-locked memory that was freed for the next."""
+        """Host memory for a tensor; PyTorch keeps freed page-locked memory for the next."""
         return torch.empty_like(tensor.detach(), device="cpu", pin_memory=self.device.type == "cuda")
 
     def _wait(self) -> None:

@@ -1,7 +1,8 @@
-"""What the optimizer steps: local parts of the trained parameters, or stand-ins for these (rows, copies on the host).
+"""What the optimizer steps: local parts of parameters, or stand-ins for these (rows, host copies).
 
-All of it is plain tensors: a step of DTensors takes several times as long, and most optimizers are elementwise. A
-detour maps parameters to parts of the same names. It passes gradients on before a step and values back after it.
+All of it is plain tensors: a step of DTensors takes several times as long, and most optimizers are
+elementwise. A detour maps parameters to parts of the same names. It passes gradients on before a
+step and values back after it.
 """
 
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ class Detour:
 
 
 class LocalParts(Detour):
-    """Local parts of parameters, sharing their memory: the first detour. A plain parameter is its own part."""
+    """Local parts of parameters, sharing memory: the first detour. A plain one is its own part."""
 
     def __init__(self, trained: Named) -> None:
         self.placed: list[Tensor] = [parameter for _, parameter in trained]
@@ -59,13 +60,13 @@ class LocalParts(Detour):
 
     @torch.no_grad()
     def reread(self) -> None:
-        """Finds the parts again: at its first forward FSDP2 moves them into padded or page-locked memory."""
+        """Finds parts again: FSDP2's first forward moves them to padded or page-locked memory."""
         for sharded, part in self._sharded:
             part.data = sharded.to_local()
 
 
 def _with_place(state: Tensor, key: str, placed: Tensor) -> tuple[Tensor, Tensor]:
-    """A state with a row for each of its parameter's rows, and a tensor with its global shape and placement."""
+    """A state with a row for each parameter row; a tensor with its global shape and placement."""
     if key.startswith(_SCALES):
         state = state.view(*local_part(placed).shape[:-1], -1)
         return state, _placed(state, placed, last=state.shape[-1] * placed.shape[-1] // local_part(placed).shape[-1])
@@ -105,8 +106,8 @@ class Stepped:
         return [parameter for _, parameter in self.named]
 
     def states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-        """Each tensor of the optimizer's states: the name of its weight, its key, itself, and a tensor with its global
-        shape and placement. A count of steps is placed nowhere."""
+        """Each tensor of the optimizer's states: the name of its weight, its key, itself, and a
+        tensor with its global shape and placement. A count of steps is placed nowhere."""
         for (name, parameter), placed in zip(self.named, self.detours[-1].placed, strict=True):
             for key, state in optimizer.state.get(parameter, {}).items():
                 if isinstance(state, Tensor) and not key.startswith(CONSTANTS):

@@ -86,8 +86,8 @@ class _Span(NamedTuple):
 
 @torch.no_grad()
 def exchange_rows(wholes: Sequence[torch.Tensor], *, axis: DeviceMesh) -> None:
-    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages of
-    `FLAT_BYTES` of their own type: these weights are the masters on every rank."""
+    """All-gathers every rank's rows of plain, contiguous tensors over `axis`, in place, in messages
+    of `FLAT_BYTES` of their own type: these weights are the masters on every rank."""
     for bucket in _buckets(wholes, degree=axis.size()):
         _exchange(bucket, axis)
 

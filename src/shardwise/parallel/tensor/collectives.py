@@ -1,6 +1,7 @@
-"""Collectives on activations between tensor-parallel ranks, forward and backward, on plain local tensors.
+"""Collectives on activations between tensor-parallel ranks, both ways, on plain local tensors.
 
-They are torch's functional collectives, whose results selective recompute keeps; no DTensor is made of activations.
+They are torch's functional collectives, whose results selective recompute keeps; no DTensor is made
+of activations.
 """
 
 from collections.abc import Callable
@@ -25,11 +26,11 @@ class Moves:
     mesh: DeviceMesh
 
     def scatter_sequence(self, whole: torch.Tensor) -> torch.Tensor:
-        """Keeps this rank's part of the sequence, whose length must be divisible; backward gathers."""
+        """Keeps this rank's part of a sequence of divisible length; backward gathers."""
         return _moved(whole, self._own_part, self._gather)
 
     def gather_sequence(self, part: torch.Tensor, *, sliced_after: bool) -> torch.Tensor:
-        """Gathers the sequence; backward keeps this rank's part, or reduce-scatters partial sums (`sliced_after`)."""
+        """Gathers the sequence; backward keeps this part, or reduce-scatters (`sliced_after`)."""
         if sliced_after:
             return _moved(part, self._gather, self._sum_part)
         # It leaves the root module, and FSDP2 wants no views there.
@@ -48,12 +49,12 @@ class Moves:
         return _moved(summand, self._sum, self._sum)
 
     def keep_part(self, whole: torch.Tensor) -> torch.Tensor:
-        """Keeps this rank's part of the sequence of what all ranks computed alike; backward gathers, and gives each
-        rank an equal share of the gradient, so that it is a partial sum from there on."""
+        """Keeps this rank's part of the sequence that all ranks computed alike; backward gathers,
+        and gives each rank an equal share of the gradient: it is a partial sum from there on."""
         return _moved(whole, self._own_part, lambda gradient: self._gather(gradient) / self.mesh.size())
 
     def gather_features(self, part: torch.Tensor, *, size: int) -> torch.Tensor:
-        """Gathers slices of the last dim, which may differ in size; backward keeps this rank's slice."""
+        """Gathers slices of the last dim, of any sizes; backward keeps this rank's slice."""
         shape = torch.Size((*part.shape[:-1], size))
         stride = torch.empty(shape, device="meta").stride()
         slices = DTensor.from_local(part, self.mesh, [Shard(-1)], run_check=False, shape=shape, stride=stride)
@@ -71,7 +72,7 @@ class Moves:
         degree, name = self._group
         batch, length, features = part.shape
         parts = _wait(_collectives.all_gather_into_tensor(part.contiguous(), degree, name))
-        # One row's parts are in order. Moved all the same, they get strides of which fake and real tensors differ.
+        # One row's parts are in order. If moved, fake and real tensors differ in their strides.
         ordered = parts if batch == 1 else parts.view(degree, batch, length, features).transpose(0, 1)
         return ordered.reshape(batch, degree * length, features)
 
@@ -104,7 +105,7 @@ _moved: Callable[[torch.Tensor, Move, Move], torch.Tensor] = cast(Any, _Moved).a
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """This rank's rows of the head, from `first` on, and what its loss is compared by: [positions] over all ranks."""
+    """Rows of the head here, from `first`; what its loss compares: [positions] over all ranks."""
 
     group: dist.ProcessGroup
     first: int

@@ -1,4 +1,4 @@
-"""Sliced parameters: stored as DTensors, and plain local tensors inside the forward of their module.
+"""Sliced parameters: stored as DTensors, and plain local tensors inside their module's forward.
 
 So a module's own code runs unchanged on this rank's slice.
 """
@@ -30,8 +30,8 @@ class Slicer:
         once: Iterable[str] = (),
         reads: Iterable[nn.Module] = (),
     ) -> None:
-        """Slices a module's own parameters and makes its forward use the local slices. `once`: replicated ones that
-        the first rank alone adds, for outputs are summed; `reads`: modules, sliced before, that it reads."""
+        """Slices a module's own parameters; its forward uses the slices. `once`: replicated ones
+        added by the first rank alone, as outputs are summed; `reads`: modules sliced before."""
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 module._parameters[name] = self._slice(parameter, placements[name])
@@ -40,7 +40,7 @@ class Slicer:
         module.forward = partial(_forward_on_slices, held, module.forward)
 
     def open(self, module: nn.Module) -> None:
-        """Makes a module's forward use the local slices of all inside it, which it may read itself."""
+        """Makes a module's forward use the local slices of all inside it, which it may read."""
         held = [(one, self._uncounted[one]) for one in module.modules() if one in self._uncounted]
         module.forward = partial(_forward_on_slices, held, module.forward)
 
@@ -60,7 +60,7 @@ def _forward_on_slices(
         for module, uncounted in held:
             for name, parameter in dict(module._parameters).items():
                 if isinstance(parameter, DTensor):
-                    # The gradient of a replicated parameter is a partial sum: each rank sees part of the work.
+                    # A replicated parameter's gradient is a partial sum: each rank sees a part.
                     whole = parameter.placements == (Replicate(),)
                     local = parameter.to_local(grad_placements=[Partial()] if whole else None)
                     if not parameter.requires_grad:  # PEFT parametrizes what is a parameter
@@ -75,9 +75,9 @@ def _forward_on_slices(
 def slice_magnitudes(
     magnitudes: nn.Module, placements: Mapping[str, Placement], *, layer: nn.Module, slicer: Slicer
 ) -> None:
-    """Slices the magnitudes of one adapter whose base layer, A and B are sliced already. `placements`: sharded with the
-    matrix's rows, or replicated where its columns are sliced; PEFT's `layer` divides each magnitude by the norm of its
-    row in `W + scaling * B A` (Liu et al., 2024), which then has to be that of the whole row."""
+    """Slices magnitudes of an adapter whose base layer, A and B are sliced. `placements`: sharded
+    with matrix rows, or replicated if columns are sliced; PEFT's `layer` divides each by its row's
+    norm in `W + scaling * B A` (Liu et al., 2024), which has to be that of the whole row."""
     peft: Any = layer
     reads = [peft.get_base_layer(), *peft.lora_A.values(), *peft.lora_B.values()]
     slicer.slice(magnitudes, placements, reads=reads)
@@ -89,7 +89,7 @@ def slice_magnitudes(
 def _norm_of_cut_rows(
     group: dist.ProcessGroup, weight: Tensor, lora_weight: Tensor, scaling: float, **_: Any
 ) -> Tensor:
-    """Norms [rows] of an adapted matrix of which each rank holds some columns [rows, local columns]."""
+    """Norms [rows] of an adapted matrix with columns divided over ranks [rows, local columns]."""
     norms = torch.linalg.vector_norm(weight + scaling * lora_weight, dim=1, dtype=torch.float32)
     squares = norms.square()
     dist.all_reduce(squares, group=group)

@@ -10,8 +10,8 @@ what is not sliced  the sequence is gathered before, and each rank keeps its par
 final norm          the sequence is gathered after
 head                each rank computes the logits of its rows; the loss compares them (`Rows`), or they are gathered
 
-Gradients of replicated parameters are partial sums: FSDP2 sums them at each backward, or `settle_gradients` once per
-step.
+Gradients of replicated parameters are partial sums: FSDP2 sums them at each backward, or
+`settle_gradients` once per step.
 """
 
 import re
@@ -34,8 +34,8 @@ from shardwise.spec.layout.axes import rows_of_shard
 
 _WHOLE, _ROWS, _COLUMNS = Replicate(), Shard(0), Shard(1)
 
-#: transformers' style of a module -> placements of a linear layer (with scales, where it is quantised), of its
-#: adapter's A and B, and of DoRA's magnitudes.
+#: transformers' style of a module -> placements of a linear layer (with scales, where it is
+#: quantised), of its adapter's A and B, and of DoRA's magnitudes.
 SLICES: dict[str, dict[str, Placement]] = {
     "colwise": {**dict.fromkeys(("weight", "scales", "bias", "B.weight", "M.weight"), _ROWS), "A.weight": _WHOLE},
     "rowwise": {
@@ -44,7 +44,7 @@ SLICES: dict[str, dict[str, Placement]] = {
     },
 }
 
-#: Where the parts of a linear layer lie inside PEFT's wrappers: itself, an adapter's A and B, DoRA's magnitudes.
+#: Where a linear layer's parts lie in PEFT's wrappers: itself, adapters' A, B, DoRA's magnitudes.
 _PARTS = {
     "": re.compile(r"|base_layer|original_module|modules_to_save\.\w+"),
     "A.": re.compile(r"lora_A\.\w+"),
@@ -74,7 +74,7 @@ class Parts:
 
 
 def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
-    """Slices the parts of a model on the meta device, in place, over the axis `tp`; UnsupportedError if it cannot."""
+    """Slices a model on the meta device in place, over axis `tp`; UnsupportedError if it cannot."""
     moves, slicer = Moves(mesh=mesh), Slicer(mesh)
     if parts.embedding is not None:
         _slice_embedding(parts.embedding, slicer=slicer, moves=moves)
@@ -88,7 +88,7 @@ def apply_tensor(parts: Parts, *, mesh: DeviceMesh) -> None:
     _keep_whole(parts.norm, slicer=slicer)
     if parts.head is not None:
         _slice_head(parts.head, compares=parts.compares, slicer=slicer, moves=moves)
-    # Outside, all have the whole: masks and positions are made of what the embedding returns, losses of whole rows.
+    # Outside, all have the whole: masks and positions come from embeddings, losses of whole rows.
     _before(parts.blocks[0], moves.scatter_sequence)
     _after(parts.norm, partial(moves.gather_sequence, sliced_after=parts.head is not None))
 
@@ -223,7 +223,7 @@ def _after(module: nn.Module, move: Move) -> None:
 
 
 def _keep_part_after(module: nn.Module, move: Move) -> None:
-    """Applies a collective to hidden states that a module made of all tokens: its output, or the first of several."""
+    """Applies a collective to hidden states of all tokens: a module's output, or its first one."""
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         whole: Tensor = args[0] if args else kwargs["hidden_states"]
@@ -235,9 +235,9 @@ def _keep_part_after(module: nn.Module, move: Move) -> None:
 
 
 class RandomStreams:
-    """The random streams of one block's dropout on one rank of the axis `tp`. Outside the blocks ranks share a stream.
-    Inside each has its own, seeded from the shared one, for it holds a slice; adapters drop out of gathered
-    activations, by a third that ranks share. Recompute restores the generator's state."""
+    """The random streams of a block's dropout on one rank of axis `tp`. Outside the blocks ranks
+    share a stream. Inside each has its own, seeded from it, for its slice; adapters drop out of
+    gathered activations, by a third, shared one. Recompute restores the generator's state."""
 
     def __init__(self, block: nn.Module, *, mesh: DeviceMesh) -> None:
         self._rank = mesh.get_local_rank()

@@ -1,1 +1,1 @@
-"""Costs: what each technique takes, a file each: its bytes at the instants of a step beside its seconds"""
+"""Costs: what each technique takes, a file each: bytes at the instants of a step, and seconds"""

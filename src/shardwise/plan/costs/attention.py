@@ -5,7 +5,8 @@ from shardwise.plan.work import FLOAT32_BYTES, Work
 from shardwise.spec.support.attention import MASKED
 from shardwise.spec.support.sdpa import sdpa_kernel
 
-#: Attention written out: the scores go through memory this often in forward (scaled, masked, softmax in float32, cast).
+#: Attention written out: the scores go through memory this often in forward (scaled, masked,
+#: softmax in float32, cast).
 _EAGER_SCORE_PASSES = 6
 
 
@@ -33,7 +34,7 @@ def kernel_seconds(work: Work, device: Device) -> tuple[tuple[float, float], tup
 
 
 def kernel_of(work: Work, *, masked: bool = False) -> str:
-    """The kernel that computes causal attention, or attention with a mask: of `sdpa` the one that PyTorch takes."""
+    """The kernel of causal attention, or of attention with a mask: for `sdpa` PyTorch's choice."""
     model, kind, gpu = work.model, work.execution.attn_implementation, work.cluster.gpu
     if kind != "sdpa" or gpu.kind == "cpu":
         return kind
@@ -48,9 +49,9 @@ def row_length(work: Work) -> float:
 
 
 def multiplications(work: Work) -> tuple[float, float]:
-    """Multiplications of attention in the mean block's forward of one sequence, on all its ranks: without a mask, and
-    with one. Causal attention counts half the scores, a window as many as it is long; `sdpa` with a mask (windows,
-    packed documents) and eager attention compute all. Other kernels compute documents one by one."""
+    """Multiplications of attention in the mean block's forward of a sequence, on all ranks: without
+    and with a mask. Causal attention counts half the scores, a window its length; masked `sdpa`
+    (windows, packed documents) and eager compute all. Others compute documents one by one."""
     model, row, kind = work.model, work.job.data.max_length, work.execution.attn_implementation
     length = row_length(work)
     seen = min(length, model.sliding_window or length)

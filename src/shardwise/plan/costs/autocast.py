@@ -1,12 +1,12 @@
-"""Autocast: copies of trained weights in the compute type, what waits for their gradients, and what both move."""
+"""Autocast: copies of weights in the compute type, gradients waiting for them, what both move."""
 
 from shardwise.plan.work import Scene, Work
 
 
 def weight_casts(scene: Scene, *, blocks: float, at_work: float = 1) -> float:
-    """Copies of blocks' trained matrices in the compute type, which autocast makes at first use and keeps (those that
-    stay for the whole step are counted by `step_casts`). Of slices, in compiled blocks and of adapters that one product
-    joins, the products keep them, so that under recompute only a block that is `at_work` has them."""
+    """Copies of blocks' trained matrices in the compute type, which autocast makes at first use and
+    keeps (`step_casts`: those of a step). Of slices, in compiled blocks and of adapters joined by
+    one product, products keep them: under recompute only a block `at_work` has them."""
     execution = scene.work.execution
     again = at_work if execution.recompute != "none" else blocks
     cast = again if execution.layout.tp > 1 or execution.compile else blocks
@@ -25,14 +25,15 @@ def step_casts(scene: Scene) -> float:
 
 
 def waiting_for_casts(scene: Scene, *, blocks: int) -> float:
-    """Gradients of casts that all micro-batches of a step use, of blocks that a backward has passed. In a later one
-    than the first they wait for its end: autograd goes first to what was made last, and the casts were made before."""
+    """Gradients of casts that all micro-batches of a step use, of blocks that a backward has
+    passed. In a later one than the first they wait for its end: autograd goes first to what was
+    made last, and the casts were made before."""
     later = scene.work.execution.keeps_casts and scene.flight.gradients
     return _cast_once(scene, blocks=blocks) if later else 0
 
 
 def _casts(scene: Scene, of: tuple[float, float], *, blocks: float) -> float:
-    """Copies of so many elements `of` the largest block, or of the mean one, in the compute type."""
+    """Copies of so many elements `of` the largest block, or the mean one, in the compute type."""
     largest, mean = of
     return blocks * (largest if blocks == 1 else mean) * scene.work.types.compute if scene.work.setting.casts else 0
 
@@ -44,13 +45,13 @@ def _cast_once(scene: Scene, *, blocks: float) -> float:
 
 
 def kept_casts(scene: Scene, *, blocks: float) -> float:
-    """Those that outlive the forward, because a backward needs them: not where blocks are computed again."""
+    """Those that outlive the forward for a backward: not where blocks are computed again."""
     kept = blocks if scene.work.execution.recompute == "none" else 0
     return weight_casts(scene, blocks=kept, at_work=0)
 
 
 def head_cast(scene: Scene) -> float:
-    """The head's weight in the compute type, where it is stored in float32: cast once in each loss, or step."""
+    """The head's weight in the compute type, if stored in float32: cast in each loss, or step."""
     return 0 if scene.work.execution.keeps_casts else _head_cast(scene)
 
 
@@ -61,15 +62,15 @@ def _head_cast(scene: Scene) -> float:
 
 
 def fresh_gradient(work: Work, elements: int) -> float:
-    """The gradient of one weight before it is accumulated; autocast adds the one in the compute type."""
+    """One weight's gradient before it is accumulated; autocast adds the one in the compute type."""
     if work.sharded:
         return 0
     return elements * (work.types.trainable + (work.types.compute if work.setting.casts else 0))
 
 
 def weight_bytes(work: Work, trained: float) -> tuple[float, float]:
-    """Bytes that a micro-batch moves of so many trained elements: copies in the compute type in forward; those of
-    gradients in backward, with their sum over micro-batches. `fsdp.py` has FSDP's copies."""
+    """Bytes a micro-batch moves of so many trained elements: copies in the compute type in forward;
+    in backward those of gradients, and their sum over micro-batches. `fsdp.py`: FSDP's."""
     if work.sharded:
         return 0.0, 0.0
     wide, several = work.types.trainable, work.execution.gradient_accumulation_steps > 1

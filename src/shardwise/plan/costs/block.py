@@ -15,7 +15,7 @@ def saved_by_blocks(scene: Scene, blocks: int) -> float:
 
 
 def of_one_block(scene: Scene) -> float:
-    """What a block has saved, or made again, when its backward begins, and the gradient of what it gave."""
+    """What a block saved, or made again, when its backward begins, and its output's gradient."""
     work = scene.work
     recomputed = work.execution.recompute != "none" and not work.of_block.reads_in_place
     saved = work.of_block.saved_whole + (work.of_block.stream if recomputed else 0.0) + work.of_block.gradients[0]
@@ -29,7 +29,7 @@ def shared(scene: Scene) -> float:
         return work.profiled(work.profile.shared)
     # Sines and cosines of every sequence's own positions.
     rotary = 0 if work.model.position_parameters else 2 * work.model.head_dim * work.types.compute * work.tokens
-    # A boolean mask for each sequence; PyTorch's kernels read it as numbers of the compute type (`costs/context.py`).
+    # A boolean mask per sequence; kernels read it in the compute type (`costs/context.py`).
     numbers = work.types.compute if work.execution.layout.cp == 1 else 0
     mask = work.tokens * length * (1 + numbers) if work.setting.masked else 0
     return rotary + mask

@@ -1,4 +1,4 @@
-"""Context parallelism: keys and values of a whole sequence, gathered by ranks that hold parts of it."""
+"""Context parallelism: keys and values of a whole sequence, gathered by ranks with parts of it."""
 
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import Scene, Work
@@ -9,9 +9,9 @@ OPERATORS_PER_GATHER = 16
 
 
 def all_gathered_keys(scene: Scene) -> float:
-    """In attention's backward, with a sequence over several ranks: keys and values of all of it, of as
-    many heads as are gathered at once, the sums of their gradients, and those that a kernel makes,
-    for each head of queries where these are more."""
+    """In attention's backward, with a sequence over several ranks: keys and values of all of it, of
+    as many heads as are gathered at once, the sums of their gradients, and those that a kernel
+    makes, for each head of queries where these are more."""
     work, cp = scene.work, scene.work.execution.layout.cp
     if cp == 1:
         return 0
@@ -46,7 +46,7 @@ def _bytes_of_head(work: Work) -> float:
 
 
 def key_seconds(work: Work, tokens: float) -> float:
-    """Seconds a forward waits for keys and values; a backward, for them again and for their sums."""
+    """Seconds a forward waits for keys and values; a backward, for them again and their sums."""
     layout, model = work.execution.layout, work.model
     widths = model.num_key_value_heads * (model.head_dim + (model.value_head_dim or model.head_dim)) / layout.tp
     return group_of(work.cluster, layout, "cp").gather(tokens * layout.cp * widths * work.types.compute)

@@ -11,7 +11,7 @@ def bucket_bytes(scene: Scene) -> float:
 
 
 def reduced_messages(work: Work, *, outer: Outer) -> MessageTime:
-    """What DDP sends in the last micro-batch's backward: a bucket for each block, in the gradients' own type."""
+    """What DDP sends in the last backward: a bucket for each block, in the gradients' own type."""
     width = work.types.trainable
     group = group_of(work.cluster, work.execution.layout, "dp_replicate", "dp_shard")
     return MessageTime(

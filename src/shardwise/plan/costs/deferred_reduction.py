@@ -1,8 +1,8 @@
-"""Gradients that FSDP reduces once a step (`Execution.reduce_once`): unsharded ones, in the type of the reduction, are
-added up until the last micro-batch's backward, which reduces them unit by unit.
+"""Gradients that FSDP reduces once a step (`Execution.reduce_once`): unsharded ones, in the type of
+the reduction, are added up until the last micro-batch's backward, which reduces them unit by unit.
 
-What is alive when is read from torch 2.11's FSDP2 (`_fsdp_param_group.post_backward`, and in `_fsdp_param`
-`to_accumulated_grad_if_needed` and `accumulate_unsharded_grad_if_needed`).
+What is alive when is read from torch 2.11's FSDP2 (`_fsdp_param_group.post_backward`, and in
+`_fsdp_param` `to_accumulated_grad_if_needed` and `accumulate_unsharded_grad_if_needed`).
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from shardwise.spec.layout.axes import stages_per_rank
 
 
 def turns(scene: Scene) -> Iterator[Scene]:
-    """The scene of each backward that its flight may stand for. Of a rank with several stages, whose last backwards
-    come at different times, all gradients are taken to be unsharded throughout."""
+    """The scene of each backward that its flight may stand for. Of a rank with several stages,
+    whose last backwards differ in time, all gradients are taken to be unsharded throughout."""
     execution, flight = scene.work.execution, scene.flight
     if not execution.reduce_once or stages_per_rank(execution.layout.schedule) > 1:
         yield scene
@@ -41,5 +41,5 @@ def kept_gradients(scene: Scene, *, passed: int) -> float:
 
 
 def adds_in_place(scene: Scene) -> bool:
-    """Whether a weight's gradient is added to the unsharded one as soon as it is made, and waits for no other."""
+    """Whether a weight's gradient is added to the unsharded one once made, waiting for no other."""
     return scene.turn in ("between", "last") and scene.work.types.compute == REDUCTION_BYTES

@@ -5,15 +5,16 @@ from dataclasses import replace
 from shardwise.plan.rates import Device, group_of
 from shardwise.plan.work import Work
 
-#: Passes over memory of the rows that go to experts, in forward and twice that in backward, beyond what a block saves,
-#: as `grouped_mm_experts_forward` of transformers 5.23 has them: gathered (read, written), weighted in float32 (read,
-#: written twice as wide), brought back into the order of tokens (read so), and added up.
+#: Passes over memory of the rows that go to experts, in forward and twice that in backward, beyond
+#: what a block saves, as `grouped_mm_experts_forward` of transformers 5.23 has them: gathered
+#: (read, written), weighted in float32 (read, written twice as wide), brought back into the order
+#: of tokens (read so), and added up.
 _ROUTED_PASSES = 8.0
 
 
 def routed_seconds(work: Work, device: Device, tokens: float) -> float:
-    """Seconds of a forward in which tokens' rows are brought into the order of experts and back, in the mean block of a
-    mixture on GPUs. Processors were probed with all that a step does."""
+    """Seconds of a forward in which tokens' rows are brought into the order of experts and back, in
+    the mean block of a mixture on GPUs. Processors were probed with all that a step does."""
     if not work.model.has_experts or device.gpu.kind == "cpu":
         return 0.0
     rows = tokens * _routes(work) * work.model.hidden_size
@@ -28,8 +29,8 @@ def _routes(work: Work) -> float:
 
 
 def dealing(work: Work, tokens: float) -> float:
-    """Seconds in which tokens travel to the experts of other ranks and back, in the mean block, where all experts are
-    asked alike: a rank sends what a gather would bring it, for each expert that a token goes to."""
+    """Seconds in which tokens travel to other ranks' experts and back, in the mean block, if all
+    are asked alike: a rank sends what a gather would bring it, for each expert of a token."""
     model, layout = work.model, work.execution.layout
     stream = tokens * model.hidden_size * work.types.compute
     routes = sum(k.num_layers * max((m.routed for m in k.matrices if m.stacked), default=0) for k in model.kinds)

@@ -1,4 +1,4 @@
-"""FSDP2: weights that are gathered unit by unit, unsharded gradients that wait and leave, and the seconds of both."""
+"""FSDP2: weights gathered by unit, unsharded gradients that wait and leave, seconds of both."""
 
 from shardwise.plan.costs.deferred_reduction import adds_in_place
 from shardwise.plan.costs.offload import fetch_seconds, fetches_ahead, over_the_bus
@@ -6,8 +6,8 @@ from shardwise.plan.costs.piece import MessageTime, device_of
 from shardwise.plan.rates import group_of
 from shardwise.plan.work import REDUCTION_BYTES, Outer, Scene, Unit, Work
 
-#: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out of the gathered
-#: buffer, or its gradients into the one to be reduced.
+#: FSDP2's hooks around one unit: the host's time, and passes over the unit's bytes to copy it out
+#: of the gathered buffer, or its gradients into the one to be reduced.
 HOST_SECONDS_PER_UNIT = 250e-6
 COPY_PASSES = 2
 _NOTHING = Unit(tensors=())
@@ -16,11 +16,13 @@ _NOTHING = Unit(tensors=())
 def unsharded_weights(
     scene: Scene, *, units: int, forward: bool = False, keeps: bool = True, before: bool = False, behind: int = 0
 ) -> float:
-    """Unsharded weights: the root always, the unit at work and those ahead, or (ZeRO-2) every block.
+    """Unsharded weights: the root, the unit at work and those ahead, or (ZeRO-2) every block.
 
     Args:
-        units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead of it.
-        forward: the buffer that the unit at work arrived in stays beside the weights copied out of it.
+        units: 0 for the root alone, 1 with the unit at work, 2 with those that are gathered ahead
+            of it.
+        forward: the buffer that the unit at work arrived in stays beside the weights copied out of
+            it.
         keeps: gathered blocks stay, where the layout keeps them, and the embedding.
         before: the embedding is there in any case.
         behind: as many copies of the head, which stays for other micro-batches in flight too.
@@ -42,8 +44,8 @@ def unsharded_weights(
 
 
 def reduce_scatter_buffers(scene: Scene, *, unsharded: int, behind: int, fresh: int = 0) -> float:
-    """So many elements of unsharded gradients, which wait in the compute type until all of their unit are there, and
-    the float32 buffer of the unit behind it; `fresh`: those of them that have just been made."""
+    """So many elements of unsharded gradients, waiting in the compute type for all of their unit,
+    and the float32 buffer of the unit behind it; `fresh`: those that have just been made."""
     if not scene.work.sharded:
         return 0
     waiting = fresh if adds_in_place(scene) else unsharded
@@ -52,7 +54,7 @@ def reduce_scatter_buffers(scene: Scene, *, unsharded: int, behind: int, fresh: 
 
 
 def all_gather_input(scene: Scene) -> float:
-    """A rank's shards of the next unit's trained weights, cast to be gathered; and the copy that gloo makes of all."""
+    """Shards of the next unit's trained weights, cast to be gathered; and gloo's copy of all."""
     work, layout = scene.work, scene.work.execution.layout
     if layout.weight_shards == 1 or not layout.reshard_after_forward:
         return 0
@@ -62,8 +64,8 @@ def all_gather_input(scene: Scene) -> float:
 
 
 def reduce_scatter_copy(scene: Scene, unsharded: int, *, freed: float = 0) -> float:
-    """So many elements of a unit's unsharded gradients as they are copied into the float32 buffer that is reduced, less
-    the unit's weights, which FSDP2 has freed by then (`post_backward`)."""
+    """So many elements of a unit's unsharded gradients as they are copied into the float32 buffer
+    that is reduced, less the unit's weights, which FSDP2 has freed by then (`post_backward`)."""
     work = scene.work
     if not work.sharded:
         return 0
@@ -85,7 +87,7 @@ def num_units(work: Work, blocks: int) -> int:
 
 
 def copies_of_unit(work: Work) -> tuple[float, float, float]:
-    """Copying a block's weights out of the gathered buffer, its gradients into the reduced one; and the host's time."""
+    """Copying weights from the gathered buffer, gradients into the reduced one; the host's time."""
     device, tp = device_of(work), work.execution.layout.tp
     copy_out = device.bytes_moved(COPY_PASSES * work.mean(lambda unit: unit.gathered_bytes(work.types)) / tp)
     copy_in = device.bytes_moved(COPY_PASSES * work.trained_of_mean * REDUCTION_BYTES / tp)
@@ -94,8 +96,9 @@ def copies_of_unit(work: Work) -> tuple[float, float, float]:
 
 
 def sharded_messages(work: Work, *, outer: Outer, blocks: float = 1.0, last: bool = True) -> MessageTime:
-    """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the compute type, gradients
-    reduced in float32; `outer` is what the stage holds beside its blocks. Some are sent in the `last` alone."""
+    """What FSDP sends for a micro-batch with units of so many blocks: weights gathered in the
+    compute type, gradients reduced in float32; `outer` is what the stage holds beside its blocks.
+    Some are sent in the `last` alone."""
     layout, execution = work.execution.layout, work.execution
     embedding, head, rest = outer.embedding, outer.head, outer.rest
     if not fetches_ahead(work):

@@ -1,4 +1,4 @@
-"""Gradients that are summed after the last backward of a step, where neither DDP nor FSDP has done it on the way."""
+"""Gradients summed after a step's last backward, where neither DDP nor FSDP did it before."""
 
 from shardwise.plan.costs.piece import NO_TIME, RankTime
 from shardwise.plan.rates import RankGroup, group_of
@@ -7,7 +7,7 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 
 
 def all_reduce_buffer(scene: Scene) -> float:
-    """The buffer in which gradients are summed over replicas after the last backward, where DDP and FSDP do not."""
+    """The buffer to sum gradients over replicas after the last backward, without DDP and FSDP."""
     work = scene.work
     layout = work.execution.layout
     if work.sharded or work.replicated or layout.data_world_size * layout.cp * layout.tp == 1:
@@ -16,8 +16,8 @@ def all_reduce_buffer(scene: Scene) -> float:
 
 
 def late_reduction(work: Work, trained: float) -> RankTime:
-    """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed ones; in a pipeline also
-    what stages' last backwards reduce."""
+    """Gradients that backward did not reduce: of replicas without DDP, of rings, and postponed
+    ones; in a pipeline also what stages' last backwards reduce."""
     layout = work.execution.layout
     held, whole = trained * work.types.trainable, trained * REDUCTION_BYTES
     over_replicas = group_of(work.cluster, layout, *layout.copied_over).all_reduce(whole / layout.shard_degree)
@@ -33,7 +33,7 @@ def late_reduction(work: Work, trained: float) -> RankTime:
 
 
 def sum_of_ends(work: Work) -> RankTime:
-    """A tied weight that is trained lies at both ends of a pipeline, which add up what each has of its gradient."""
+    """A trained tied weight lies at both ends of a pipeline, which add up their gradients."""
     layout = work.execution.layout
     if layout.pp == 1 or not work.inventory.tied:
         return NO_TIME

@@ -1,4 +1,4 @@
-"""The final norm, the head and the loss: logits, the head's gradient on its way, what both keep; and their seconds."""
+"""Final norm, head and loss: logits, the head's gradient on its way, what both keep; seconds."""
 
 from shardwise.plan.costs.autocast import weight_bytes
 from shardwise.plan.costs.piece import RankTime, launched
@@ -6,14 +6,14 @@ from shardwise.plan.rates import Device, group_of
 from shardwise.plan.work import FLOAT32_BYTES, Scene, Work
 
 _OPERATORS_PER_LOSS = 20
-#: Logits in float32 go through memory this often: largest, shifted, raised, summed, and made into gradients.
+#: Float32 logits go through memory this often: largest, shifted, raised, summed, made gradients.
 _LOGIT_PASSES = 8
 #: One compiled kernel reads them thrice in the compute type, and writes their gradients.
 _COMPILED_LOGIT_PASSES = 4
 
 
 def saved_by_head(scene: Scene) -> float:
-    """What the final norm saves, and the gradient of the head's input, which the loss has made in forward."""
+    """What the final norm saves; the gradient of the head's input, made by the loss in forward."""
     return scene.work.tokens * scene.work.of_block.final_norm + head_input(scene)
 
 
@@ -33,13 +33,13 @@ def made_head_gradient(scene: Scene) -> float:
 
 
 def unsharded_head_gradient(scene: Scene) -> float:
-    """Under sharding, an unsharded gradient waits, in the compute type, until all of its unit are there."""
+    """Under sharding, an unsharded gradient waits, in the compute type, for all of its unit."""
     return made_head_gradient(scene) if scene.work.sharded else 0
 
 
 def logits(scene: Scene, *, powers: bool = True) -> float:
-    """A chunk's logits, and their `powers` in float32, which a CPU casts once more on the way, and a compiled softmax
-    does not store; of heads that cap or scale logits also the two copies that autograd keeps."""
+    """A chunk's logits, and their `powers` in float32, which a CPU casts once more, and a compiled
+    softmax does not store; of heads that cap or scale logits also autograd's two copies."""
     work, c = scene.work, scene.work.types.compute
     stored = powers and c != FLOAT32_BYTES and not work.execution.compile
     wide = FLOAT32_BYTES * (1 if work.setting.cuda else 2) if stored else 0
@@ -47,8 +47,8 @@ def logits(scene: Scene, *, powers: bool = True) -> float:
 
 
 def in_loss(scene: Scene) -> tuple[float, float]:
-    """Logits, and the head's gradient, when most is alive of the last chunk: in its softmax, beside the gradient of the
-    chunks before it; or when its own gradients are made, the logits' in their place."""
+    """Logits, and the head's gradient, when most is alive of the last chunk: in its softmax, beside
+    gradients of chunks before it; or when its own are made, the logits' in their place."""
     work, made = scene.work, made_head_gradient(scene)
     given = work.head_tokens * work.model.hidden_size * work.types.compute
     copied = given if work.head_positions < work.tokens else 0  # of positions that are chosen
@@ -58,7 +58,7 @@ def in_loss(scene: Scene) -> tuple[float, float]:
 
 
 def head_and_loss(work: Work, device: Device) -> RankTime:
-    """Head and loss, forward and backward: two or three products and passes over the logits, in turn for each chunk."""
+    """Head and loss, both ways: two or three products and passes over logits, chunk by chunk."""
     layout = work.execution.layout
     tokens = work.rows * work.job.data.max_length / layout.cp
     sliced, width = work.head_slice, work.model.embedding_width

@@ -1,16 +1,17 @@
-"""Offload: seconds in which weights come from the host's memory and gradients go there, and of a step that is there."""
+"""Offload: seconds of weights from the host, gradients to it, and of a step that is there."""
 
 from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.rates import copy_seconds
 from shardwise.plan.work import Unit, Work
 
-#: What AdamW on the host walks over for each GPU. Two sockets with eight channels of DDR4-3200 have 410 GB/s, of which
-#: simple loops reach about half, and eight GPUs share it. This version has not measured it.
+#: What AdamW on the host walks over for each GPU. Two sockets with eight channels of DDR4-3200 have
+#: 410 GB/s, of which simple loops reach about half, and eight GPUs share it. This version has not
+#: measured it.
 CPU_OPTIMIZER_BYTES_PER_SECOND = 20e9
 
 
 def fetches_ahead(work: Work) -> bool:
-    """Whether FSDP fetches beside the computation; with nothing to gather it does so when a unit is needed."""
+    """Whether FSDP fetches beside the computation; with nothing to gather, it fetches at need."""
     return work.execution.layout.weight_shards > 1
 
 
@@ -28,8 +29,8 @@ def over_the_bus(work: Work, whole: float) -> float:
 
 
 def step_on_host(work: Work, held: float, *, passes: float, clipping: float) -> RankTime:
-    """The optimizer's step in the host's memory while the GPU waits, of `held` bytes of trained weights; without
-    offloaded parameters gradients come, and new values go back."""
+    """The optimizer's step in the host's memory while the GPU waits, of `held` bytes of trained
+    weights; without offloaded parameters gradients come, and new values go back."""
     if work.execution.parameters_on_host:
         return RankTime(held * (passes + clipping) / CPU_OPTIMIZER_BYTES_PER_SECOND, 0.0)
     clipped = device_of(work).bytes_moved(held * clipping)

@@ -4,7 +4,7 @@ from shardwise.plan.costs.offload import step_on_host
 from shardwise.plan.costs.piece import RankTime, device_of
 from shardwise.plan.work import Scene, Work
 
-#: The optimizer reads weight, gradient and states and writes weight and states; clipping reads gradients twice.
+#: Optimizers read weight, gradient, states, write weight, states; clipping reads gradients twice.
 _OPTIMIZER_PASSES, _CLIPPING_PASSES = 2.0, 2.0
 _OPTIMIZER_OPERATORS = 40
 
@@ -23,7 +23,7 @@ def step_temporaries(scene: Scene) -> float:
 
 
 def optimizer_step(work: Work, trained: float) -> RankTime:
-    """Reading and writing weights, gradients and states of this rank's share; the host launches operators for each."""
+    """Reads and writes of this rank's weights, gradients, states; operators launched for each."""
     device, share = device_of(work), trained / work.execution.layout.shard_degree
     states, width = work.execution.optimizer_rule.moments, work.types.trainable
     passes = (2 + states) * _OPTIMIZER_PASSES

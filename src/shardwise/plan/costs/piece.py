@@ -24,8 +24,8 @@ NO_TIME = RankTime(0.0, 0.0)
 
 
 class MessageTime(NamedTuple):
-    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its gradients; the same
-    of what a stage holds before its blocks and beside them (`outer_`); and of its final norm and head."""
+    """Seconds of collectives: gathering the mean block's weights, again in backward, reducing its
+    gradients; the same of what lies before and beside blocks (`outer_`); of norm and head."""
 
     gather: float = 0.0
     again: float = 0.0
@@ -38,9 +38,9 @@ class MessageTime(NamedTuple):
 
 
 class BlockTime(NamedTuple):
-    """Seconds of the mean block's kernels: forward and backward; in backward, gradients of weights; in forward, what
-    selective recompute does again, what lies between products, and attention. Of messages in a pass: of slices, and of
-    keys and values; operators of a forward; and head and loss."""
+    """Seconds of the mean block's kernels: forward, backward; in backward, gradients of weights; in
+    forward, what selective recompute repeats, what lies between products, attention. Of messages in
+    a pass: of slices, of keys and values; operators of a forward; and head and loss."""
 
     forward: float
     backward: float
@@ -55,7 +55,7 @@ class BlockTime(NamedTuple):
 
 
 def device_of(work: Work) -> Device:
-    """The rank's GPU, in the type that it computes in. CPU processes share all cores, however few they are."""
+    """The rank's GPU, in the type that it computes in. CPU processes share all cores."""
     gpu, types = work.cluster.gpu, work.types
     share = work.cluster.num_gpus / work.execution.layout.world_size if gpu.kind == "cpu" else 1.0
     key = ("device", id(gpu), types.compute_name, share)  # the entry keeps the GPU alive

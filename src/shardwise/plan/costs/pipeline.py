@@ -1,4 +1,4 @@
-"""Pipeline stages: what other micro-batches in flight keep, and the messages between ranks, in bytes and seconds."""
+"""Pipeline stages: what micro-batches in flight keep, and messages of ranks: bytes, seconds."""
 
 from shardwise.plan.costs.autocast import kept_casts
 from shardwise.plan.costs.block import saved_by_blocks, shared
@@ -7,8 +7,8 @@ from shardwise.plan.rates import group_of
 from shardwise.plan.work import Alive, Scene, Work, longest_round
 from shardwise.spec.layout.axes import Layout, stages_per_rank
 
-#: Messages of a pipeline whose ranks have several stages, or split backward, beside what stages keep, at most: one that
-#: arrives ahead, a gradient that arrives, one that leaves.
+#: Messages of a pipeline whose ranks have several stages, or split backward, beside what stages
+#: keep, at most: one that arrives ahead, a gradient that arrives, one that leaves.
 _MESSAGES = 3
 
 
@@ -30,7 +30,7 @@ def of_a_head(scene: Scene) -> Alive:
 
 
 def in_flight_of_later_stages(scene: Scene) -> int:
-    """Of what is in flight beside the micro-batch at work on the first of several ranks: that of its later stage."""
+    """Of what is in flight on the first rank with several stages: that of its later stage."""
     layout, micros = scene.work.execution.layout, scene.work.execution.gradient_accumulation_steps
     if not scene.part.is_first or stages_per_rank(layout.schedule) == 1 or layout.pp == 1:
         return 0
@@ -48,7 +48,7 @@ def left_by_cut_backward(scene: Scene) -> float:
 
 
 def messages(scene: Scene) -> float:
-    """Between pipeline stages: what was received and is sent for the micro-batch at work, and what is in flight."""
+    """Received and sent between pipeline stages for the micro-batch at work, and in flight."""
     layout = scene.work.execution.layout
     if layout.pp == 1:
         return 0
@@ -58,8 +58,8 @@ def messages(scene: Scene) -> float:
 
 
 def _beside(scene: Scene) -> int:
-    """Messages that no stage keeps, of ranks that have several stages or split backward: gloo says of none that it has
-    arrived, so that one for each micro-batch and stage is kept to the end of a step."""
+    """Messages that no stage keeps, of ranks with several stages or split backward: gloo reports no
+    arrival, so one for each micro-batch and stage is kept to the end of a step."""
     if scene.work.setting.cuda:
         return _MESSAGES
     execution = scene.work.execution
@@ -67,7 +67,7 @@ def _beside(scene: Scene) -> int:
 
 
 def recv_grad(scene: Scene) -> float:
-    """Of what a stage gave, as it came from another rank: it stays while the blocks before its last go backward."""
+    """What a stage gave, as received: it stays while the blocks before its last go backward."""
     layout, part = scene.work.execution.layout, scene.part
     return 0 if part.is_last or len(part.span) == 1 or _splits(layout) else head_input(scene)
 
@@ -77,8 +77,8 @@ def _splits(layout: Layout) -> bool:
 
 
 def _kept_messages(scene: Scene) -> float:
-    """What a stage received for a micro-batch, unless its first block keeps that itself and no multiple of it, and what
-    it made of it, both kept until the gradients have passed."""
+    """What a stage received for a micro-batch, unless its first block keeps that itself and no
+    multiple of it, and what it made of it, both kept until the gradients have passed."""
     part = scene.part
     kept = (not part.is_first and not _keeps_input_itself(scene.work)) + (not part.is_last)
     return kept * head_input(scene)
@@ -91,7 +91,7 @@ def _keeps_input_itself(work: Work) -> bool:
 
 
 def send_seconds(work: Work) -> float:
-    """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all of it."""
+    """Seconds until a micro-batch's stream has reached the next stage; each tp rank sends all."""
     layout = work.execution.layout
     tokens = work.rows * work.job.data.max_length / layout.cp
     return group_of(work.cluster, layout, "pp").message(tokens * work.model.hidden_size * work.types.compute)

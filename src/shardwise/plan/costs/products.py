@@ -9,21 +9,23 @@ from shardwise.spec.adapters.targets import adapter_rank
 from shardwise.spec.model.shape import SLICED_BY, Matrix
 from shardwise.spec.support.rows import in_nf4
 
-#: Bytes that one adapter moves in forward, and about as many in backward, for each element of its input (read once
-#: more; dropped) and of its output (made, scaled, added). Copies of another type are among the saved bytes.
+#: Bytes that one adapter moves in forward, and about as many in backward, for each element of its
+#: input (read once more; dropped) and of its output (made, scaled, added). Copies of another type
+#: are among the saved bytes.
 _ADAPTER_INPUT_BYTES, _ADAPTER_DROPOUT_BYTES, _ADAPTER_OUTPUT_BYTES = 4, 9, 10
-#: 4-bit weights are written out in the compute type before each product, forward and backward: bytes per element, with
-#: what their kernel loses.
+#: 4-bit weights are written out in the compute type before each product, forward and backward:
+#: bytes per element, with what their kernel loses.
 _DEQUANTISED_BYTES = 5.0
-#: A bare parameter with its adapter's product is written anew where it is used: it is read, and the sum written.
+#: A bare parameter plus its adapter's product is made anew at each use: one read, one write.
 _REMADE_PASSES = 2
-#: DoRA's norms, for each element of the matrix: the product is scaled (read, written), added to the weight (both read,
-#: one written), and the norm reads the sum.
+#: DoRA's norms, for each element of the matrix: the product is scaled (read, written), added to the
+#: weight (both read, one written), and the norm reads the sum.
 _NORM_PASSES = 6
 
-#: Tokens of an expert at which products of stacked experts, one kernel for all, take twice as long as plain ones on an
-#: H100, and the peak that it is of: what such a kernel loses is time. Fitted to the rows of prime-rl-bench on H100 and
-#: H200 with 1024 tokens for each expert, the fewest; those of INTELLECT-3, with four times as many, are the check.
+#: Tokens of an expert at which products of stacked experts, one kernel for all, take twice as long
+#: as plain ones on an H100, and the peak that it is of: what such a kernel loses is time. Fitted to
+#: the rows of prime-rl-bench on H100 and H200 with 1024 tokens for each expert, the fewest; those
+#: of INTELLECT-3, with four times as many, are the check.
 _GROUPED_HALF, _OF_PEAK, _LEAST_SEEN = 3500, 989.4e12, 1024
 
 
@@ -41,7 +43,7 @@ def seconds_of_products(work: Work, device: Device, tokens: float) -> tuple[floa
 
 
 def _by_shape(work: Work) -> Iterator[tuple[int, Matrix]]:
-    """Matrices that take equally long, with how many there are in the model: most blocks have four kinds of seven."""
+    """Matrices that take equally long, with their number: most blocks have four kinds of seven."""
     for kind in work.model.kinds:
         found: dict[object, list[Matrix]] = {}
         for m in kind.matrices:
@@ -52,7 +54,7 @@ def _by_shape(work: Work) -> Iterator[tuple[int, Matrix]]:
 
 
 def _product(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple[float, float, float]:
-    """All `count` matrices: forward, gradient of the weight, gradient of the input; frozen ones have no second."""
+    """All `count` matrices: forward, gradients of weight (none if frozen) and of input."""
     tp, held, adapters, product = work.execution.layout.tp, work.inventory, work.job.adapters, device.product
     by_rows = SLICED_BY.get(matrix.reads) == "rows"
     rows, columns = (matrix.rows / tp, matrix.columns) if by_rows else (matrix.rows, matrix.columns / tp)
@@ -82,7 +84,7 @@ def _product(work: Work, device: Device, matrix: Matrix, tokens: float) -> tuple
 
 
 def _grouped(device: Device, tokens: float) -> float:
-    """Times as long products of stacked experts take as plain ones, with so many tokens for each."""
+    """Times as long products of stacked experts take as plain ones, with so many tokens each."""
     lost = _GROUPED_HALF * device.peak / _OF_PEAK / max(tokens, _LEAST_SEEN)
     return 1 + lost if device.gpu.kind == "cuda" else 1.0
 
@@ -95,14 +97,14 @@ def _adapter_bytes(work: Work, *, rows: float, columns: float) -> float:
 
 
 def _norm_seconds(work: Work, device: Device, *, rows: float, columns: float, rank: int) -> float:
-    """Seconds of the norms of one matrix's rows under DoRA, whatever the tokens (Liu et al., 2024, section 4.3). PEFT
-    sends an identity through A and B, adds the scaled product to the weight, and takes the norms as constants."""
+    """Seconds of DoRA's norms of one matrix's rows, whatever the tokens (Liu et al., 2024, section
+    4.3). PEFT sends an identity through A and B, adds the product, and detaches the norms."""
     products = device.product(columns, rank, columns) + device.product(columns, rows, rank)
     return products + device.bytes_moved(fused_share(work) * norm_bytes(work, rows=rows, columns=columns))
 
 
 def norm_bytes(work: Work, *, rows: float, columns: float) -> float:
-    """Bytes that DoRA's norms move beside the two products, in the adapters' type where that is wider."""
+    """Bytes that DoRA's norms move beside the two products, in the adapters' type if wider."""
     compute, wide = work.types.compute, work.setting.adapter_bytes
     cast = compute + wide if wide != compute else 0
     identity = wide + cast

@@ -5,12 +5,13 @@ from shardwise.plan.costs.piece import BlockTime
 from shardwise.plan.work import Work
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
 
-#: Times as long the host takes for an operator that eager selective recompute hands to Python, in forward and again:
-#: blocks of a 4B model took 14.8 ms, and 6 ms otherwise, on a host three times slower than `rates` has.
+#: Times as long the host takes for an operator that eager selective recompute hands to Python, in
+#: forward and again: blocks of a 4B model took 14.8 ms, and 6 ms otherwise, on a host three times
+#: slower than `rates` has.
 DISPATCH_OVER_OPERATOR = 4.0
-#: Of the collectives of tensor parallelism, those that are made again where a block is recomputed, in
-#: full or but for its products: `checkpoint` stops at the last tensor that backward asks for, before
-#: the sum behind the block's last matrix.
+#: Of the collectives of tensor parallelism, those that are made again where a block is recomputed,
+#: in full or but for its products: `checkpoint` stops at the last tensor that backward asks for,
+#: before the sum behind the block's last matrix.
 _SLICES_AGAIN = 0.75
 
 
@@ -25,6 +26,6 @@ def seconds_again(work: Work, ran: BlockTime) -> tuple[float, float]:
 
 
 def dispatched_operators(work: Work, ran: BlockTime) -> float:
-    """What the host takes more in a pass, in operators: eager selective recompute hands every one to Python."""
+    """Extra operators on the host in a pass: eager selective recompute hands all to Python."""
     eagerly = work.execution.recompute == "selective" and not work.execution.compile
     return ran.operators * DISPATCH_OVER_OPERATOR if eagerly else 0

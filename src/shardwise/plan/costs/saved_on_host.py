@@ -7,8 +7,8 @@ from shardwise.spec.layout.execution import SAVED_ON_GPU
 
 
 def on_gpu(scene: Scene, blocks: int) -> int:
-    """Blocks whose saved tensors are on the GPU at a time, where they wait in the host's memory: with others in flight,
-    also the last of each stage's newest micro-batch, which has not left while the backward of an older one runs."""
+    """Blocks whose saved tensors are on the GPU at a time, if offloaded to the host; with others in
+    flight, also the last of each stage's newest micro-batch, in an older one's backward."""
     newest = stages_per_rank(scene.work.execution.layout.schedule) if scene.flight.pairs > 1 else 0
     return min(blocks, SAVED_ON_GPU) + newest
 
@@ -24,5 +24,5 @@ def saved_on_host(work: Work, holding: Holding) -> int:
 
 
 def copied_seconds(work: Work) -> float:
-    """Seconds in which what the block before saved leaves, or comes for the next, beside a block."""
+    """Seconds in which what the block before saved leaves, or comes for the next, in a block."""
     return copy_seconds(work.cluster, work.tokens * work.of_block.saved) if work.saves_on_host else 0.0

@@ -1,17 +1,19 @@
-"""Tensor parallelism: the collectives that a block waits for, on slices of the stream, and what is not sliced."""
+"""Tensor parallelism: collectives that a block waits for, and what is not sliced."""
 
 from shardwise.plan.rates import Device, group_of
 from shardwise.plan.work import Work
 
-#: Collectives that tensor parallelism waits for in one pass of a block: before and after attention, and the MLP.
+#: Tensor-parallel collectives in one pass of a block: before and after attention, and the MLP.
 _TENSOR_COLLECTIVES = 4
-#: Passes over the whole stream beside each, where a micro-batch has several rows: parts of rows are put in order behind
-#: a gather and before a sum (`parallel/tensor/collectives.py`: read and written).
+#: Passes over the whole stream beside each, where a micro-batch has several rows: parts of rows are
+#: put in order behind a gather and before a sum (`parallel/tensor/collectives.py`: read and
+#: written).
 _ORDERING_PASSES = 2
 #: Passes of adding up two gradients of the stream.
 _SUM_PASSES = 3
-#: Times as long as alone such a collective takes inside a step on GPUs, beside those of sharded weights: fitted to
-#: Qwen3-32B of torchtitan-commits-2026 under tp 4 and 8. Slower asynchronous launches and uneven ranks are in it.
+#: Times as long as alone such a collective takes inside a step on GPUs, beside those of sharded
+#: weights: fitted to Qwen3-32B of torchtitan-commits-2026 under tp 4 and 8. Slower asynchronous
+#: launches and uneven ranks are in it.
 _IN_A_STEP = 2.0
 
 
@@ -30,8 +32,8 @@ def slice_seconds(work: Work, tokens: float, device: Device) -> float:
 
 
 def whole_gradients(work: Work, tokens: float, device: Device) -> float:
-    """Seconds of a block's backward in which a rank adds up gradients of the whole stream, one from each slice of the
-    matrices that read it; of unsliced ones, what a block moves by itself has them."""
+    """Seconds of a block's backward in which a rank adds up gradients of the whole stream, one from
+    each slice of the matrices that read it; unsliced, a block's own bytes have them."""
     tp = work.execution.layout.tp
     if tp == 1 or work.cluster.gpu.kind == "cpu":
         return 0.0

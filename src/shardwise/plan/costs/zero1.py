@@ -7,7 +7,7 @@ from shardwise.spec.layout.execution import FLAT_BYTES
 
 
 def all_gather_buffer(scene: Scene) -> float:
-    """The buffers for a message of new weights: everyone's rows, which gloo makes a copy of, and this rank's own."""
+    """Buffers of a message of new weights: all rows, gloo's copy of them, and this rank's own."""
     layout, part = scene.work.execution.layout, scene.part
     if not layout.shards_states_only:
         return 0
@@ -16,7 +16,7 @@ def all_gather_buffer(scene: Scene) -> float:
 
 
 def late_gather(work: Work, trained: float) -> RankTime:
-    """Under ZeRO-1 each rank has renewed its own rows of every weight, and hands them to the others."""
+    """Under ZeRO-1 each rank has renewed its rows of every weight, and sends them to the others."""
     layout = work.execution.layout
     if not layout.shards_states_only:
         return NO_TIME

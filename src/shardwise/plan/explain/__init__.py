@@ -1,4 +1,4 @@
-"""Explain: why the chosen execution is as it is, why not the others, what would help, and the timeline of a step."""
+"""Explain: why this execution was chosen, why no other, what would help, and a step's timeline."""
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 

@@ -1,4 +1,4 @@
-"""Two candidates that fit: how much worse one is, what takes the time, and why a faster one was not taken."""
+"""Two candidates that fit: how much worse one is, where, and why a faster one was not taken."""
 
 from shardwise.plan.search import BETTER, RECOMPUTE_ORDER, Question, ratio, tie_of, unmeasured
 from shardwise.spec.job.keys import Goal
@@ -25,7 +25,7 @@ def with_offload(candidate: Candidate, beside: Candidate) -> str:
 
 
 def doubted(candidate: Candidate, question: Question, *, beside: Candidate) -> str | None:
-    """Why a candidate is taken only where it is a quarter faster than another; None where it need not be."""
+    """Why a candidate is taken only if a quarter faster than another; None where it need not be."""
     one, other = (_doubts(each, question) for each in (candidate, beside))
     return next((why for why in one if why not in other), None)
 
@@ -42,7 +42,7 @@ def _doubts(candidate: Candidate, question: Question) -> list[str]:
 
 
 def why_faster(candidate: Candidate, chosen: Candidate, *, question: Question) -> str | None:
-    """Why a candidate with a better figure than the chosen one was not taken; None where it has none."""
+    """Why a candidate with a better figure than the chosen one was not taken; None if none has."""
     goal = question.job.goal
     share = ratio(candidate, chosen, goal=goal)
     if share >= 1 or (_num_gpus(candidate) != _num_gpus(chosen) and goal == "fewest-gpus"):
@@ -115,8 +115,8 @@ def _what_takes_longer(candidate: Candidate, chosen: Candidate) -> str:
 
 
 def _how_long(kind: str, mine: tuple[float, Candidate], best: tuple[float, Candidate]) -> str:
-    """How much of a step is spent talking or waiting, by GPU seconds of both: as a share, or where it is not larger, as
-    seconds of one GPU, or of all."""
+    """How much of a step is spent talking or waiting, by GPU seconds of both: as a share, or where
+    it is not larger, as seconds of one GPU, or of all."""
     awaited = _awaited(mine[1])
     does, do = (f"a GPU waits for {awaited}", f"wait for {awaited}")
     if kind == "talking":

@@ -257,8 +257,8 @@ _STATES = ("weights", "gradients", "optimizer")
 
 
 def why_not(work: Work, memory: MemoryForecast, *, known: dict[str, bool]) -> str:
-    """Why an execution does not fit, what takes most of the memory, and what would help. `known`: kept between
-    executions of one search, of which all or none fit in shards."""
+    """Why an execution does not fit, what takes most of the memory, and what would help. `known`:
+    kept between executions of one search, of which all or none fit in shards."""
     worst = max(memory.ranks, key=lambda rank: rank.peak_bytes)
     part = max(worst.parts, key=lambda name: worst.parts[name])
     need, names = f"needs {format_gib(memory.peak_bytes)}, at most ", _NAMES[part]

@@ -1,4 +1,4 @@
-"""The timeline of one step: blocks and their messages on one rank, or forwards and backwards of pipeline stages."""
+"""The timeline of one step: blocks and messages on one rank, or passes of pipeline stages."""
 
 from dataclasses import replace
 
@@ -11,9 +11,9 @@ from shardwise.spec.layout.schedule import ActionKind
 from shardwise.spec.plan.forecast import Plan
 from shardwise.spec.plan.timeline import COMPUTING, Kind, Lane, Stream, Timeline, TimelineSpan
 
-#: Micro-batches that are laid out where there are more: without a pipeline they follow each other unchanged.
+#: Micro-batches laid out where there are more: without a pipeline they repeat unchanged.
 DRAWN = 2
-#: In a pipeline, as many rounds of one micro-batch for each rank, and no more than can be told apart.
+#: In a pipeline, as many rounds of one micro-batch per rank, and no more than can be told apart.
 DRAWN_ROUNDS, MOST_DRAWN = 2, 16
 #: A wait that is a smaller share of a stretch of work than this is rounding.
 _UNSEEN = 1e-9
@@ -28,7 +28,7 @@ _LATE: dict[str, tuple[Stream, Kind]] = {
 
 
 class Streams:
-    """The streams of some ranks, whose work runs in the order in which it is added, as on a CUDA stream."""
+    """The streams of some ranks. Work runs in the order in which it is added, as in CUDA."""
 
     def __init__(self) -> None:
         self.spans: list[TimelineSpan] = []
@@ -50,12 +50,12 @@ class Streams:
 
 
 def timeline_of_plan(plan: Plan) -> Timeline | None:
-    """The timeline of a plan's chosen candidate; None where nothing fits. Raises as `work_of_plan` does."""
+    """The timeline of a plan's chosen candidate; None if nothing fits. Raises as `work_of_plan`."""
     return None if plan.best is None else timeline_of(work_of_plan(plan, plan.best.execution))
 
 
 def timeline_of(work: Work, *, micro_batches: int | None = None) -> Timeline:
-    """Lays out one optimizer step with at most so many micro-batches; None draws as many as can be told apart."""
+    """Lays out one optimizer step with at most so many micro-batches; None: all distinct ones."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     enough = min(MOST_DRAWN, max(DRAWN, DRAWN_ROUNDS * layout.pp)) if layout.schedule != "sequential" else DRAWN
     drawn = min(micros, enough if micro_batches is None else micro_batches)
@@ -122,7 +122,7 @@ def _pipeline(work: Work, streams: Streams) -> tuple[float, ...]:
 
 
 def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
-    """Every block of every micro-batch on one rank; the last micro-batch's gradients may be reduced on the way."""
+    """Every block of every micro-batch on one rank; the last may reduce gradients on the way."""
     pieces, micros = pieces_of(work), work.execution.gradient_accumulation_steps
     end = 0.0
     for micro in range(micros):
@@ -132,7 +132,7 @@ def _whole_model(work: Work, streams: Streams) -> tuple[float, ...]:
 
 
 def lay_forward(streams: Streams, stage: StageTime, *, begin: float) -> float:
-    """Lays out a forward; returns its end. Block i's gather waits until block i - 2 has freed its weights."""
+    """Lays out a forward; returns its end. Block i's gather waits until block i - 2 is freed."""
     message, ends, link = stage.messages, [begin, begin], _STREAM[stage.in_turn]
     if message.outer_gather:
         streams.add(link, message.outer_gather, kind="gather", name="gather embedding", not_before=begin)
@@ -150,8 +150,8 @@ def lay_forward(streams: Streams, stage: StageTime, *, begin: float) -> float:
 
 
 def lay_backward(streams: Streams, stage: StageTime, *, begin: float) -> float:
-    """Lays out loss and backward; returns the end of the last reduction. A gather begins with the backward of the block
-    behind its own, and precedes that one's reduction."""
+    """Lays out loss and backward; returns the end of the last reduction. A gather begins with the
+    backward of the block behind its own, and precedes that one's reduction."""
     message, last, link = stage.messages, stage.blocks - 1, _STREAM[stage.in_turn]
     ready, done = begin, begin
     if message.again:
@@ -177,7 +177,7 @@ def lay_backward(streams: Streams, stage: StageTime, *, begin: float) -> float:
 
 
 def _block(streams: Streams, piece: RankTime, kind: Kind, name: str, not_before: float) -> float:
-    """A block's computation, and behind it what tensor and context parallelism exchange inside it."""
+    """A block's computation, then what tensor and context parallelism exchange inside it."""
     end = _lay(streams, piece.seconds - piece.talking, piece.computing, name=name, kind=kind, not_before=not_before)
     if piece.talking:
         return streams.add("compute", piece.talking, name=f"exchange in {name}", kind="exchange")
@@ -195,7 +195,7 @@ def _lay(
     stream: Stream = "compute",
     rank: int = 0,
 ) -> float:
-    """Seconds of which some are computed; the others, which lie anywhere between, are drawn behind them."""
+    """Seconds of which some are computed; the others, anywhere between, are drawn last."""
     waiting = seconds - computing
     if waiting <= _UNSEEN * seconds:
         return streams.add(stream, seconds, name=name, rank=rank, kind=kind, not_before=not_before)

@@ -21,7 +21,7 @@ _LITTLE = 0.05
 
 
 def worth_parts(search: Search, work: Work) -> str | None:
-    """The sentence; None where a model's rows are never that long, or its sequences are not cut in parts."""
+    """The sentence; None where rows are never that long, or sequences are not cut in parts."""
     layout, length = work.execution.layout, search.question.length
     if work.cluster.gpu.kind == "cpu" or layout.ep > 1:
         return None
@@ -66,7 +66,7 @@ def _sharded(layout: Layout) -> Layout:
 
 
 def _in_parts(layout: Layout) -> Layout | None:
-    """A layout in which two ranks that saw different rows share each row; None where there are none."""
+    """A layout in which two ranks that saw different rows share each row; None if none does."""
     axis = _data_axis(layout)
     degree = getattr(layout, axis)
     return None if degree % 2 else replace(layout, cp=2, **{axis: degree // 2})
@@ -83,8 +83,8 @@ def _data_axis(layout: Layout) -> str:
 
 
 def _seconds(search: Search, layout: Layout, length: int, *, below: float = inf) -> float:
-    """Of a step at a micro-batch of one, were all rows so long; infinite where nothing of a layout fits, or takes fewer
-    seconds than `below`."""
+    """Of a step at a micro-batch of one, were all rows so long; infinite where nothing of a layout
+    fits, or takes fewer seconds than `below`."""
     asked = search.question
     job = changed(asked.job, "data", max_length=length)
     choice = Choice(strategy=layout.strategy, layout=layout, cluster=asked.cluster)
@@ -98,14 +98,15 @@ def _seconds(search: Search, layout: Layout, length: int, *, below: float = inf)
     return next((forecasts.seconds(one) for one in fastest_first if forecasts.fits(one)), inf)
 
 
-#: Inductor's seconds for forward and backward of one graph: runs of an 8B model with adapters, which have two graphs
-#: (the first block's input has no gradient), began 15 and 17 s later where they were compiled (docs/how/measured.md).
+#: Inductor's seconds for forward and backward of one graph: runs of an 8B model with adapters,
+#: which have two graphs (the first block's input has no gradient), began 15 and 17 s later where
+#: they were compiled (docs/how/measured.md).
 SECONDS_PER_GRAPH = 8.0
 
 
 def _cost_and_saved(search: Search, work: Work) -> tuple[float, float]:
-    """Seconds that the first steps take longer, for each kind of block, and once more where rows differ in length; and
-    those that each step takes less."""
+    """Seconds that the first steps take longer, for each kind of block, and once more where rows
+    differ in length; and those that each step takes less."""
     frozen = not work.inventory.trained(work.inventory.embedding_name)
     lengths = 1 if search.question.mean_length == search.question.length else 2
     eager = search.forecasts.seconds(replace(work.execution, compile=False))
@@ -114,7 +115,7 @@ def _cost_and_saved(search: Search, work: Work) -> tuple[float, float]:
 
 
 def too_short(search: Search, work: Work) -> str | None:
-    """Why `compile: auto` does not compile a run: it ends before that pays; None where it pays, or may."""
+    """Why `compile: auto` does not compile a run too short to pay for it; None otherwise."""
     steps = num_steps(work.job.train, num_rows=search.question.num_rows)
     if search.question.job.train.compile != "auto" or not work.execution.compile or steps is None:
         return None

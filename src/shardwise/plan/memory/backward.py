@@ -84,7 +84,7 @@ def _compiled(scene: Scene, behind: int) -> Iterator[Alive]:
         "communication": reduce_scatter_buffers(scene, unsharded=others + of_mlp, behind=behind, fresh=of_mlp)
         + all_gathered_keys(scene),
     }
-    # Where rows are few, inductor puts gradients off until the last kernel, which casts all of them.
+    # Where rows are few, inductor delays gradients until the last kernel, which casts all of them.
     own = scene.part.inventory.block.trained_elements
     end = _end(scene) | {"temporary": _cast(work, own) + _made(work, own)}
     yield end

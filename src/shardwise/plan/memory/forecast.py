@@ -1,4 +1,4 @@
-"""Memory of an execution: the peak of every distinct rank, with an interval; and peaks of many for the search."""
+"""Memory of an execution: each distinct rank's peak, with an interval; peaks of many for search."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from shardwise.spec.plan.forecast import PARTS, MemoryForecast, RankMemory
 
 
 def forecast_memory(work: Work, known: Mapping[object, Peak] | None = None) -> MemoryForecast:
-    """The peak of every distinct rank, and of the rank that needs most. The interval ends at the highest upper end of
-    all instants: one that is less certain may exceed that of the peak. `known`: of some ranks (`Peaks.known`)."""
+    """The peak of every distinct rank, and of the largest. The interval ends at the highest upper
+    end of all instants, perhaps a less certain one. `known`: of some ranks (`Peaks.known`)."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     context, known = context_bytes(work.cluster, layout), known or {}
     alike: dict[object, Peak] = {}
@@ -60,8 +60,8 @@ def forecast_memory(work: Work, known: Mapping[object, Peak] | None = None) -> M
 
 
 class Peak(NamedTuple):
-    """The fullest instant of a rank, what is alive at it, and in all with the context, in doubt; and
-    the most it reserves, or may have alive, at any instant."""
+    """The fullest instant of a rank, what is alive at it, and in all with the context, in doubt;
+    and the most it reserves, or may have alive, at any instant."""
 
     instant: str
     alive: Alive
@@ -138,15 +138,15 @@ def _rank_memory(alive: Alive, *, context: int, ranks: tuple[int, ...]) -> RankM
 
 @lru_cache(maxsize=8)
 def _spread(_inventory: Inventory, _cluster: str, _momentum: float) -> dict[object, Any]:
-    """What depends on how ranks of a cluster share a model, and on nothing of sequences and batches:
-    questions that are asked in a row have it in common."""
+    """What depends on how ranks of a cluster share a model, and on nothing of sequences and
+    batches: questions that are asked in a row have it in common."""
     return {}
 
 
 @dataclass(kw_only=True, eq=False)
 class Peaks:
-    """The upper ends of memory forecasts of one job on one kind of GPU, and a lower bound of them. `shared`: works of
-    the same job on other clusters; `known`: peaks of distinct ranks by execution."""
+    """The upper ends of memory forecasts of one job on one kind of GPU, and their lower bound.
+    `shared`: works of the job on other clusters; `known`: peaks of distinct ranks by execution."""
 
     job: Job
     model: ModelShape
@@ -168,8 +168,8 @@ class Peaks:
         return self.high_bytes(execution, most=capacity) <= capacity
 
     def high_bytes(self, execution: Execution, *, most: float = inf) -> int:
-        """`MemoryForecast.peak_high_bytes` of an execution: of all instants of every distinct rank; where
-        that is above `most`, of some, which are not kept."""
+        """`MemoryForecast.peak_high_bytes` of an execution: of all instants of every distinct rank;
+        where that is above `most`, of some, which are not kept."""
         if (known := self.known.get(execution)) is None:
             work, known = self.work(execution), dict[object, Peak]()
             for holding in self._fullest(execution):
@@ -180,8 +180,8 @@ class Peaks:
         return max(peak.end for peak in known.values())
 
     def least_bytes(self, execution: Execution) -> float:
-        """A lower bound: weights and optimizer states of the fullest rank, with all its gradients or what its blocks
-        save of one micro-batch."""
+        """A lower bound: weights and optimizer states of the fullest rank, with all its gradients
+        or what its blocks save of one micro-batch."""
         work = self.work(execution)
         block = 0 if work.saves_on_host else work.of_block.saved * work.tokens
         return context_bytes(self.cluster, execution.layout) + max(
@@ -195,7 +195,7 @@ class Peaks:
         return max(one.stored + one.optimizer + one.gradients for one in self._fullest(execution))
 
     def bytes_on_host(self, execution: Execution) -> int:
-        """Bytes that lie in the host's memory, offloaded or saved by blocks, for the rank with most of them."""
+        """Bytes in the host's memory, offloaded or saved by blocks, for the rank with most."""
         work = self.work(execution)
         return max(one.on_host + saved_on_host(work, one) for one in self._fullest(execution))
 
@@ -218,8 +218,8 @@ class Peaks:
         return made
 
     def _fullest(self, execution: Execution) -> Iterable[Holding]:
-        """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in 8 bits, which keeps
-        states of small tensors in 32."""
+        """The first shard of each distinct pipeline rank, which holds most; all shards for AdamW in
+        8 bits, which keeps states of small tensors in 32."""
         layout = execution.layout
         stages = ("parts", layout.tp, layout.pp, layout.ep, stages_per_rank(layout.schedule))
         held = (execution.precision, execution.optimizer, execution.offload)

@@ -1,4 +1,4 @@
-"""What is alive at each named instant of a step, by part (`spec.plan.forecast.PARTS`); the peak is the largest.
+"""What is alive at each instant, by part (`spec.plan.forecast.PARTS`); the peak is the largest.
 
 The order of a step: forward, loss, backward from the last block to the first, optimizer.
 """
@@ -20,9 +20,10 @@ from shardwise.plan.costs.zero1 import all_gather_buffer
 from shardwise.plan.memory.backward import backward_of_block
 from shardwise.plan.work import REDUCTION_BYTES, Alive, Scene, workspace_bytes
 
-#: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last unit of blocks too
-#: ("last"), of all blocks but the first ("later") or of the whole micro-batch ("every"); all, reduced; those in the
-#: buckets of data parallelism, which stay between steps. Up to "last" they are told apart where they stay unsharded.
+#: Which gradients exist: those of earlier micro-batches, with those of the head's unit, of the last
+#: unit of blocks too ("last"), of all blocks but the first ("later") or of the whole micro-batch
+#: ("every"); all, reduced; those in the buckets of data parallelism, which stay between steps. Up
+#: to "last" they are told apart where they stay unsharded.
 Gradients = Literal["earlier", "head", "last", "later", "every", "all", "buckets"]
 #: Of a token: its id, label, position and two indices of trained positions, each an int64.
 INPUT_BYTES = 5 * 8
@@ -115,7 +116,7 @@ def _alive(scene: Scene, gradients: Gradients, beside: Alive, own: Alive) -> Ali
 
 
 def _during(scene: Scene) -> Alive:
-    """What is alive throughout a micro-batch: its messages, and what is kept of those in flight beside it."""
+    """Alive throughout a micro-batch: its messages, and what those in flight beside it keep."""
     alive = at_work(scene)
     alive["temporary"] += step_casts(scene)
     others = scene if scene.beside is None else replace(scene, work=scene.beside)
@@ -162,7 +163,7 @@ def _end_of_forward(scene: Scene) -> Alive:
     work = scene.work
     made, gradient = loss.in_loss(scene)
     several = work.execution.layout.weight_shards > 1
-    # FSDP2 keeps the buffer that a forward's last unit arrived in: the head's or, where that is tied, a block's.
+    # FSDP2 keeps the buffer of a forward's last unit: the head's or, where that is tied, a block's.
     buffer = several and scene.part.inventory.tied
     return {
         "activations": saved_by_all(scene) + loss.head_input(scene),
@@ -224,7 +225,7 @@ def _backward_of_first_block(scene: Scene) -> Alive:
     part, work = scene.part, scene.work
     behind = part.inventory.ends[1] if len(part.span) == 1 else part.inventory.block
     alive = _backward_of_block(scene, behind=work.unit_blocks * behind.trained_elements)
-    # Backward gathers one unit ahead: before the first block a trained embedding. Its predecessor is being reduced.
+    # Backward gathers one unit ahead: last, a trained embedding. Its predecessor is being reduced.
     keeps = scene.flight.pairs > 1 or work.execution.postpones_reduction
     before = part.trained_embedding > 0 and scene.flight.forwards
     alive["temporary"] += waiting_for_casts(scene, blocks=len(part.span) - 1)
@@ -244,8 +245,8 @@ def _backward_of_block(scene: Scene, *, behind: int) -> Alive:
 
 
 def _end_of_cut_backward(scene: Scene) -> Alive:
-    """All that the forward saved is still there for the gradients of weights, with those of what these gave
-    (torch.distributed.pipelining, `stage_backward_input`), of other micro-batches that wait too."""
+    """All that the forward saved is still there for gradients of weights, and gradients of outputs
+    (torch.distributed.pipelining, `stage_backward_input`), of waiting micro-batches too."""
     alive = _behind_forward(scene)
     alive["activations"] += pipeline.left_by_cut_backward(scene)
     return alive
@@ -258,7 +259,7 @@ def _backward_of_embedding(scene: Scene) -> Alive:
         "temporary": waiting_for_casts(scene, blocks=len(part.span)),
     }
     if work.sharded:
-        # The buffer in which gradients of what lies before the blocks are reduced, in a last pass beside them.
+        # The buffer that reduces gradients of what lies before the blocks, beside a last pass.
         before = part.inventory.root.trained_elements - part.inventory.ends[1].trained_elements
         alive["communication"] = before * (REDUCTION_BYTES + work.types.compute * work.execution.postpones_reduction)
         if work.execution.postpones_reduction:

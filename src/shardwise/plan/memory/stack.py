@@ -117,8 +117,8 @@ def changed(name: str, alive: Alive, work: Work, holding: Holding, difference: D
 
 
 def _put_loss(changed: Alive, name: str, work: Work, holding: Holding, difference: Difference) -> None:
-    """Of a loss in tiles one buffer of tokens x words, as large for a small vocabulary; in backward the
-    gradients of the head and of its input, both in float32."""
+    """Of a loss in tiles one buffer of tokens x words, as large for a small vocabulary; in backward
+    the gradients of the head and of its input, both in float32."""
     made = holding.part.trained_head * work.types.compute
     _add(changed, "gradients", -in_loss(Scene(work, holding, Flight()))[1] if name == "end of forward" else -made)
     if work.execution.loss == "full":

@@ -1,7 +1,7 @@
-"""DeepSpeed's ZeRO: gradients that are alive at other instants than this trainer's under the same sharding
+"""DeepSpeed's ZeRO: gradients alive at other instants than this trainer's, for the same sharding
 
-Code: deepspeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py. `python -m accuracy.grid.stacks deepspeed`
-and `llama-factory` measure its steps.
+Code: deepspeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py. `python -m accuracy.grid.stacks
+deepspeed` and `llama-factory` measure its steps.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Rates: what hardware does in a second: kernels, messages between GPUs, and copies to and from the host."""
+"""Rates: what hardware does in a second: kernels, messages between GPUs, and host copies."""
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 

@@ -28,13 +28,13 @@ _FLASH_2 = (
     *(("H20", 0.46), ("H", 0.36), ("GH", 0.36), ("B", 0.15), ("GB", 0.15)),
     *(("RTX-PRO", 0.47), ("RTX", 0.65), ("cpu", 0.6), ("", 0.55)),
 )
-#: xformers' kernel, which the second generation of FlashAttention is about twice as fast as over the same scores
-#: (FlashAttention-2, arXiv 2307.08691, figures 4 to 6: A100). No rate of cuDNN's with a mask is known to us: this one's
-#: stands for it.
+#: xformers' kernel, which the second generation of FlashAttention is about twice as fast as over
+#: the same scores (FlashAttention-2, arXiv 2307.08691, figures 4 to 6: A100). No rate of cuDNN's
+#: with a mask is known to us: this one's stands for it.
 _EFFICIENT = (("H20", 0.21), ("H", 0.14), ("B", 0.07), ("G", 0.07), ("cpu", 0.6), ("", 0.21))
 _WRITTEN_OUT = (("", 0.35),)
-#: Of the peak, by kernel and by how the GPU's name begins. Written out, products are batches of small ones, and the
-#: softmax walks over memory.
+#: Of the peak, by kernel and by how the GPU's name begins. Written out, products are batches of
+#: small ones, and the softmax walks over memory.
 _SHARES = {
     "cudnn": (("H20", 0.60), ("H", 0.585), ("GH", 0.585), ("", 0.50)),
     "flash_attention_3": (("H20", 0.67), ("H", 0.56), ("GH", 0.56), ("", 0.40)),
@@ -44,9 +44,10 @@ _SHARES = {
     MASKED_ATTENTION: _EFFICIENT,
     "flex_attention": (("H20", 0.35), ("H", 0.28), ("B", 0.14), ("G", 0.14), ("", 0.35)),
 }
-#: Tokens of a causal row at which a kernel reaches half of that. Alone, cuDNN and FlashAttention-3 are there at 500
-#: (figures of causal rows in that paper). In steps of our own on an H100, rows of 2048 tokens took as long as if it
-#: were 2048 for cuDNN (`accuracy/h100-cells.csv`), which the rows of trl-1m-2026 cannot tell.
+#: Tokens of a causal row at which a kernel reaches half of that. Alone, cuDNN and FlashAttention-3
+#: are there at 500 (figures of causal rows in that paper). In steps of our own on an H100, rows of
+#: 2048 tokens took as long as if it were 2048 for cuDNN (`accuracy/h100-cells.csv`), which the rows
+#: of trl-1m-2026 cannot tell.
 _HALF_LENGTHS = {"cudnn": 2048, "flash_attention_3": 512, "efficient": 0, "eager": 0, "math": 0, MASKED_ATTENTION: 0}
 _HALF_LENGTH = 256
 #: What heads of 64 leave of the rate of wider ones (figure 5 of arXiv 2407.08608, 16k tokens).

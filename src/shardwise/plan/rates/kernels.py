@@ -1,16 +1,18 @@
-"""Seconds of single pieces of work on one GPU: matrix products by shape, attention, memory-bound operators by bytes.
+"""Seconds of work on one GPU: matrix products by shape, attention, memory-bound operators by bytes.
 
-The rates stand here and in `links.py`, and a probe replaces them; passes over memory stand with what
-makes them, in `plan/costs` and `time/pieces.py`. Where they come from: shares of A100 and H100, for
-products, from the rows of llm-foundry (one source, all model sizes and lengths at once; `attention.py` has
-attention's); bytes around adapters and of 4-bit weights from those of fms-acceleration. The other sources
-of `docs/accuracy.md` are the check, and no constant was fitted to a single row. Shares of other GPUs
-are those of their generation, lowered where the power limit is low for the peak.
+The rates stand here and in `links.py`, and a probe replaces them; passes over memory stand with
+what makes them, in `plan/costs` and `time/pieces.py`. Where they come from: shares of A100 and
+H100, for products, from the rows of llm-foundry (one source, all model sizes and lengths at once;
+`attention.py` has attention's); bytes around adapters and of 4-bit weights from those of
+fms-acceleration. The other sources of `docs/accuracy.md` are the check, and no constant was fitted
+to a single row. Shares of other GPUs are those of their generation, lowered where the power limit
+is low for the peak.
 
-The H20 is a Hopper with a seventh of its rate of products and all of its memory, so that little keeps these from their
-peak of 148 TFLOP/s: cuBLAS reaches 134 (github.com/nideyongbao/CUDA_GEMM, docs/README.md), attention 66 to 84 forward,
-and 96 to 126 in kernels of the third generation (Dao-AILab/flash-attention, issue 1310). That is the share which those
-of the second reach on Ampere, and the H20 has Ampere's where there is no figure.
+The H20 is a Hopper with a seventh of its rate of products and all of its memory, so that little
+keeps these from their peak of 148 TFLOP/s: cuBLAS reaches 134 (github.com/nideyongbao/CUDA_GEMM,
+docs/README.md), attention 66 to 84 forward, and 96 to 126 in kernels of the third generation
+(Dao-AILab/flash-attention, issue 1310). That is the share which those of the second reach on
+Ampere, and the H20 has Ampere's where there is no figure.
 """
 
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from functools import cached_property
 from shardwise.plan.rates.attention import PROBED, attention_share, share_of
 from shardwise.spec.cluster import Gpu
 
-#: Share of the dense peak that large, well-shaped products reach, by how the GPU's name begins. What a data sheet calls
-#: peak holds at the highest clock; the power limit decides how much of it is left.
+#: Share of the dense peak that large, well-shaped products reach, by how the GPU's name begins.
+#: What a data sheet calls peak holds at the highest clock; the power limit decides how much of it
+#: is left.
 _CEILINGS = (
     *(("A100", 0.80), ("A800", 0.80), ("A10", 0.62)),
     *(("H20", 0.90), ("H", 0.68), ("GH", 0.68), ("B", 0.68), ("GB", 0.68)),
@@ -36,20 +39,20 @@ ATTENTION_BACKWARD = 3.0
 _BANDWIDTH_SHARE = 0.8
 
 
-#: A collective takes multiprocessors and bandwidth from what computes beside it: this share of its own time.
+#: A collective takes multiprocessors and bandwidth from computation: this share of its own time.
 CONTENTION = 0.1
-#: The host's time to launch one operator of eager PyTorch, through autograd and Python; compiled, most are fused and
-#: the rest launched from generated code.
+#: The host's time to launch one operator of eager PyTorch, through autograd and Python; compiled,
+#: most are fused and the rest launched from generated code.
 HOST_SECONDS_PER_OPERATOR = 12e-6
 COMPILED_OPERATORS_SHARE = 0.25
-#: An operator of a model takes the host so many times what the probe's chain of products with a number does: modules,
-#: arguments and views are Python.
+#: An operator of a model takes the host so many times what the probe's chain of products with a
+#: number does: modules, arguments and views are Python.
 OPERATOR_OVER_MEASURED = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One GPU and the type it computes in. `share`: of a CPU process's rates, for cores that others leave to it."""
+    """One GPU and the type it computes in. `share`: of a CPU process's rates, by its cores."""
 
     gpu: Gpu
     compute: str
@@ -83,7 +86,7 @@ class Device:
         return self.share / self.slower * self.gpu.memory_bytes_per_second * reached
 
     def product(self, m: float, n: float, k: float) -> float:
-        """Seconds of an (m x k) times (k x n) product: by its FLOPs or by its bytes, whichever takes longer."""
+        """Seconds of an (m x k) times (k x n) product: by FLOPs or bytes, whichever is longer."""
         half = _HALF_SIZE[self.gpu.kind]
         # The FLOPs over an efficiency of m / (m + half) for each dim.
         flops = 2.0 * (m + half) * (n + half) * (k + half) / self.ceiling
@@ -91,8 +94,8 @@ class Device:
         return flops if flops > moved else moved
 
     def attention(self, flops: float, *, kind: str, length: float, head: int = 128) -> tuple[float, float]:
-        """Seconds of attention by one kernel over rows of a length, with heads of a width, forward and backward, by its
-        FLOPs in forward."""
+        """Seconds of attention by one kernel over rows of a length, with heads of a width, forward
+        and backward, by its FLOPs in forward."""
         if not flops:
             return 0.0, 0.0
         if self.gpu.attention_seconds and kind in PROBED:
@@ -114,8 +117,8 @@ class Device:
 
 
 def read_between(known: dict[str, float], count: float, *, times: float = 1.0) -> float:
-    """Seconds of a count between those that were measured, or beyond the largest of them at its rate; the smallest,
-    which is all latency, takes as many `times` as long."""
+    """Seconds of a count between those that were measured, or beyond the largest of them at its
+    rate; the smallest, which is all latency, takes as many `times` as long."""
     points = sorted((int(size), seconds) for size, seconds in known.items())
     latency = points[0][1]
     above = next((at for at in range(1, len(points)) if count <= points[at][0]), len(points) - 1)

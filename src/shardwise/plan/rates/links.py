@@ -1,5 +1,5 @@
-"""Seconds of messages between GPUs: a latency for each hop, and bytes over the rate that a link reaches (alpha-beta
-model); and of copies to and from the host's memory."""
+"""Seconds of messages between GPUs: a latency for each hop, and bytes over the rate that a link
+reaches (alpha-beta model); and of copies to and from the host's memory."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -9,15 +9,17 @@ from shardwise.plan.rates.kernels import read_between
 from shardwise.spec.cluster import Cluster, Link
 from shardwise.spec.layout.axes import AXES, Layout
 
-#: Share of a link's nominal rate that a collective reaches, by how the link's name begins. PCI Express: rings of 4 and
-#: 8 GPUs on a 63 GB/s port carry 35 and 28 GB/s through switches, "impressive" to NCCL's maintainer (NVIDIA/nccl issue
-#: 1639), and less through the processor. NVLink and networks: three quarters, as `nccl-tests` commonly print.
+#: Share of a link's nominal rate that a collective reaches, by how the link's name begins. PCI
+#: Express: rings of 4 and 8 GPUs on a 63 GB/s port carry 35 and 28 GB/s through switches,
+#: "impressive" to NCCL's maintainer (NVIDIA/nccl issue 1639), and less through the processor.
+#: NVLink and networks: three quarters, as `nccl-tests` commonly print.
 _COLLECTIVE_SHARES = (("pcie", 0.35), ("nvlink", 0.75), ("", 0.75))
 #: Share that one message between two neighbours reaches: nobody else is on its way.
 _MESSAGE_SHARE = 0.75
-#: Share of the link to the host that copies of page-locked memory reach: 12 of 15.75 GB/s on a V100, 25 of 31.5 on an
-#: A100 (ZaidQureshi/bam issue 54), 52.8 of 63 on an H100 (NVIDIA/nvbandwidth issue 24). Of such a link pairs of GPUs
-#: behind one switch (DGX A100) get half each. `probe` measures it.
+#: Share of the link to the host that copies of page-locked memory reach: 12 of 15.75 GB/s on a
+#: V100, 25 of 31.5 on an A100 (ZaidQureshi/bam issue 54), 52.8 of 63 on an H100 (NVIDIA/nvbandwidth
+#: issue 24). Of such a link pairs of GPUs behind one switch (DGX A100) get half each. `probe`
+#: measures it.
 _HOST_SHARE = 0.8
 #: A collective's own fixed cost: the launch of its kernel, and the ranks finding each other.
 START_SECONDS = 15e-6
@@ -25,12 +27,13 @@ START_SECONDS = 15e-6
 
 @dataclass(frozen=True, kw_only=True)
 class RankGroup:
-    """Ranks that talk in collectives, over their slowest link: ring algorithms (Thakur et al., 2005).
+    """Ranks in collectives, over their slowest link: ring algorithms (Thakur et al., 2005).
 
     Attributes:
         link: the slowest on the ring.
         ring_seconds: latencies of all hops of the ring but one; None where every hop is the link.
-        hop: what one message between neighbours goes over at worst; None where that is the link too.
+        hop: what one message between neighbours goes over at worst; None where that is the link
+            too.
     """
 
     size: int
@@ -48,7 +51,7 @@ class RankGroup:
         return self._ring("gather", count)
 
     def exchange(self, count: float) -> float:
-        """Seconds until every rank has written its share of `count` bytes into the others' memory, as ZeRO-1 does."""
+        """Seconds until every rank has written its share of `count` bytes to all, as in ZeRO-1."""
         return self._ring("exchange" if "exchange" in self.link.message_seconds else "gather", count)
 
     def scatter(self, count: float) -> float:
@@ -110,8 +113,8 @@ def _group(node: int, link: Link, network: Link | None, size: int, inner: int) -
     members = _fewest_together(size, inner, node)
     if size == 1 or network is None or members == size:
         return RankGroup(size=size, link=link)
-    # Rings cross between nodes over the ports of all members inside a node at once; of a port that all GPUs of a node
-    # share they have their part, for the other groups talk at the same time.
+    # Rings cross between nodes over the ports of all members inside a node at once; of a port that
+    # all GPUs of a node share they have their part, for the other groups talk at the same time.
     rings, at_once = (members / node, min(inner, node)) if network.shared else (members, 1)
     between = replace(network, bytes_per_second=network.bytes_per_second * rings)
     alone = replace(network, bytes_per_second=network.bytes_per_second / at_once)

@@ -1,4 +1,4 @@
-"""The executions that a job leaves open: every combination of what it says `auto` for that the trainer accepts."""
+"""The executions that a job leaves open: combinations of its `auto` that the trainer accepts."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ _OF_AUTO: tuple[Checkpointing, ...] = ("none", "selective", "full")
 #: By the time that they cost.
 RECOMPUTE_ORDER: tuple[Checkpointing, ...] = ("none", "selective", "selective_offloaded", "full", "offloaded")
 
-#: Every micro-batch up to so many sequences is looked at; of larger ones, those that differ by more than this share.
+#: Every micro-batch up to so many sequences is tried; beyond, those that differ by this share.
 _EVERY_SIZE, _SIZE_STEP = 64, 1 / 8
 
 
@@ -32,12 +32,12 @@ def offloads(job: Job, cluster: Cluster) -> tuple[Offload, ...]:
 
 
 def bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
-    """Executions of a layout at a micro-batch of one: one for each recompute that is open and trained."""
+    """Executions of a layout at a micro-batch of one: one for each open recompute, if trained."""
     return (base for base in _bases(job, model, choice) if not _is_left_out(job, base))
 
 
 def open_executions(job: Job, model: ModelShape, cluster: Cluster) -> list[Execution]:
-    """Of one process, the executions that differ in what blocks keep, for those that a job leaves open."""
+    """Of one process, executions that differ in what blocks keep, for those a job leaves open."""
     alone = Choice(strategy="single", layout=Layout(), cluster=cluster)
     return [replace(base, optimizer="adamw", offload="none", compile=False) for base in _bases(job, model, alone)]
 
@@ -78,8 +78,8 @@ def _bases(job: Job, model: ModelShape, choice: Choice) -> Iterator[Execution]:
 
 
 def precision_of(job: Job, gpu: Gpu) -> Precision:
-    """What a job states; `auto` is `mixed` where tensor cores compute in bfloat16, which they do from compute
-    capability 8.0 on (NVIDIA's CUDA programming guide, table of arithmetic by capability), and `fp16` before."""
+    """What a job states; `auto` is `mixed` where tensor cores compute in bfloat16, from compute
+    capability 8.0 on (NVIDIA's CUDA programming guide, table of arithmetic), and `fp16` before."""
     if job.train.precision != "auto":
         return job.train.precision
     return "fp32" if gpu.kind == "cpu" else "mixed" if "bfloat16" in gpu.dense_flops else "fp16"
@@ -123,8 +123,8 @@ def _attention(job: Job, model: ModelShape, choice: Choice, precision: Precision
 
 
 def sizes_on(job: Job, ranks: int) -> tuple[int, ...]:
-    """Micro-batches where so many ranks share the global batch, growing: for each number of forwards per step the
-    smallest. Beyond `_EVERY_SIZE`, sizes within `_SIZE_STEP` of another are left out."""
+    """Micro-batches for so many ranks that share the global batch, growing: for each number of
+    forwards per step the smallest. Beyond `_EVERY_SIZE`, those within `_SIZE_STEP` are left out."""
     if job.train.micro_batch_size != "auto":
         return (job.train.micro_batch_size,)
     return _sizes(-(-job.train.global_batch_size // ranks))

@@ -1,4 +1,4 @@
-"""Memory, time and cost of the executions of one question, with two lower bounds; shared parts are computed once."""
+"""Memory, time and cost of one question's executions, with two lower bounds; parts are cached."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class Forecasts:
 
     @cached_property
     def _at_mean_length(self) -> Peaks:
-        """The works that time is forecast of: those of memory, where all sequences are alike and on this cluster."""
+        """Works that time is forecast of: memory's, if sequences are alike and on this cluster."""
         asked = self.question
         if asked.mean_length == asked.length and asked.document is None and self.memory.cluster is asked.cluster:
             return self.memory
@@ -89,16 +89,17 @@ class Forecasts:
         return step_of(self._at_mean_length.work(execution), self._pieces(execution)).seconds
 
     def least_seconds(self, base: Execution, size: int) -> float:
-        """A lower bound of a step's seconds: the last pipeline rank waits for its first micro-batch and computes all
-        its own, and the last gradient goes back; collectives outside blocks take no time."""
+        """A lower bound of a step's seconds: the last pipeline rank waits for its first
+        micro-batch, computes its own, the last gradient goes back; collectives outside blocks are
+        0."""
         key = (*self._alike(base), size)
         if key not in self._bounds:
             self._bounds[key] = self._least_seconds(base, size)
         return self._bounds[key]
 
     def least_of_sizes(self, base: Execution, sizes: tuple[int, ...]) -> float:
-        """A lower bound for all of some micro-batches. Rows take least time in the largest, where no
-        small message of slices does better."""
+        """A lower bound for all of some micro-batches. Rows take least time in the largest, where
+        no small message of slices does better."""
         key = (*self._alike(base), sizes)
         if key not in self._bounds:
             some = sizes if base.layout.tp > 1 or base.layout.pp > 1 else sizes[-1:]
@@ -106,7 +107,7 @@ class Forecasts:
         return self._bounds[key]
 
     def _alike(self, base: Execution) -> tuple[object, ...]:
-        """What a lower bound depends on: no offload, and of how data ranks share weights only `gathers_weights`."""
+        """What a lower bound depends on: no offload; of data sharding only `gathers_weights`."""
         layout = base.layout
         spread = (layout.tp, layout.cp, layout.pp, layout.schedule, layout.data_world_size)
         return (*spread, base.gradient_checkpointing, base.gathers_weights, base.compile)
@@ -130,7 +131,7 @@ class Forecasts:
         return self.least_seconds(base, size) + self._least_ending(base)
 
     def least_of_pipeline(self, base: Execution, size: int) -> float:
-        """A closer bound of a pipeline's step, which takes longer to compute; 0 where there is none."""
+        """A closer bound of a pipeline's step, which takes longer to compute; 0 if none."""
         if base.layout.pp == 1 or base.layout.schedule == "sequential":
             return 0.0
         return min(map(self._least_walked, ways_to_reduce(sized(base, self.question.job, size))))
@@ -188,13 +189,13 @@ class Forecasts:
         )
 
 
-#: How much memory a machine has is not known. Servers are sold with about three times what their GPUs have (NVIDIA DGX
-#: A100 and DGX H100: 2 TB beside 640 GB, by their data sheets).
+#: How much memory a machine has is not known. Servers are sold with about three times what their
+#: GPUs have (NVIDIA DGX A100 and DGX H100: 2 TB beside 640 GB, by their data sheets).
 HOST_OVER_GPU_MEMORY = 3.0
 
 
 def bytes_beyond_host(cluster: Cluster, execution: Execution, *, of_rank: int) -> int | None:
-    """Bytes that offload takes of one machine's memory, with `of_rank` for each rank; None where it has room."""
+    """Bytes that offload puts on one machine, `of_rank` for each rank; None where it has room."""
     node = cluster.node
     held = of_rank * min(node.num_gpus, execution.layout.world_size)
     return held if held > HOST_OVER_GPU_MEMORY * node.num_gpus * node.gpu.usable_bytes else None

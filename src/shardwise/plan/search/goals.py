@@ -13,18 +13,18 @@ from shardwise.spec.job.keys import Goal
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.plan.forecast import Candidate
 
-#: Forecasts of time this close are taken as equal, and the simpler execution is preferred. Rates that were measured
-#: say more than those of data sheets.
+#: Forecasts of time this close are taken as equal, and the simpler execution is preferred. Rates
+#: that were measured say more than those of data sheets.
 TIE_SHARE, TIE_SHARE_MEASURED = 0.10, 0.03
 
-#: Parts of a strategy's name, from the simplest to the most intricate; a product of two is less simple than either.
-#: FSDP stands before ZeRO-2 because it holds less.
+#: Parts of a strategy's name, from the simplest to the most intricate; a product of two is less
+#: simple than either. FSDP stands before ZeRO-2 because it holds less.
 _SIMPLICITY = {
     **{way: rank for rank, way in enumerate(("single", "ddp", "fsdp", "zero2", "zero1", "hsdp"))},
     **{way: rank for rank, way in enumerate(("tp", "mp", "pp", "ep", "cp"), 10)},
 }
 _SIMPLICITY_OF_PRODUCT = 3
-#: Optimizer states in the host's memory are simpler than two of tensor, pipeline and context parallelism together.
+#: Optimizer states on the host are simpler than two of tensor, pipeline and context parallelism.
 _SIMPLICITY_OF_OFFLOAD = {"none": 0, "optimizer": 20, "parameters": 34, "all": 34}
 #: With weights on the host DDP stands behind FSDP, whose ranks share one copy of them there.
 _COPIES_ON_HOST = 2
@@ -116,7 +116,7 @@ def chosen_of(some: Iterable[Found], *, goal: Goal, cluster: Cluster) -> Found:
 
 
 def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Candidates on the same GPUs, the fastest first; of those that take as long, the simpler ones before others."""
+    """Candidates on the same GPUs, the fastest first; of equally fast ones the simpler first."""
     return sorted(candidates, key=lambda c: (c.time.step_seconds, simplicity(c.execution)))
 
 

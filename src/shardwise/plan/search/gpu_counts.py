@@ -13,13 +13,13 @@ from shardwise.spec.cluster import Cluster
 from shardwise.spec.job.keys import Goal, Job, LayoutSpec
 from shardwise.spec.layout.execution import Offload
 
-#: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a part.
-#: `cheapest` forecasts times on all of them, which numbers in between hardly change.
+#: Up to so many nodes, or GPUs of a node, every number is looked at, and beyond they grow by such a
+#: part. `cheapest` forecasts times on all of them, which numbers in between hardly change.
 _STEPS: dict[Goal, tuple[int, int]] = {"cheapest": (8, 1), "fewest-gpus": (256, 64)}
 
 
 def parts(job: Job, cluster: Cluster) -> Iterator[Cluster]:
-    """The parts of a cluster that a goal looks at, the smallest first: GPUs inside a node, then whole nodes."""
+    """The parts of a cluster that a goal looks at, smallest first: in a node, then whole nodes."""
     whole = isinstance(job.layout, LayoutSpec) or cluster.gpu.kind == "cpu"
     if job.goal != "fastest" and not whole:
         inside, nodes = cluster.node.num_gpus, cluster.num_nodes
@@ -67,7 +67,7 @@ def _cheapest(question: Question) -> Cluster:
 
 
 def _fewest(question: Question) -> tuple[Cluster, Sequence[str]]:
-    """The smallest part on which anything fits, with any offload; and how many GPUs it takes with less."""
+    """The smallest part on which anything fits, with any offload; and its GPUs with less."""
     fits: list[tuple[Cluster, Offload]] = []
     for offload in offloads(question.job, question.cluster):
         part = smallest_that_fits(question.with_offload(offload))
@@ -84,6 +84,6 @@ def _fewest(question: Question) -> tuple[Cluster, Sequence[str]]:
 
 
 def smallest_that_fits(question: Question) -> Cluster | None:
-    """The smallest part on which anything fits with the offload that a question states; None where there is none."""
+    """The smallest part on which anything fits with the stated offload; None if there is none."""
     parts = formed_parts(question.job, question.cluster)
     return next((part for part in parts if Search(replace(question, cluster=part)).something_fits()), None)

@@ -19,10 +19,10 @@ SCHEDULE_ORDER: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved", "zero_bu
 #: The axes whose ranks see the same samples.
 AXES_OF_A_COPY = ("cp", "tp", "pp")
 
-#: `auto` cuts no sequence into less than so many tokens a rank: what is exchanged then takes longer than is saved.
+#: `auto` cuts no sequence into fewer tokens a rank: the exchange then takes longer than it saves.
 _LEAST_TOKENS = 4096
 
-#: What dp_shard may shard, as fields of a layout. Keeping gathered weights is ZeRO-2 by another name.
+#: What dp_shard may shard, as fields of a layout. Keeping gathered weights is ZeRO-2's other name.
 _SHARDINGS: tuple[dict[str, Any], ...] = (
     {},
     {"zero_stage": 2, "reshard_after_forward": False},
@@ -41,8 +41,8 @@ class Choice:
 
 
 def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """The layouts that a job leaves open on all GPUs of a cluster, each once; those left out with their reason. Raises
-    UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed."""
+    """The layouts that a job leaves open on all GPUs, each once; those left out with a reason.
+    Raises UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed."""
     if job.stated_layout is not None:
         layout = _formed(job, cluster)
         reason = misfit(as_trained(job, model), layout)
@@ -66,7 +66,7 @@ def layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
 
 
 def _every_layout(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """Every product of allowed degrees, and each degree that is not allowed, once, with the reason."""
+    """Every product of allowed degrees, and each that is not allowed, once, with the reason."""
     allowed = _allowed(job, model, cluster)
     for axis in AXES_OF_A_COPY:
         for degree in divisors(cluster.num_gpus):
@@ -102,8 +102,8 @@ def _allowed(job: Job, model: ModelShape, cluster: Cluster) -> dict[str, list[in
 
 
 def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choice]:
-    """The open layouts that shard whatever they can and have one micro-batch in flight. Raises UnsupportedError: a
-    stated layout needs more GPUs than there are, or cannot be formed."""
+    """The open layouts that shard whatever they can and have one micro-batch in flight. Raises
+    UnsupportedError: a stated layout needs more GPUs than there are, or cannot be formed."""
     if job.stated_layout is not None:
         yield from (choice for choice in layouts(job, model, cluster) if choice.reason is None)
         return
@@ -119,7 +119,7 @@ def lean_layouts(job: Job, model: ModelShape, cluster: Cluster) -> Iterator[Choi
 def products(
     left: int, allowed: dict[str, list[int]], axes: tuple[str, ...] = (*AXES_OF_A_COPY, "dp_shard")
 ) -> Iterator[dict[str, int]]:
-    """Every way to write a number of GPUs as dp_replicate x dp_shard x tp x pp x cp, those that shard most first."""
+    """Products dp_replicate x dp_shard x tp x pp x cp of so many GPUs, the most sharded first."""
     if not axes:
         yield {"dp_replicate": left}
         return
@@ -146,7 +146,7 @@ def _variants(**degrees: int) -> tuple[Layout, ...]:
 
 
 def can_be_formed(job: Job, cluster: Cluster) -> bool:
-    """Whether so many GPUs are enough for a stated layout and its product; any are where none is stated."""
+    """Whether so many GPUs are enough for a stated layout and its product; none stated: True."""
     try:
         return bool(_formed(job, cluster))
     except UnsupportedError:

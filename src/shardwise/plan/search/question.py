@@ -1,4 +1,4 @@
-"""What the planner is asked: a job, its model and its hardware, with what is derived from them once."""
+"""What the planner is asked: a job, its model and its hardware, and what is derived from them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from shardwise.spec.model.shape import ModelShape
 
 @dataclass(kw_only=True, eq=False)
 class Memo:
-    """What was computed of a question: layouts by hardware and length, work by length, memory by job,
-    seconds of blocks, and lower bounds of steps by hardware."""
+    """What was computed of a question: layouts by hardware and length, work by length, memory by
+    job, seconds of blocks, and lower bounds of steps by hardware."""
 
     layouts: dict[object, list[Choice]] = field(default_factory=dict[object, list[Choice]])
     works: dict[object, dict[object, Work]] = field(default_factory=dict[object, dict[object, Work]])
@@ -37,10 +37,11 @@ class Memo:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and the mean sequence, for
-    memory and time; `filled` is the share of the latter that is no padding. `tries_offload`: the job leaves offload
-    open. `at_a_desk`: cards may drive a screen. `too_short`: why the run does not earn what compiling costs. `memo` is
-    shared with the question about other hardware."""
+    """A job on its hardware. `length` and `mean_length` are padded tokens of the longest and mean
+    sequence, for memory and time; `filled` is the share of the latter without padding.
+    `tries_offload`: the job leaves offload open. `at_a_desk`: cards may drive a screen.
+    `too_short`: why compiling does not pay. `memo` is shared with the question about other
+    hardware."""
 
     job: Job
     model: ModelShape
@@ -97,7 +98,7 @@ class Question:
 def ask(
     job: Job, *, model: ModelShape, cluster: Cluster, num_rows: int | None = None, lengths: Lengths | None = None
 ) -> Question:
-    """Puts a question together. Raises UnsupportedError: the job asks for what cannot be forecast at all."""
+    """Puts a question together. Raises UnsupportedError: the job asks for what has no forecast."""
     _check_length(job, model)
     limit = job.data.max_length
     mean_length = padded_length(limit if lengths is None else ceil(lengths.mean), max_length=limit)
@@ -132,12 +133,12 @@ def on_hardware(question: Question, cluster: Cluster) -> Question:
 
 
 def of_job(question: Question, job: Job) -> Question:
-    """The question of a job whose tensors may be others. Raises UnsupportedError: no forecast is made for them."""
+    """The question of a job with given tensors. Raises UnsupportedError: no forecast for them."""
     return replace(question, job=job, inventory=take_inventory(job, question.model), memo=Memo())
 
 
 def on_attention(question: Question) -> tuple[list[str], Job] | None:
-    """The job with adapters on attention's modules alone, and their names; None where it adapts no stacked experts."""
+    """The job with adapters on attention alone, and their names; None without stacked ones."""
     lora = question.job.adapters
     if lora is None or not question.inventory.bare:
         return None

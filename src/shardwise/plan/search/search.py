@@ -1,4 +1,4 @@
-"""The search: the fastest execution of each strategy that fits, best first by lower bounds of seconds."""
+"""The search: the fastest execution of each strategy that fits, best first by lower bounds."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,11 +83,13 @@ class Search:
         return found
 
     def look(self, *, limit: float = inf, all_strategies: bool = True) -> None:
-        """Finds the fastest of each strategy within `limit` seconds; without `all_strategies` only of those that can be
-        chosen. Of more than `_IN_FULL`, a strategy that cannot be chosen has the fastest of the first base that fits.
+        """Finds the fastest of each strategy within `limit` seconds; without `all_strategies` only
+        of those that can be chosen. Of more than `_IN_FULL`, a strategy that cannot be chosen has
+        the fastest of the first base that fits.
 
-        Best first: of all options, that with the least seconds is taken up next. A base has a lower bound, and each of
-        its micro-batches has one; then their seconds are computed. The first of a strategy that fits is its fastest.
+        Best first: of all options, that with the least seconds is taken up next. A base has a lower
+        bound, and each of its micro-batches has one; then their seconds are computed. The first of
+        a strategy that fits is its fastest.
         """
         ahead = sorted(self.with_bounds(limit))
         in_full, near = all_strategies and len(ahead) <= _IN_FULL, limit
@@ -134,7 +136,7 @@ class Search:
         return found
 
     def with_bounds(self, limit: float) -> Iterator[_Option]:
-        """All executions, each with a lower bound of its seconds, but those that take more than `limit`."""
+        """All executions with a lower bound of their seconds, but those that exceed `limit`."""
         every = (base for strategy in self.strategies.values() for base in strategy.bases)
         for number, base in enumerate(every):
             sizes = sizes_on(self.question.job, base.layout.data_world_size)
@@ -196,7 +198,7 @@ class Search:
         return min(states, default=0) <= cluster.num_gpus * cluster.gpu.usable_bytes
 
     def leanest(self, *, admits: Admits = every_layout) -> Iterator[Execution]:
-        """Executions that shard and recompute whatever they can, at the smallest micro-batch and the largest."""
+        """Executions with most sharding and recompute, at the smallest and largest micro-batch."""
         job, model = self.question.job, self.question.model
         for choice in lean_layouts(job, model, self.question.cluster):
             if admits(choice.layout):
@@ -232,7 +234,7 @@ class Search:
         return next((reason for reason in reasons if reason), "no layout has so many sequences for each of its ranks")
 
     def lack_on_host(self, execution: Execution) -> tuple[int, str] | None:
-        """Bytes that an execution which fits the GPUs takes of a host with too little memory, with a sentence."""
+        """Bytes that an execution that fits the GPUs takes of a too small host, with a sentence."""
         held = self._beyond_host(execution)
         if held is None or not self.forecasts.fits(execution):
             return None
@@ -273,8 +275,8 @@ class Search:
 
 
 def search_offloads(question: Question, *, all_strategies: bool = True) -> list[Search]:
-    """Looks for the best of each strategy with every offload that a job leaves open. First stands the search with the
-    least offload that anything fits with; the first of all where nothing fits."""
+    """Finds the best of each strategy with every offload that a job leaves open. First stands the
+    search with the least offload that anything fits with, or the first if nothing fits."""
     searches: list[Search] = []
     tie = 1 + tie_of(question.cluster.gpu)
     for offload in offloads(question.job, question.cluster):
@@ -313,7 +315,7 @@ def _finds_within(question: Question, limit: float) -> bool:
 
 
 def best_alone(question: Question, *, limit: float = inf) -> Candidate | None:
-    """What is chosen on all of a question's hardware; None where nothing fits, or takes at most `limit` seconds."""
+    """The choice on all hardware; None if nothing fits, or takes at most `limit` seconds."""
     if limit < inf and not _finds_within(question, limit):
         return None
     best = chosen(search_offloads(question, all_strategies=False))

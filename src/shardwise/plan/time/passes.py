@@ -1,9 +1,10 @@
-"""A stage's forward and backward, its blocks in turn with the gathers and reductions beside them; and what follows a
-rank's last backward.
+"""A stage's forward and backward, its blocks in turn with the gathers and reductions beside them;
+and what follows a rank's last backward.
 
-FSDP gathers one unit ahead and reduces one behind, on the same links, and fetches offloaded weights ahead (one GPU
-alone waits for them). DDP reduces a block's gradients while earlier blocks go backward. On CPU processes nothing runs
-beside anything: gloo moves and sums bytes on the core that computes.
+FSDP gathers one unit ahead and reduces one behind, on the same links, and fetches offloaded weights
+ahead (one GPU alone waits for them). DDP reduces a block's gradients while earlier blocks go
+backward. On CPU processes nothing runs beside anything: gloo moves and sums bytes on the core that
+computes.
 """
 
 from dataclasses import dataclass, field
@@ -24,10 +25,10 @@ from shardwise.spec.model.stages import stage_sizes
 
 @dataclass(eq=False, slots=True)
 class StageTime:
-    """What one rank does for one micro-batch with one stage's blocks, or units of several blocks. `forward` and
-    `backward` are of one block with contention of collectives; `weights` is the part of `backward` that makes gradients
-    of weights; `loss` takes no time where another stage has it; `in_turn`: collectives run between the blocks.
-    `forward_pass` and `backward_pass` are of all blocks."""
+    """What one rank does for one micro-batch with one stage's blocks, or units of several blocks.
+    `forward` and `backward`: one block's, with contention of collectives; `weights`: the part of
+    `backward` that makes gradients of weights; `loss`: 0 where another stage has it; `in_turn`:
+    collectives run between the blocks. `forward_pass` and `backward_pass`: of all blocks."""
 
     blocks: int
     forward: RankTime
@@ -43,7 +44,7 @@ class StageTime:
         self.forward_pass, self.backward_pass = self._forward(), self._backward()
 
     def _forward(self) -> RankTime:
-        """All blocks. The first gather is waited for; each other one, and the head's, runs beside the block before."""
+        """All blocks. The first gather is waited for; each other runs beside the block before."""
         n, piece, message = self.blocks, self.forward, self.messages
         if self.in_turn:
             return self._in_turn(piece, message.outer_gather + n * message.gather + message.head_gather)
@@ -53,8 +54,8 @@ class StageTime:
         return RankTime(seconds, computing, _busy(n, piece, message.gather, seconds) - computing)
 
     def _backward(self) -> RankTime:
-        """Loss and all blocks. Each gather runs beside the block before it in backward, each reduction beside the next;
-        the last reductions are waited for."""
+        """Loss and all blocks. Each gather runs beside the block before it in backward, each
+        reduction beside the next; the last reductions are waited for."""
         n, piece, message = self.blocks, self.backward, self.messages
         again, reduce, b = message.again, message.reduce, piece.seconds
         if self.in_turn:
@@ -84,7 +85,7 @@ class StageTime:
 
 
 def stage_of(work: Work, pieces: Pieces, sent: MessageTime, *, blocks: int, last: bool) -> StageTime:
-    """A stage of so many blocks with the messages of one micro-batch; the last one has the head and the loss."""
+    """A stage of so many blocks with one micro-batch's messages; the last has head and loss."""
     units = num_units(work, blocks) if work.sharded else blocks
     copy_out, copy_in, host = work.once("copies", lambda: copies_of_unit(work)) if work.sharded else (0.0, 0.0, 0.0)
     again = float(work.execution.layout.reshard_after_forward)
@@ -110,13 +111,13 @@ def _beside(piece: RankTime, count: float, copying: float, host: float, *, talki
 
 
 def _busy(blocks: int, piece: RankTime, message: float, seconds: float) -> float:
-    """Seconds of a pass in which any kernel runs: a block's own, or those of the messages beside it."""
+    """Seconds of a pass in which any kernel runs: a block's own, or those of messages beside it."""
     idle = blocks * max(0.0, piece.seconds - max(piece.busy, message))
     return max(blocks * piece.busy, seconds - idle)
 
 
 class Ending(NamedTuple):
-    """What a rank does behind its last backward: (name, piece), in order, and the seconds of all."""
+    """What a rank does after its last backward: (name, piece), in order, and their seconds."""
 
     pieces: tuple[tuple[str, RankTime], ...]
     seconds: float
@@ -146,7 +147,7 @@ def _ending(work: Work, trained: float, tied: RankTime) -> Ending:
 
 
 def _trained_elements(work: Work) -> list[float]:
-    """Trained elements of a rank at each pipeline coordinate, were it not sharded over data ranks."""
+    """Trained elements of a rank at each pipeline coordinate, if not sharded over data ranks."""
     layout = work.execution.layout
     held = [blocks * work.trained_of_mean for blocks in stage_sizes(work.model, num_stages=layout.num_stages)]
     for stage in {0, len(held) - 1}:

@@ -1,4 +1,4 @@
-"""Seconds of the pieces of a step on one rank: the mean block's forward and backward with attention, and the loss."""
+"""Seconds of the pieces of a step on one rank: the mean block's two passes, and the loss."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,19 +18,19 @@ from shardwise.plan.rates import Device
 from shardwise.plan.work import Work
 from shardwise.spec.model.profile import Amount, BlockProfile, ModelProfile
 
-#: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and those of one adapter;
-#: its backward has twice as many, a gradient for each of two factors.
+#: Operators of a block's forward in eager PyTorch (norms and rotary embedding written out), and
+#: those of one adapter; its backward has twice as many, a gradient for each of two factors.
 _OPERATORS_PER_BLOCK = 45
 _OPERATORS_PER_ADAPTER = 8
 #: Operators of the norms that DoRA takes, and of its magnitudes.
 _OPERATORS_PER_NORM = 14
-#: Passes over memory of the operators between the products: each saved byte is written and read, with temporaries.
+#: Memory passes of operators between products: each saved byte, written and read, and temporaries.
 _FORWARD_PASSES, _BACKWARD_PASSES = 2.5, 5.0
 
 
 class Pieces(NamedTuple):
-    """The pieces of a micro-batch: forward and backward of the mean block, with what is recomputed; the part of
-    `backward` that makes gradients of weights; head and loss in both directions."""
+    """The pieces of a micro-batch: forward and backward of the mean block, with recomputation; the
+    part of `backward` that makes gradients of weights; head and loss in both directions."""
 
     forward: RankTime
     backward: RankTime
@@ -104,8 +104,8 @@ def _by_rules(work: Work, device: Device, tokens: float) -> BlockTime:
 
 
 def _profiled(work: Work, profile: ModelProfile, device: Device, tokens: float) -> BlockTime:
-    """Likewise, of blocks that were measured: FLOPs at the rate of products, and bytes that other operators move. What
-    a backward computes again is in its numbers."""
+    """Likewise, of blocks that were measured: FLOPs at the rate of products, and bytes that other
+    operators move. What a backward computes again is in its numbers."""
     length, counts = row_length(work), [kind.num_layers for kind in work.model.kinds]
 
     def mean(of: Callable[[BlockProfile], float]) -> float:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from shardwise.spec.layout.axes import Schedule, stages_per_rank
 from shardwise.spec.layout.schedule import ActionKind, order_of
 
-#: Rounds of as many micro-batches as there are ranks after which a pipeline is taken to repeat itself.
+#: Rounds of as many micro-batches as ranks after which a pipeline is taken to repeat itself.
 _ROUNDS: dict[Schedule, int] = {"gpipe": 1, "1f1b": 4, "zero_bubble": 4, "interleaved": 8}
 
 
 class StageSeconds(NamedTuple):
-    """Seconds of one stage's actions for one micro-batch; `weights` is the part of `backward` that can wait."""
+    """Seconds of a stage's actions for one micro-batch; `weights`: what can wait of `backward`."""
 
     forward: float
     backward: float
@@ -31,9 +31,9 @@ class StageSeconds(NamedTuple):
 def rank_ends(
     schedule: Schedule, *, stages: tuple[StageSeconds, ...], num_micro_batches: int, send: float
 ) -> tuple[float, ...]:
-    """When each pipeline rank has done its last action. A full pipeline repeats itself, so that of many micro-batches a
-    short run and one twice as long give the pace. `send` is the seconds from the end of an action until its result has
-    reached the next stage."""
+    """When each pipeline rank has done its last action. A full pipeline repeats itself, so that of
+    many micro-batches a short run and one twice as long give the pace. `send` is the seconds from
+    the end of an action until its result has reached the next stage."""
     ranks = len(stages) // stages_per_rank(schedule)
     if schedule == "sequential":
         once = sum(stage.forward + stage.backward for stage in stages) + 2 * send * (len(stages) - 1)
@@ -57,8 +57,8 @@ def walk(
     send: float,
     seen: Callable[[int, ActionKind, int, int, float, float], None] | None = None,
 ) -> tuple[float, ...]:
-    """Runs every action of every rank; `seen` is told (rank, kind, stage, micro-batch, start, end) of each. Returns
-    when each rank has done its last action."""
+    """Runs every action of every rank; `seen` is told (rank, kind, stage, micro-batch, start, end)
+    of each. Returns when each rank has done its last action."""
     ranks = len(stages) // stages_per_rank(schedule)
     many = {"num_ranks": ranks, "num_micro_batches": num_micro_batches}
     orders = [order_of(schedule, rank=rank, **many) for rank in range(ranks)]
@@ -92,7 +92,7 @@ _Done = list[float | None]
 def _tables(
     stages: Sequence[StageSeconds], num_micro_batches: int
 ) -> dict[ActionKind, list[tuple[_Done | None, _Done, float]]]:
-    """For each kind of action, of every stage: the results it needs, those it makes, and its seconds."""
+    """For each kind of action, of every stage: results it needs, those it makes, its seconds."""
     ahead, back, weights = ([_Done([None]) * num_micro_batches for _ in stages] for _ in range(3))
     before: list[_Done | None] = [None, *ahead[:-1]]
     behind: list[_Done | None] = [*back[1:], None]

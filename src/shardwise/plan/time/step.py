@@ -118,7 +118,7 @@ def _before_first_step(work: Work, pieces: Pieces, *, num_steps: int, num_rows: 
 
 
 def host_seconds(work: Work) -> float:
-    """The host's time around a step; CPU processes add up their losses, and the squares of their gradients."""
+    """The host's time around a step; CPU processes add up losses, and squares of gradients."""
     if work.cluster.gpu.kind == "cpu":
         return 2 * group_of(work.cluster, work.execution.layout, *AXES).all_reduce(FLOAT64_BYTES)
     return HOST_SECONDS_PER_STEP
@@ -127,10 +127,10 @@ def host_seconds(work: Work) -> float:
 def forecast_time(
     work: Work, *, num_rows: int | None = None, pieces: Pieces | None = None, filled: float = 1.0
 ) -> TimeForecast:
-    """Step time, throughput and utilisations of an execution; the whole run's where the number of rows is known.
-    `pieces` of its micro-batch, where they are known; `filled`: the share of its tokens that are no padding, which a
-    run's throughput and MFU count alone. Utilisations are means over ranks: under naive model parallel on
-    four GPUs, a quarter at most."""
+    """Step time, throughput and utilisations of an execution; the whole run's where the number of
+    rows is known. `pieces` of its micro-batch, where they are known; `filled`: the share of its
+    tokens that are no padding, which a run's throughput and MFU count alone. Utilisations are means
+    over ranks: under naive model parallel on four GPUs, a quarter at most."""
     step = step_of(work, pieces)
     job, gpus = work.job, work.execution.layout.world_size
     tokens = filled * job.train.global_batch_size * job.sides * job.data.max_length
@@ -150,7 +150,7 @@ def forecast_time(
 
 
 def num_steps(train: TrainSpec, *, num_rows: int | None) -> int | None:
-    """Optimizer steps of the whole run: `max_steps`, or the epochs over the rows; None where neither is known."""
+    """Optimizer steps of the run: `max_steps`, or the epochs over the rows; None if unknown."""
     if train.max_steps is None and num_rows is None:
         return None
     return train.num_steps(-(-(num_rows or 0) // train.global_batch_size))
@@ -161,8 +161,8 @@ ROUNDED = 1 - 1e-9
 
 
 def least_seconds_of(work: Work, pieces: Pieces) -> float:
-    """Of a pipeline's step, at the least: a rank waits until its first micro-batch has come through the stages before
-    it and computes all its own, and the last gradient goes back through these; then its optimizer steps."""
+    """The least seconds of a pipeline's step: a rank waits for its first micro-batch from earlier
+    stages, computes its own, the last gradient goes back through them; its optimizer steps."""
     layout, micros = work.execution.layout, work.execution.gradient_accumulation_steps
     stages = stages_of(work, pieces)
     seconds = {stage: stage.actions for stage in set(stages)}

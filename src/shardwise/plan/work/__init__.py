@@ -1,4 +1,4 @@
-"""Work: the job as bytes, as every forecast reads it: tensors, who holds them, what blocks save, what is in flight."""
+"""Work: the job as bytes, for all forecasts: tensors, holders, saved activations, in flight."""
 # What other packages import from here:
 # pyright: reportUnusedImport=false
 

@@ -1,14 +1,15 @@
-"""What one block saves for its backward, operator by operator, as autograd keeps it for transformers' code.
+"""What one block saves for backward, by operator, as autograd keeps it for transformers' code.
 
-Tests compare the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain most of it: a product
-keeps its input only if its weight (or an adapter) is trained; matrices that read one tensor keep it once, unless it is
-cast for each anew; a norm keeps its input in float32.
+Tests compare the sums with what `saved_tensors_hooks` sees, family by family. Three rules explain
+most of it: a product keeps its input only if its weight (or an adapter) is trained; matrices that
+read one tensor keep it once, unless it is cast for each anew; a norm keeps its input in float32.
 
-Compiled, the partitioner of AOTAutograd keeps what is computed by products and attention, and what they read, each once
-and in the compute type; what lies between is computed again, inside kernels (`min_cut_rematerialization_partition`).
+Compiled, the partitioner of AOTAutograd keeps what is computed by products and attention, and what
+they read, each once and in the compute type; what lies between is computed again, inside kernels
+(`min_cut_rematerialization_partition`).
 
-Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`); between matrices the stream is cut
-along the sequence.
+Under tensor parallelism the model given is that of one rank (`parts.sliced_shape`); between
+matrices the stream is cut along the sequence.
 """
 
 from collections.abc import Collection
@@ -21,15 +22,16 @@ from shardwise.spec.model.shape import Matrix, ModelShape, Norm, Reads
 from shardwise.spec.support.attention import KEPT_BY_SELECTIVE
 from shardwise.spec.support.splits import LAST_NORMS
 
-#: What the activation function itself keeps: copies of its input's size. `gelu_new` is written out in Python.
+#: What the activation function saves: copies of its input's size. `gelu_new` is written in Python.
 _ACTIVATION_COPIES = {"gelu_new": 4, "gelu_fast": 4}
 
-#: How often a block that does so drops out of what it adds to the stream: what attention gave, and what the MLP gave.
+#: How often such a block applies dropout to the stream: the outputs of attention and of the MLP.
 _BLOCK_DROPOUTS = 2
 
-#: Tensors of the MLP's width for each of its first matrices that the kernel works on which inductor writes for the
-#: gradients inside a compiled MLP: what the matrix gave, its gradient, and the product or its gradient. With recompute
-#: and adapters it is one more or less; `margins.DOUBT` covers that.
+#: Tensors of the MLP's width for each of its first matrices that the kernel works on which inductor
+#: writes for the gradients inside a compiled MLP: what the matrix gave, its gradient, and the
+#: product or its gradient. With recompute and adapters it is one more or less; `margins.DOUBT`
+#: covers that.
 FUSED_MLP_TENSORS = 3
 
 #: Names of norms that read a block's input.
@@ -45,7 +47,8 @@ class BlockSetting:
         masked: attention gets a mask (packed documents, or a window shorter than the sequence).
         compiled: whether blocks are.
         tiled: their MLPs are computed in tiles, of which nothing stays but what the MLP reads.
-        dropout, stream_dropout, score_dropout: of adapters; and of the model's own what its shape says.
+        dropout, stream_dropout, score_dropout: of adapters; and of the model's own what its shape
+            says.
         cuda: on a GPU autocast runs layer norms in float32.
     """
 
@@ -76,7 +79,7 @@ class BlockSetting:
 
     @property
     def adapter_bytes(self) -> int:
-        """Bytes per element of what PEFT computes with adapters: DoRA's norms in the adapters' type."""
+        """Bytes per element of what PEFT computes with adapters: DoRA's norms in their type."""
         return self.types.trainable if self.casts and self.inventory.dora else self.types.compute
 
     @property
@@ -103,14 +106,14 @@ def saved_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recomput
 
 
 def backward_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float, float]:
-    """Bytes per token of gradients in a block's backward, above what it saved: of the residual stream, which are there
-    throughout; beside these of the product that the MLP's last matrix reads, while that matrix is at work; then of the
-    product and of its factors, less the product itself."""
+    """Bytes per token of gradients in a block's backward, above what it saved: of the residual
+    stream, throughout; beside these of the product that the MLP's last matrix reads, while that
+    matrix is at work; then of the product and its factors, less the product itself."""
     c, wide = setting.types.compute, model.mlp_width
-    # Under tensor parallelism the gradient of what the sum after the MLP gave is gathered to full length.
+    # Under tensor parallelism the gradient of the output of the MLP's sum is gathered in full.
     stream = block_input_bytes(model, setting) + (model.hidden_size * c if setting.tp > 1 else 0)
     if setting.widens and any(m.reads == "mlp_product" and m.name in setting.inventory.adapted for m in model.matrices):
-        # PEFT hands the adapter a float32 copy: its gradient stands in both types beside the frozen matrix's.
+        # PEFT gives the adapter a float32 copy: gradients in both types, and the frozen matrix's.
         widened = (2 * c + FLOAT32_BYTES) * wide
         return stream, widened, widened
     # PEFT sums the gradients that the frozen matrix and the adapter make of what they read.
@@ -124,8 +127,8 @@ def backward_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, flo
 
 
 def cut_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token that a block's backward of inputs leaves for that of weights: the gradient of what each trained
-    matrix, adapter or norm gave."""
+    """Bytes per token that a block's backward of inputs leaves for that of weights: the gradient of
+    what each trained matrix, adapter or norm gave."""
     inventory, wide = setting.inventory, 0.0
     for matrix in model.matrices:
         if inventory.trained(matrix.name) or matrix.name in inventory.adapted:
@@ -137,10 +140,10 @@ def cut_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
 
 
 def again_at_adapter_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token, above what a block saved, as one that is computed again comes to the adapter of its MLP's last
-    matrix, where PEFT's own code runs that: what the frozen matrix made; the gradient of what the adapter made, which
-    backward has scaled before it asks; and of a slice the part that was gathered for the MLP, which the block's own
-    code still holds."""
+    """Bytes per token, above what a block saved, as one that is computed again comes to the adapter
+    of its MLP's last matrix, where PEFT's own code runs that: what the frozen matrix made; the
+    gradient of what the adapter made, which backward has scaled before it asks; and of a slice the
+    part that was gathered for the MLP, which the block's own code still holds."""
     last = [m for m in adapted_apart(model, setting) if m.reads == "mlp_product"]
     if not last or ends_with_norm(model):
         return 0.0
@@ -153,7 +156,7 @@ def ends_with_norm(model: ModelShape) -> bool:
 
 
 def reads_in_place(model: ModelShape, setting: BlockSetting) -> bool:
-    """Whether a block keeps its input as it comes in, and no copy of it: what its first norm keeps is that."""
+    """Whether a block keeps its input as it comes in, with no copy: its first norm saves that."""
     first = _norms(model)[0]
     if first.width != model.hidden_size:
         return False
@@ -167,17 +170,17 @@ def reads_in_place(model: ModelShape, setting: BlockSetting) -> bool:
 
 
 def norm_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token that the backward of a norm behind a block's MLP works in: float32 numbers of the stream's width
-    in the gradient that came, in both factors of the norm, and in the gradient of what it squared."""
+    """Bytes per token in the backward of a norm after a block's MLP: float32 of the stream's width
+    for the incoming gradient, both factors of the norm, and the gradient of what it squared."""
     normed = ends_with_norm(model) and not setting.tiles_norms
     return 5 * FLOAT32_BYTES * model.hidden_size / setting.tp if normed else 0.0
 
 
 def routed_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float]:
-    """Bytes per token around the mean over experts, whose weights are in float32 as routers decide them (transformers'
-    `grouped_mm_experts_forward`): in forward what experts hand back times its weight, and that in the order of tokens;
-    in backward the gradient of this product and those of its factors, that of the result in the compute type too.
-    Compiled, none of it is made."""
+    """Bytes per token around the mean over experts, whose weights are in float32 as routers decide
+    them (transformers' `grouped_mm_experts_forward`): in forward what experts return times its
+    weight, and that in the order of tokens; in backward the gradient of this product and those of
+    its factors, that of the result in the compute type too. Compiled, none of it is made."""
     handed = 0 if setting.compiled else sum(m.rows * m.run for m in model.matrices if m.reads == "expert_product")
     narrow = setting.types.compute if setting.types.compute != FLOAT32_BYTES else 0
     return 2 * FLOAT32_BYTES * handed, (3 * FLOAT32_BYTES + narrow) * handed
@@ -205,8 +208,8 @@ def everything_bytes(model: ModelShape, setting: BlockSetting) -> float:
 
 
 def _made_again_inside(model: ModelShape, setting: BlockSetting) -> set[Reads]:
-    """What matrices of a compiled block read of norms, sums and activations, which is made again out of what is saved
-    (`parallel/compiled.py`)."""
+    """What matrices of a compiled block read of norms, sums and activations, which is made again
+    out of what is saved (`parallel/compiled.py`)."""
     if not setting.compiled:
         return set()
     first = _norms(model)[0]
@@ -224,7 +227,7 @@ def saved_under_recompute(model: ModelShape, setting: BlockSetting, recompute: R
 
 
 def _products(model: ModelShape, setting: BlockSetting) -> tuple[float, ...]:
-    """Selective: the block's input, and what products and attention make; compiled, of the last what a norm reads."""
+    """Selective: the input, products and attention; compiled, of the last what a norm reads."""
     read, c = block_input_bytes(model, setting), setting.types.compute
     last = setting.compiled and not ends_with_norm(model)
     outputs = [
@@ -241,8 +244,8 @@ def _products(model: ModelShape, setting: BlockSetting) -> tuple[float, ...]:
 
 
 def made_again(matrix: Matrix) -> bool:
-    """Whether selective recompute makes a product again (`parallel/recompute.py` has the rule): those of stacked
-    experts, which are another operator, in any case."""
+    """Whether selective recompute makes a product again (`parallel/recompute.py` has the rule):
+    those of stacked experts, which are another operator, in any case."""
     return matrix.stacked or matrix.rows > matrix.columns
 
 
@@ -261,7 +264,7 @@ def _norm(norm: Norm, model: ModelShape, setting: BlockSetting) -> float:
         return norm.width * c + (2 if model.norm == "layer" else 1) * statistics * FLOAT32_BYTES
     match model.norm:
         case "layer":
-            # Native: input, mean and inverse deviation. Autocast runs it in float32, on a copy of the input.
+            # Native: input, mean and inverse deviation. Autocast runs it in float32, on a copy.
             width = setting.layer_norm_bytes if norm.size else FLOAT32_BYTES  # without a weight always on a copy
             return norm.width * width + 2 * statistics * width
         case "rms":
@@ -271,7 +274,7 @@ def _norm(norm: Norm, model: ModelShape, setting: BlockSetting) -> float:
         case "centred":
             # The input less its mean is computed twice, for the variance and for the product.
             normed = norm.width * FLOAT32_BYTES * (2 if trained else 1)
-    # Written out: the input in float32, the inverse root mean square, and the normed input for the weight's gradient.
+    # Written out: float32 input, inverse root mean square, normed input for the weight's gradient.
     return norm.width * FLOAT32_BYTES + statistics * FLOAT32_BYTES + normed
 
 
@@ -311,7 +314,7 @@ def _group(reads: Reads, matrices: list[Matrix], model: ModelShape, setting: Blo
     widened = bool(adapted) and setting.widens
     if widened and not setting.compiled:
         return len(kept) * size
-    # Attention keeps its own output anyway; where the layout lets it be read in place, that is the same memory.
+    # Attention keeps its own output; where it can be read in place, that is the same memory.
     rejoined = model.partial_rotary and setting.attention != "varlen"
     copies_output = setting.attention == "eager" or widened or ((rejoined or setting.masked) and setting.cp == 1)
     return 0.0 if reads == "attention_output" and not copies_output else size
@@ -339,20 +342,20 @@ def _rank(name: str, setting: BlockSetting) -> int:
 
 
 def _attention(model: ModelShape, setting: BlockSetting) -> float:
-    """Queries, keys and values as attention reads them, and its output with what its kernel keeps."""
+    """Queries, keys and values as attention reads them, its output and what its kernel keeps."""
     c = setting.types.compute
     query, key, value = attention_widths(model)
     fused = sum(matrix.reads == "attention_input" for matrix in model.matrices if "mlp" not in matrix.name) == 1
     if setting.score_dropout and not setting.cuda and setting.attention != "eager":
-        # PyTorch's fused kernel for processors has no dropout: the softmax, the factors that it is multiplied by, and
-        # their product; all in float32.
+        # PyTorch's fused kernel for processors has no dropout: the softmax, the factors that it is
+        # multiplied by, and their product; all in float32.
         scores = model.num_attention_heads * setting.length
         read = 2 * query + _output_width(model) + 3 * scores
         return read * FLOAT32_BYTES + _attention_output(model, setting)
     if (setting.masked and setting.cp == 1) or setting.attention == "eager":
         read = query + query + _output_width(model)  # keys and values, for each group of heads
     elif fused and not model.position_parameters:
-        # Rotated queries and keys are new; the values are a view that keeps the whole fused output alive.
+        # Rotated queries and keys are new; values are a view that keeps the whole fused output.
         read = query + key + (query + key + value)
     else:
         read = query + key + value
@@ -372,8 +375,8 @@ def _attention_output(model: ModelShape, setting: BlockSetting) -> float:
 
 
 def attention_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token of gradients of attention's result, and of what it read, less what norms between
-    attention and the MLP keep, which is gone by then."""
+    """Bytes per token of gradients of attention's result, and of what it read, less what norms
+    between attention and the MLP keep, which is gone by then."""
     first, *others = _norms(model)
     behind = [norm for norm in others if norm.width == first.width and not model.parallel_residual]
     gone = sum(_norm(norm, model, setting) for norm in behind) / setting.tp
@@ -421,7 +424,7 @@ def mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute)
 
 
 def tile_bytes(model: ModelShape, setting: BlockSetting) -> tuple[float, float]:
-    """Bytes per token of a tile: in its forward, and in its backward, where it is made again and its gradients are."""
+    """Bytes per token of a tile: in its forward, and in its backward, recomputed with gradients."""
     whole, c = replace(setting, tiled=False, compiled=False), setting.types.compute
     saved = _mlp(model, whole) + _inputs(model, whole, {"mlp_product"})
     return saved + model.hidden_size * c, saved + backward_bytes(model, whole)[2] + 2 * model.hidden_size * c
@@ -434,8 +437,8 @@ def adapted_apart(model: ModelShape, setting: BlockSetting) -> list[Matrix]:
 
 
 def mlp_begin_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept of its input,
-    and the gradients of what it made and of that."""
+    """Bytes per token as the backward of an MLP comes to the matrix that was first: what that kept
+    of its input, and the gradients of what it made and of that."""
     read = [m for m in model.matrices if m.reads in ("mlp_input", "expert_input") and not _routes(m, model)]
     first = {m.reads: m for m in read}.values()
     gradients = sum(m.rows * m.run + m.columns * _copies(m) for m in first) * setting.types.compute
@@ -443,12 +446,12 @@ def mlp_begin_bytes(model: ModelShape, setting: BlockSetting) -> float:
 
 
 def remade_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes of the weights that PEFT makes anew of bare parameters and adapters in a block (`ParamWrapper`)."""
+    """Bytes of the weights that PEFT makes of bare parameters and adapters (`ParamWrapper`)."""
     return sum(_remade(model, setting)) * setting.types.compute
 
 
 def remade_backward_bytes(model: ModelShape, setting: BlockSetting) -> float:
-    """Bytes of the gradients of such weights, above what a block keeps: each stands where those used later are gone."""
+    """Bytes of gradients of such weights, above those kept: each stands once later ones go."""
     most = gone = 0
     for elements in reversed(_remade(model, setting)):
         most, gone = max(most, elements - gone), gone + elements
@@ -460,8 +463,8 @@ def _remade(model: ModelShape, setting: BlockSetting) -> list[int]:
 
 
 def fused_mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
-    """Bytes per token in the compiled kernel that makes the gradients inside an MLP: above the factor, what adapters
-    give and get that PEFT's own code adds, of the MLP's width inside it and of the stream's behind it."""
+    """Bytes per token in the compiled kernel of gradients in an MLP: above the factor, inputs and
+    outputs of adapters that PEFT's code adds, of the MLP's width, and the stream's after it."""
     apart, again = adapted_apart(model, setting), recompute != "none"
     where: tuple[Reads, ...] = ("attention_output", "mlp_input", "mlp_product")
     behind, first, last = (sum(m.reads == reads for m in apart) for reads in where)
@@ -475,9 +478,9 @@ def fused_mlp_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Reco
 
 
 def compiled_attention_bytes(model: ModelShape, setting: BlockSetting, *, recompute: Recompute) -> float:
-    """Bytes per token as a compiled block's backward comes to attention, above what it saved and one gradient of the
-    stream: gradients of what its matrices and norms gave, of queries, keys and values, and results of adapters that
-    were made again."""
+    """Bytes per token as a compiled block's backward comes to attention, above what it saved and
+    one gradient of the stream: gradients of what its matrices and norms gave, of queries, keys and
+    values, and results of adapters that were made again."""
     apart = adapted_apart(model, setting) if recompute != "none" else []
     made = sum(m.rows for m in apart if m.reads == "attention_input")
     return (3 * model.hidden_size + sum(attention_widths(model)) + made) * setting.types.compute

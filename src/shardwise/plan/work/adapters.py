@@ -15,8 +15,8 @@ COPY = ".saved"
 
 
 def adapter_tensors(matrix: Matrix, lora: LoraSpec, *, model: ModelShape, cut: Cut | None) -> Iterator[Tensor]:
-    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et al., 2024). The half
-    that touches the sliced dim is sliced too; stacked experts share one A and one B, which stay whole."""
+    """A is r x columns, B is rows x r (Hu et al., 2021); DoRA adds one magnitude per row (Liu et
+    al., 2024). The half at the sliced dim is sliced too; stacked experts share whole A and B."""
     r, count = adapter_rank(matrix, lora, model), matrix.count
     if matrix.stacked:
         r, count, cut = r * count, 1, None
@@ -40,7 +40,7 @@ def adapters_outside(model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
 
 
 def copies_outside(root: Iterable[Tensor], model: ModelShape, lora: LoraSpec) -> Iterator[Tensor]:
-    """Whole copies that PEFT trains of norms, the embedding and the head, beside the frozen originals."""
+    """Whole copies that PEFT trains of norms, embedding and head, beside the frozen originals."""
     names, rows, width = model.names, model.vocab_size, model.embedding_width
     called = {"final_norm": names.final_norm}
     called |= {norm.name: f"{names.backbone}.{norm.name}" for norm in model.outer_norms}

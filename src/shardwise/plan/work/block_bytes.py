@@ -1,4 +1,4 @@
-"""What the largest block of one rank keeps and works in, as one record: bytes per token, unless said."""
+"""What a rank's largest block keeps and works in, as a record: bytes per token, unless said."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from shardwise.spec.support.rows import in_nf4
 
 @dataclass(frozen=True, kw_only=True)
 class BlockBytes:
-    """Of a block on one tensor-parallel rank: what the function of `activations` of that name says, and here.
+    """Of a block on one tensor-parallel rank: as the `activations` function of that name, and here.
 
     Attributes:
         stream: the residual stream, which is a block's input.
@@ -23,9 +23,10 @@ class BlockBytes:
         gradients: inside it, above what it saved.
         tile: of a tile of the MLP, by its own tokens, in forward and in backward.
         last_matrix: elements of the matrix that reads a dense MLP's product, where it is trained.
-        computed_weights: bytes of whole matrices that exist while one is used: dequantised, or with DoRA's norms.
-        remade, remade_by_mean: bytes of weights with their adapters' products that it, or the mean block, makes of bare
-            parameters; of a profile what does not grow with rows.
+        computed_weights: bytes of whole matrices that exist while one is used: dequantised, or with
+            DoRA's norms.
+        remade, remade_by_mean: bytes of weights with their adapters' products that it, or the mean
+            block, makes of bare parameters; of a profile what does not grow with rows.
     """
 
     stream: float
@@ -55,7 +56,7 @@ class BlockBytes:
 def block_bytes(
     model: ModelShape, setting: BlockSetting, *, recompute: Recompute, quantised: bool, experts: bool
 ) -> BlockBytes:
-    """Counts all of it for the model as one rank sees it, whose linear layers may be `quantised`, and its `experts`."""
+    """Counts all for the model on one rank, its `quantised` linear layers and its `experts`."""
     kinds, again = model.kinds, recompute != "none"
     remade = [of.remade_bytes(kind, setting) for kind in kinds]
     return BlockBytes(
@@ -87,8 +88,8 @@ def block_bytes(
 def profiled_bytes(
     model: ModelShape, setting: BlockSetting, profile: ModelProfile, *, recompute: Recompute
 ) -> BlockBytes:
-    """As `block_bytes` counts them, of a block whose code no rule knows: out of its profile. Tensor parallelism is
-    taken to share out all of it."""
+    """As `block_bytes` counts them, of a block whose code no rule knows: out of its profile. Tensor
+    parallelism is taken to share out all of it."""
 
     def token(amount: Amount) -> float:
         return amount.per_token(setting.length) / setting.tp
@@ -118,9 +119,9 @@ def _last_matrix(model: ModelShape, setting: BlockSetting) -> int:
 
 
 def _computed_weights(model: ModelShape, setting: BlockSetting, *, quantised: bool, experts: bool) -> float:
-    """Stacks of a block are dequantised together, a linear layer by itself. For DoRA, PEFT multiplies an identity by A
-    and B, adds the scaled product to the weight, and takes norms of its rows, in the adapters' type where that is
-    wider."""
+    """Stacks of a block are dequantised together, a linear layer by itself. For DoRA, PEFT
+    multiplies an identity by A and B, adds the scaled product to the weight, and takes norms of its
+    rows, in the adapters' type where that is wider."""
     matrices = [m for kind in model.kinds for m in kind.matrices if m.adaptable]
     compute, wide = setting.types.compute, setting.adapter_bytes
     dequantised = max((m.rows * m.columns for m in matrices), default=0) if quantised else 0

@@ -1,4 +1,4 @@
-"""The micro-batches that a rank has in flight at the fullest moments of its schedule, and one of them at work."""
+"""Micro-batches that a rank has in flight at its schedule's fullest moments, and one at work."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ Alive = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
-    """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the last stage, and
-    whether all gradients exist already, from an earlier one; `forwards`: one of them may be in its forward, whose order
-    FSDP2 gathers ahead by, until a backward is done. `cut`: pairs of which only the gradients of inputs are made."""
+    """Micro-batches whose activations a rank has at once: (stage, micro-batch) pairs, those of the
+    last stage, and whether all gradients exist; `forwards`: one may be in forward, whose order
+    FSDP2 prefetches by until a backward is done. `cut`: pairs with gradients of inputs only."""
 
     pairs: int = 1
     heads: int = 1
@@ -29,9 +29,9 @@ class Flight:
 
 @dataclass(frozen=True)
 class Scene:
-    """A micro-batch on the ranks of a holding, with others in flight: what an instant is evaluated for. `beside`: the
-    work of those others, where their rows have another length. `turn`: whose gradients these are, where only those of
-    the last micro-batch of a step are reduced (`costs/deferred_reduction.py`); None where all are."""
+    """A micro-batch on the ranks of a holding, with others in flight, for one instant. `beside`:
+    the work of the others, if their rows have another length. `turn`: whose gradients, if only a
+    step's last micro-batch reduces them (`costs/deferred_reduction.py`); None if all do."""
 
     work: Work
     holding: Holding
@@ -51,8 +51,8 @@ class Scene:
 
 
 def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flight]:
-    """The fullest moments of a pipeline rank: most in flight, and if that is before any backward, the one after it,
-    where the first gradients stand beside another backward: all forwards are done by then."""
+    """The fullest moments of a pipeline rank: most in flight, and if before any backward, the one
+    after it: first gradients stand beside another backward, and all forwards are done."""
     most = pairs_in_flight(layout.schedule, num_ranks=layout.pp, rank=pp, num_micro_batches=num_micro_batches)
     heads = min(most, _heads(layout.schedule, num_micro_batches, layout.pp))
     again = most < num_micro_batches * len(layout.stages_of(pp))
@@ -63,14 +63,14 @@ def flights(layout: Layout, *, pp: int, num_micro_batches: int) -> Iterator[Flig
 
 
 def _heads(schedule: Schedule, micros: int, ranks: int) -> int:
-    """Micro-batches of the last stage alive at once; zero_bubble keeps them until weight gradients are done."""
+    """Last-stage micro-batches alive at once; zero_bubble keeps them until weight gradients."""
     if schedule == "interleaved":
         return max(1, longest_round(micros, ranks) - ranks + 1)
     return {"gpipe": micros, "zero_bubble": min(micros, ranks)}.get(schedule, 1)
 
 
 def longest_round(micros: int, ranks: int) -> int:
-    """Micro-batches go through an interleaved rank's stages in rounds of about as many as there are ranks."""
+    """Micro-batches go through an interleaved rank's stages in rounds of about the rank count."""
     return -(-micros // max(1, micros // ranks))
 
 

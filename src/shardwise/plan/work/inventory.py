@@ -1,4 +1,4 @@
-"""Every parameter tensor of a job, by unit: one block of each kind, and what lies outside the blocks."""
+"""Every parameter tensor of a job, by unit: a block of each kind, and what is outside blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OTHER_DIM: dict[Cut, Cut] = {"rows": "columns", "columns": "rows"}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Unit:
-    """Tensors that are gathered and reduced together. Compared by identity, so that results can be cached."""
+    """Tensors gathered and reduced together. Compared by identity, so that results are cached."""
 
     tensors: tuple[Tensor, ...]
 
@@ -47,7 +47,7 @@ class Unit:
         return a, b
 
     def gathered_bytes(self, types: DtypeBytes) -> float:
-        """Bytes of the whole weights when their shards are brought together: in NF4 still, or in the compute type."""
+        """Bytes of the whole weights when gathered: still in NF4, or in the compute type."""
         quantised, packed = self._in_bytes
         return quantised * NF4_BYTES + packed + (self.elements - quantised - packed) * types.compute
 
@@ -67,8 +67,8 @@ class Unit:
         return max((t.rows * t.columns for t in self.tensors if t.trained), default=0)
 
     def trained_of(self, names: frozenset[str]) -> tuple[int, int]:
-        """Elements that are trained of matrices of these names, with biases and adapters: of the largest tensor, and of
-        all."""
+        """Elements that are trained of matrices of these names, with biases and adapters: of the
+        largest tensor, and of all."""
         of_matrix = (t for t in self.tensors if t.name in names or t.name.rpartition(".")[0] in names)
         found = [tensor.elements for tensor in of_matrix if tensor.trained]
         return max(found, default=0), sum(found)
@@ -80,10 +80,10 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inventory:
-    """All parameters of a job. Compared by identity, so that results can be cached. `blocks` is one decoder block of
-    each kind with their number, `root` all that lies outside of blocks; matrices of blocks that carry adapters are
-    `adapted` as modules or `bare` parameters, and `joined` where one function computes an adapted product
-    (`methods/lora_products.py`)."""
+    """All parameters of a job. Compared by identity, so that results can be cached. `blocks` is one
+    decoder block of each kind with their number, `root` all that lies outside of blocks; matrices
+    of blocks that carry adapters are `adapted` as modules or `bare` parameters, and `joined` where
+    one function computes an adapted product (`methods/lora_products.py`)."""
 
     blocks: tuple[tuple[int, Unit], ...]
     root: Unit
@@ -145,8 +145,8 @@ class Inventory:
 
     @cached_property
     def ends(self) -> tuple[Unit, Unit]:
-        """What FSDP gathers by itself outside the blocks: the embedding, and final norm with head. Both are empty where
-        these share a weight: all is the root's then."""
+        """What FSDP gathers by itself outside the blocks: the embedding, and final norm with head.
+        Both are empty where these share a weight: all is the root's then."""
 
         def starting(*names: str) -> Unit:
             return Unit(tensors=tuple(t for t in self.root.tensors if not self.tied and t.name.startswith(names)))
@@ -164,7 +164,7 @@ class Inventory:
         return "saved.embedding" if self.trained("saved.embedding") else "embedding"
 
     def trained(self, name: str) -> bool:
-        """Whether the tensor of that name (a matrix's or norm's own, without `.bias`) has a gradient."""
+        """Whether the tensor of that name (a matrix's or norm's, no `.bias`) has a gradient."""
         return name in self.trained_names
 
     def sliced(self, *, degree: int, index: int) -> Inventory:
@@ -182,7 +182,7 @@ class Inventory:
         return replace(self, blocks=tuple(units))
 
     def staged(self, counts: Iterable[int], *, is_first: bool, is_last: bool) -> Inventory:
-        """What a pipeline rank holds: blocks of each kind, and the ends that lie there (a tied embedding: at both)."""
+        """What a pipeline rank holds: blocks of each kind, and its ends (tied embedding: both)."""
         blocks = tuple((count, unit) for count, (_, unit) in zip(counts, self.blocks, strict=True))
 
         def is_here(tensor: Tensor) -> bool:
@@ -194,8 +194,8 @@ class Inventory:
 
 
 class Outer(NamedTuple):
-    """What a pipeline stage holds beside its blocks: all of it; the embedding, in the first; the final norm with the
-    head, in the last; and all but these two."""
+    """What a pipeline stage holds beside its blocks: all of it; the embedding, in the first; the
+    final norm with the head, in the last; and all but these two."""
 
     whole: Unit
     embedding: Unit
@@ -213,8 +213,8 @@ def outer(inventory: Inventory, is_first: bool, is_last: bool) -> Outer:
 
 
 def take_inventory(job: Job, model: ModelShape) -> Inventory:
-    """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is made for, or targets
-    that the model does not have."""
+    """Lists the parameters of a job. Raises UnsupportedError: LoRA settings that no forecast is
+    made for, or targets that the model does not have."""
     lora = None if job.adapters is None else job.adapters.model_dump_json()
     return _taken(model, job.method, lora, experts=job.quantises_experts)
 
@@ -289,7 +289,7 @@ def _matrix(m: Matrix, *, method: Method, cut: Cut | None, experts: bool = False
 
 
 def _outer_place(name: str, model: ModelShape) -> Place:
-    """OPT's projections, whose shape is known without a build, lead into the stream and out of it."""
+    """OPT's projections, of a shape known without a build, lead into the stream and out of it."""
     name = name.removesuffix(".bias")
     return "back" if name.endswith("_out") or name in model.behind else "front"
 

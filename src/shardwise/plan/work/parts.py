@@ -1,4 +1,4 @@
-"""What of a model lies on one pipeline and tensor-parallel rank, before data parallelism shards or copies it."""
+"""A model's part on one pipeline and tensor-parallel rank, before data parallelism."""
 
 import itertools
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class RankPart:
 
     @cached_property
     def cast_matrices(self) -> tuple[float, float]:
-        """Elements of trained matrices that autocast casts, in the largest block and in the mean one."""
+        """Elements of trained matrices that autocast casts, in the largest and the mean block."""
         held = self.inventory
 
         def of(unit: Unit) -> int:
@@ -72,9 +72,9 @@ class RankPart:
 
 
 def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: bool = False) -> tuple[RankPart, ...]:
-    """The parts of a layout, by pipeline rank, then by tensor-parallel rank. `distinct` leaves out pipeline ranks that
-    hold the same as an earlier one, which has as many micro-batches in flight. Raises ValueError: there are more stages
-    than blocks."""
+    """The parts of a layout, by pipeline rank, then by tensor-parallel rank. `distinct` leaves out
+    pipeline ranks that hold the same as an earlier one, which has as many micro-batches in flight.
+    Raises ValueError: there are more stages than blocks."""
     stages = stage_blocks(model, num_stages=layout.num_stages)
     inventory = inventory.dealt(layout.ep)
     starts = bounds((getattr(t, t.cut) for t in inventory.tensors if t.cut), layout.tp)
@@ -101,14 +101,14 @@ def parts(model: ModelShape, inventory: Inventory, layout: Layout, *, distinct: 
 
 
 def _counts(kinds: list[int], spans: list[range]) -> tuple[int, ...]:
-    """Blocks of each kind among the blocks of some stages; kinds are taken to be spread evenly over the depth."""
+    """Blocks of each kind in some stages; kinds are taken as spread evenly over the depth."""
     total = sum(kinds)
     counts = [sum(kind * span.stop // total - kind * span.start // total for span in spans) for kind in kinds[1:]]
     return sum(len(span) for span in spans) - sum(counts), *counts
 
 
 def bounds(sizes: Iterable[int], degree: int) -> list[int]:
-    """Where consecutive ranks begin to hold something else, if dims of these sizes are cut as `torch.chunk` cuts."""
+    """Where consecutive ranks begin to differ, if dims of these sizes are cut by `torch.chunk`."""
     found = {0, degree}
     for size in set(sizes):
         whole = size // -(-size // degree) if size else 0
@@ -117,7 +117,7 @@ def bounds(sizes: Iterable[int], degree: int) -> list[int]:
 
 
 def sliced_shape(model: ModelShape, *, degree: int) -> ModelShape:
-    """The shape whose blocks do the work of one tensor-parallel rank: fewer heads, narrower matrices."""
+    """The shape whose blocks do one tensor-parallel rank's work: fewer heads, narrower matrices."""
     if degree == 1:
         return model
     others = tuple(

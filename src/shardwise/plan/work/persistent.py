@@ -1,5 +1,5 @@
-"""What a rank holds between steps: weights, gradients and optimizer states. FSDP2 cuts along the first dim as
-`torch.chunk` does, so that ranks differ, and every distinct one is counted."""
+"""What a rank holds between steps: weights, gradients and optimizer states. FSDP2 cuts along the
+first dim as `torch.chunk` does, so that ranks differ, and every distinct one is counted."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -62,9 +62,9 @@ def holdings(
     first_only: bool = False,
     host_apart: bool = True,
 ) -> tuple[Holding, ...]:
-    """Persistent bytes of every distinct rank of a part along the dp_shard axis. `first_only`: only the first, which
-    holds at least as much as any other (except AdamW in 8 bits); `host_apart`: the host's memory is not the device's,
-    as it is where CPU processes train."""
+    """Persistent bytes of every distinct rank of a part along the dp_shard axis. `first_only`: only
+    the first, which holds at least as much as any other (except AdamW in 8 bits); `host_apart`: the
+    host's memory is not the device's, as it is where CPU processes train."""
     degree, by_rows = execution.layout.shard_degree, execution.layout.weight_shards == 1
     uneven = (t.rows for t in part.inventory.tensors if t.ep == 1 and (by_rows or not t.cut_inside(degree)))
     spans = (range(begin, end) for begin, end in itertools.pairwise(bounds(uneven, degree)))
@@ -125,7 +125,7 @@ def _share(
 
 
 def _offloaded(held: Holding, execution: Execution, *, types: DtypeBytes, host_apart: bool) -> Holding:
-    """What offload moves to the host: parameters with gradients and states, or states with copies of their weights."""
+    """What offload moves to the host: parameters, gradients, states; or states, weight copies."""
     if execution.parameters_on_host:
         if not host_apart:
             return held
@@ -153,8 +153,8 @@ def page_locked_bytes(size: float) -> int:
 def _page_locked(
     held: Holding, layout: Layout, *, types: DtypeBytes, trained: bool = False, padded: bool = False
 ) -> int:
-    """Page-locked host memory for a rank's shards; of `trained` tensors alone, `padded` to the length of the first
-    shard."""
+    """Page-locked host memory for a rank's shards; of `trained` tensors alone, `padded` to the
+    length of the first shard."""
     index, by_rows = 0 if padded else held.shards.start, layout.weight_shards == 1
 
     def size(tensor: Tensor) -> float:

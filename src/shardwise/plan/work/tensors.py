@@ -1,4 +1,4 @@
-"""One parameter tensor: its dims, bytes in each precision and optimizer, and how it is sliced over ranks."""
+"""One parameter tensor: its dims, its bytes by precision and optimizer, its slicing over ranks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
 
 @dataclass(frozen=True, kw_only=True)
 class DtypeBytes:
-    """Bytes per element. Gradients and optimizer states have the type of trainable weights; `compute` is that of matrix
-    products, the residual stream and gathered weights."""
+    """Bytes per element. Gradients and optimizer states have the type of trainable weights;
+    `compute` is that of matrix products, the residual stream and gathered weights."""
 
     trainable: int
     frozen: int
@@ -43,8 +43,9 @@ TYPES: dict[Precision, DtypeBytes] = {
 #: Where a tensor outside the blocks lies in a pipeline; a tied embedding lies at both ends.
 Place = Literal["front", "back"]
 
-#: NF4 (Dettmers et al., 2023): half a byte per element; double quantisation leaves one byte of scale per block of 64.
-#: Not counted is a float32 per 256 of those, which every rank has of a whole matrix.
+#: NF4 (Dettmers et al., 2023): half a byte per element; double quantisation leaves one byte of
+#: scale per block of 64. Not counted is a float32 per 256 of those, which every rank has of a whole
+#: matrix.
 NF4_BYTES = 0.5 + 1 / NF4_BLOCK
 
 
@@ -96,8 +97,8 @@ class Tensor:
         return types.trainable if self.trained else types.frozen
 
     def kept(self, *, degree: int, index: int, by_rows: bool = False) -> int:
-        """Elements, of all `count` tensors, of one shard. Rows are cut as `torch.chunk` cuts; stacked experts as
-        `dim_of_shard` says, or by their number too (`by_rows`)."""
+        """Elements, of all `count` tensors, of one shard. Rows are cut as `torch.chunk` cuts;
+        stacked experts as `dim_of_shard` says, or by their number too (`by_rows`)."""
         degree, index = max(1, degree // self.ep), index // self.ep
         if not by_rows and self.cut_inside(degree):
             return self.count * self.rows * self.columns // degree
@@ -114,7 +115,7 @@ class Tensor:
         return replace(self, rows=self.rows // ep, ep=ep) if self.last else self
 
     def factors(self, kept: int) -> int:
-        """Row and column sums that Adafactor keeps of elements; of a vector all of them (Shazeer and Stern, 2018)."""
+        """Row and column sums Adafactor keeps; for a vector, all (Shazeer and Stern, 2018)."""
         if self.columns == 1 or not kept:
             return kept
         if self.last:
@@ -123,8 +124,8 @@ class Tensor:
         return kept // self.columns + self.columns
 
     def state_bytes(self, optimizer: OptimizerName, kept: int, types: DtypeBytes, *, momentum: bool) -> int:
-        """Bytes of optimizer states for so many elements of one of them: all, or those of a rank's shard. 8-bit
-        moments have a float32 scale per block."""
+        """Bytes of optimizer states for so many elements of one of them: all, or those of a rank's
+        shard. 8-bit moments have a float32 scale per block."""
         rule, width = OPTIMIZER_RULES[optimizer], float(types.trainable)
         if rule.in_8_bits:
             width = 1 + FLOAT32_BYTES / BLOCK_OF_8_BIT if self.short else FLOAT32_BYTES

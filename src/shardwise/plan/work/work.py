@@ -29,9 +29,10 @@ T = TypeVar("T")
 class Work:
     """What every rank does in one optimizer step.
 
-    `block` is the model as one tensor-parallel rank sees it, `of_block` what a block of it keeps and works in.
-    `document` is the mean length of a packed row, `trained` the positions of a micro-batch that are trained, where they
-    are known; `profile` is of the model's blocks, where no rules forecast them.
+    `block` is the model as one tensor-parallel rank sees it, `of_block` what a block of it keeps
+    and works in. `document` is the mean length of a packed row, `trained` the positions of a
+    micro-batch that are trained, where they are known; `profile` is of the model's blocks, where no
+    rules forecast them.
     """
 
     job: Job
@@ -49,14 +50,14 @@ class Work:
     memo: dict[object, Any] = field(default_factory=dict[object, Any], repr=False, compare=False)
 
     def under(self, execution: Execution) -> Work:
-        """The work of an execution that differs in how ranks share data and stages, in sizes and in order alone."""
+        """The work of an execution that differs only in sharing data and stages, sizes, order."""
         other = object.__new__(Work)
         other.__dict__.update({name: self.__dict__[name] for name in _FIELDS}, execution=execution)
         return other
 
     def once(self, what: str, make: Callable[[], T], *differs: object) -> T:
-        """Something that depends, beside `differs`, on how ranks share the model and on nothing of micro-batches or
-        order: made once for all executions that share this `memo`."""
+        """Something that depends, beside `differs`, on how ranks share the model and on nothing of
+        micro-batches or order: made once for all executions that share this `memo`."""
         made, key = self._made_once, (what, differs)
         if key not in made:
             made[key] = make()
@@ -83,7 +84,7 @@ class Work:
         return self.rows * -(-self.job.data.max_length // self.execution.layout.cp)
 
     def mean(self, of: Callable[[Unit], float]) -> float:
-        """A number of the mean block: times are affine in bytes, so that all blocks together come out right."""
+        """A number of the mean block: times are affine in bytes, so all blocks' sum is right."""
         return self.inventory.over_blocks(of) / self.model.num_layers
 
     def outer_of_stage(self, stage: int) -> Outer:
@@ -91,7 +92,7 @@ class Work:
         return outer(self.inventory, stage == 0, stage == self.execution.layout.num_stages - 1)
 
     def profiled(self, amount: Amount) -> float:
-        """What a profile counts of a micro-batch on one rank; tp shares out what grows with rows."""
+        """What a profile counts of a micro-batch on one rank; tp divides what grows with rows."""
         return self.tokens * (amount.per_token(self.setting.length) / self.setting.tp) + amount.once
 
     @property
@@ -111,12 +112,12 @@ class Work:
 
     @cached_property
     def replicated(self) -> bool:
-        """Whether whole gradients live in the buckets of data parallelism, which DDP alone keeps."""
+        """Whether whole gradients live in data-parallel buckets, which DDP alone keeps."""
         return self.execution.layout.fills_buckets and not self.sharded
 
     @cached_property
     def unit_blocks(self) -> int:
-        """Blocks of the largest unit that is gathered and reduced together, taking all blocks to be alike."""
+        """Blocks of the largest unit gathered and reduced together, taking all blocks as alike."""
         least, mean = self.execution.layout.min_num_params, self.inventory.of_mean_block(lambda unit: unit.elements)
         return max(1, min(self.inventory.num_blocks, ceil(least / mean))) if least else 1
 
@@ -197,7 +198,7 @@ def work_of(job: Job, *, model: ModelShape, cluster: Cluster, execution: Executi
 
 
 def work_of_plan(plan: Plan, execution: Execution) -> Work:
-    """An execution of a plan's job on as much of its hardware as that takes, with rows as long as they may be. Raises
+    """An execution of a plan's job on the hardware it needs, with rows as long as possible. Raises
     KeyError, TypeError, ValueError: the plan was written by hand or by another version."""
     job, model = job_from_data(plan.job), ModelShape.from_json(plan.model)
     cluster = Cluster.from_json(plan.hardware).part(execution.layout.world_size)
@@ -205,7 +206,7 @@ def work_of_plan(plan: Plan, execution: Execution) -> Work:
 
 
 def profile_of(model: ModelShape, execution: Execution) -> ModelProfile | None:
-    """The profile of a model's blocks under an execution; None where rules forecast them, or none was made."""
+    """The profile of blocks under an execution; None where rules forecast them or none was made."""
     sharded = execution.gathers_weights and TYPES[execution.precision].autocasts
     key = (execution.precision, execution.attn_implementation, execution.recompute, sharded)
     found = (p for p in model.profiles if (p.precision, p.attention, p.recompute, p.sharded) == key)

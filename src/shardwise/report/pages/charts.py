@@ -1,4 +1,4 @@
-"""The charts' data: stacked bars, the timeline of a step, and curves, with positions in percent of the width."""
+"""The charts' data: stacked bars, a step's timeline, curves; positions in percent of the width."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ BYTE_UNITS = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A coloured part of a bar, of one class of the style sheet; positions are in percent of the chart's width."""
+    """A coloured part of a bar, of one style sheet class; positions in percent of chart width."""
 
     look: str
     start: float
@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Bars on one scale; the legend is (class, words), ticks are (percent, label), `mark` is a line in percent."""
+    """Bars on one scale; legend: (class, words), ticks: (percent, label), `mark`: in percent."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -66,7 +66,7 @@ _MOST_TICKS = 6
 
 
 def ticks_of(high: float, write: Callable[[float], str]) -> tuple[tuple[float, str], ...]:
-    """Round values from 0 to `high`, 1, 2 or 5 times a power of ten apart, with their positions in percent."""
+    """Round values from 0 to `high`, 1, 2 or 5 times a power of ten apart; positions in percent."""
     if not high > 0:
         return ()
     power = 10.0 ** math.floor(math.log10(high / _MOST_TICKS))
@@ -92,7 +92,7 @@ class MemoryBar:
 
 
 def memory_chart(stacks: Sequence[MemoryBar], *, title: str, capacity: int | None, most: float = math.inf) -> Chart:
-    """A bar for each stack. The capacity of one GPU is a line; bars longer than `most` capacities end there."""
+    """A bar for each stack; a line for one GPU's capacity; bars end at `most` capacities."""
     longest = max((stack.total for stack in stacks), default=0)
     high = max(capacity or 0, min(longest, most * capacity if capacity else longest)) or 1
     unit, unit_name = next((unit, name) for unit, name in BYTE_UNITS if high >= unit or unit == 1)
@@ -133,7 +133,7 @@ def _memory_bar(stack: MemoryBar, *, high: float) -> Bar:
 
 
 def lengths_chart(lengths: RowLengths) -> Chart:
-    """A bar for each bin of lengths; rows that are longer than `max_length` have a look of their own."""
+    """A bar for each bin of lengths; rows longer than `max_length` have a look of their own."""
     most = max(rows for _, _, rows in lengths.bins)
     usual, too_long = "part main", "part communication"
     bars: list[Bar] = []
@@ -196,7 +196,7 @@ def _spans(timeline: Timeline, lane: Lane, stream: Stream) -> tuple[Segment, ...
 
 
 def merged(spans: Sequence[TimelineSpan], *, within: float = MERGED_WITHIN) -> list[tuple[str, str, float, float]]:
-    """(kind, name, start, end) of a stream's spans; short ones of a kind become one across gaps of a share `within`."""
+    """(kind, name, start, end) of a stream; short ones of a kind merge over gaps of `within`."""
     found: list[tuple[str, str, float, float]] = []
     gap = within * max((span.end for span in spans), default=0.0)
     for span in spans:
@@ -213,9 +213,9 @@ def merged(spans: Sequence[TimelineSpan], *, within: float = MERGED_WITHIN) -> l
 def curve_data(
     lines: Sequence[tuple[str, str, Curve]], *, title: str, unit: str, level: tuple[str, float] | None = None
 ) -> dict[str, Any]:
-    """What uPlot draws: one x axis for all `lines`, which are (name, class of the style sheet, curve), with gaps where
-    a line has no value. `unit`: how page.js writes values: `plain`, `seconds` or `power`; `level`: (name, value) of a
-    horizontal line, such as the forecast."""
+    """What uPlot draws: one x axis for all `lines`, which are (name, class of the style sheet,
+    curve), with gaps where a line has no value. `unit`: how page.js writes values: `plain`,
+    `seconds` or `power`; `level`: (name, value) of a horizontal line, such as the forecast."""
     drawn = [(name, look, dict(curve.points)) for name, look, curve in lines if curve.points]
     steps = sorted({step for _, _, points in drawn for step in points})
     if level is not None and steps:

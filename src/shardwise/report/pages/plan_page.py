@@ -1,4 +1,4 @@
-"""The plan as a page: what was chosen and why, memory and time of every candidate, one step as a timeline."""
+"""The plan as a page: the choice and why, memory and time of every candidate, a step's timeline."""
 
 from dataclasses import replace
 from typing import Any

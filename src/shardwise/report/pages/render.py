@@ -1,7 +1,7 @@
 """Renders a template as one self-contained HTML file.
 
-Jinja escapes every value. The content security policy allows this page's own style sheet and scripts, by their hashes,
-and no network request.
+Jinja escapes every value. The content security policy allows this page's own style sheet and
+scripts, by their hashes, and no network request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def render(template: str, *, curves: list[dict[str, Any]] | None = None, **context: Any) -> str:
-    """The page as text, from a file of `report/templates`; `curves` are drawn by uPlot, which None leaves out."""
+    """The page as text, from a file of `report/templates`; uPlot draws `curves`; None: no uPlot."""
     style, scripts = static_text("page.css"), [static_text("page.js")]
     if curves is not None:  # uPlot with its licence, which has to stay with every copy
         style = static_text("uplot.css") + style

@@ -21,7 +21,7 @@ from shardwise.report.written import MISSING, NOMINAL_TIMES, write_power, write_
 NOISY_FROM = 20  # recorded steps; with fewer, the values are drawn without their running mean
 MAX_RANKS = 8
 MAX_TABLE_ROWS = 24
-#: A capacity of more than this many peaks is named and not drawn: it would leave no room for the bars.
+#: A capacity of more than this many peaks is named, not drawn: it would leave no room for bars.
 FARTHEST_CAPACITY = 4
 
 CARDS = ("peak memory", "step time", "throughput", "MFU", "GPU utilisation", "total time")

@@ -34,7 +34,7 @@ def versus_context(
 
 
 def bars_of(found: Versus, name: str) -> Chart | None:
-    """Two bars for each layout, measured and forecast, on one scale; None where nothing is known."""
+    """Two bars for each layout, measured and forecast, on one scale; None if nothing is known."""
     figures = [one.figure(name) for one in found.contenders]
     known = [value for figure in figures for value in (figure.measured, figure.forecast) if value is not None]
     if not known:

@@ -1,5 +1,5 @@
-"""The names that `lora.target_modules` and `lora.modules_to_save` may hold: whole ends of module names, as
-`mlp.down_proj`.
+"""The names that `lora.target_modules` and `lora.modules_to_save` may hold: whole ends of module
+names, as `mlp.down_proj`.
 
 Accepted are targets whose adapters the planner counts, and modules whose copies it counts.
 """
@@ -30,7 +30,7 @@ def _target_refusals(model: ModelShape, lora: LoraSpec) -> Iterator[str]:
 
 
 def _is_known(name: str, model: ModelShape) -> bool:
-    """Whether a target is the end of an adaptable module's name, or what PEFT calls a bare parameter."""
+    """Whether a target ends an adaptable module's name, or is PEFT's name of a bare parameter."""
     parts = name.split(".")
     if parts[0].isdigit():
         return False  # a block's own name may end so
@@ -87,7 +87,7 @@ def _outside(model: ModelShape) -> list[str]:
 
 
 def _parts(model: ModelShape) -> list[str]:
-    """Names of a block's norms and matrices; none of a mixture of experts, whose parts are not copied."""
+    """Names of a block's norms and matrices; none in mixtures of experts, which are not copied."""
     if model.has_experts:
         return []
     return list(dict.fromkeys(part.name for kind in model.kinds for part in (*kind.norms, *kind.matrices)))

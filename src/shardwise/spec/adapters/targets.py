@@ -12,14 +12,14 @@ from typing import Literal
 from shardwise.spec.job.keys import LoraSpec
 from shardwise.spec.model.shape import Matrix, ModelShape
 
-#: What of its module's name PEFT knows each bare parameter by, in the families that it names like one of these two.
+#: What of its module's name PEFT knows a bare parameter by, in families named like one of these.
 BARE_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "mixtral": {"gate": ("gate",), "gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)},
     "qwen2_moe": {"gate": ("gate",), "gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)},
 }
 
-#: Names of modules that PEFT (0.21, `peft.tuners.tuners_utils`) refuses to adapt in these families, whose kernels read
-#: their weights without calling them.
+#: Names of modules that PEFT (0.21, `peft.tuners.tuners_utils`) refuses to adapt in these families,
+#: whose kernels read their weights without calling them.
 NEVER_ADAPTED: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"), ("conv1d", "out_proj")
 )

@@ -34,9 +34,11 @@ class SourceSpec(Strict):
     """One data set.
 
     Attributes:
-        path: a file (JSONL, JSON, CSV, Parquet, Arrow, plain text), a folder of such files, or a hub id.
+        path: a file (JSONL, JSON, CSV, Parquet, Arrow, plain text), a folder of such files, or a
+            hub id.
         weight: how often its rows are seen per epoch; 0.5 is half of them, another half each epoch.
-        split: of a hub data set or, by the names of its files (`train-1.jsonl`, `test/a.jsonl`), of a folder.
+        split: of a hub data set or, by the names of its files (`train-1.jsonl`, `test/a.jsonl`), of
+            a folder.
         name: configuration of a hub data set.
         format: how rows are read; `auto` recognises them by their columns.
     """
@@ -61,16 +63,16 @@ class DataSpec(Strict):
         path: the sources; none only for planning, with `num_rows` stated.
         columns: {column of a row format: its name in the files}, for rows under other names.
         max_length: tokens per sequence at most.
-        packing: several rows in one sequence, apart in attention and positions; `auto`: where the model's code keeps
-            them apart, else rows are padded, which is said.
-        train_on: which tokens count in the loss; `auto` is the assistant's for chats, the completion for pairs, all
-            for plain text.
+        packing: several rows in one sequence, apart in attention and positions; `auto`: where the
+            model's code keeps them apart, else rows are padded, which is said.
+        train_on: which tokens count in the loss; `auto` is the assistant's for chats, the
+            completion for pairs, all for plain text.
         over_long: what happens to rows longer than `max_length`.
         eval_path: rows to evaluate on.
         eval_fraction: or the share of the training rows set aside for it.
         chat_template: path of a Jinja file that replaces the tokenizer's own template.
-        rendered: whether prompts of pairs are text that was put into the chat template before and is taken as it is;
-            `auto` looks for the template's marks at their ends.
+        rendered: whether prompts of pairs are text that was put into the chat template before and
+            is taken as it is; `auto` looks for the template's marks at their ends.
         shuffle: a new order each epoch, from (seed, epoch).
         num_rows: for planning without data.
     """

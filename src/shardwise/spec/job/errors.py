@@ -27,8 +27,8 @@ FROM_OTHER_TOOLS: dict[str, str] = tomllib.loads(
 def problems_in(
     data: dict[str, Any], error: ValidationError, *, root: type[Any], places: Places | None
 ) -> list[Problem]:
-    """One problem per invalid key. `data`: what was validated; `root`: the model it was validated as; `places`: where
-    each key was written, if anywhere."""
+    """One problem per invalid key. `data`: what was validated; `root`: the model it was validated
+    as; `places`: where each key was written, if anywhere."""
     problems: dict[str, Problem] = {}
     for detail in error.errors():
         path = _path_in_data(detail["loc"], data) or _path_in_sentence(detail, data)
@@ -66,7 +66,7 @@ def _path_in_sentence(detail: Any, data: dict[str, Any]) -> Key:
     return (key,) if key in data else ()
 
 
-#: What a value should have been, by pydantic's kind of error, where its own words are others; braces hold the context.
+#: What a value should be, by pydantic's kind of error, where its words differ; braces: context.
 _EXPECTATIONS = {
     "bool_type": "true or false",
     "string_type": "text",

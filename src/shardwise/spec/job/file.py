@@ -1,4 +1,4 @@
-"""Reads a job file: YAML and `--set` overrides become a Job, or an error that names every line to change."""
+"""Reads a job file: YAML and `--set` overrides become a Job, or an error naming every bad line."""
 
 import json
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from shardwise.spec.job.yaml import parse_yaml
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """One value that did not come from the job file. `text`: `key.path=value`, the value as YAML; `where`: how the user
-    wrote it: `--set train.seed=1`, `--hardware cpu:2`."""
+    """One value that did not come from the job file. `text`: `key.path=value`, the value as YAML;
+    `where`: how the user wrote it: `--set train.seed=1`, `--hardware cpu:2`."""
 
     text: str
     where: str
@@ -45,7 +45,8 @@ def read_job(path: str | Path) -> Job:
     Relative data, model and output paths stay relative to the working directory, as in the shell.
 
     Raises:
-        JobError: the file cannot be read or is not a valid job; one problem per place, each with `file:line`.
+        JobError: the file cannot be read or is not a valid job; one problem per place, each with
+            `file:line`.
     """
     return parse_job(read_text(path), file=str(path))
 

@@ -23,8 +23,8 @@ Tracker = Literal["tensorboard", "wandb", "mlflow"]
 SaveType = Literal["float32", "bfloat16", "float16", "float64"]
 Strategy = Literal["mp", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "pp", "cp"]
 
-#: Keys that say where and how fast a job runs and what is written, but nothing that changes its result. They may change
-#: between a run and its resumption.
+#: Keys that say where and how fast a job runs and what is written, but nothing that changes its
+#: result. They may change between a run and its resumption.
 HOW_IT_RUNS = frozenset(
     (
         *("hardware", "goal", "layout", "output_dir", "rent", "data.num_rows", "train.logging_steps"),
@@ -34,8 +34,8 @@ HOW_IT_RUNS = frozenset(
     )
 )
 
-#: The learning rate of a job that states none: adapters take ten times the rate of whole weights (Schulman et al.,
-#: "LoRA Without Regret", 2025).
+#: The learning rate of a job that states none: adapters take ten times the rate of whole weights
+#: (Schulman et al., "LoRA Without Regret", 2025).
 USUAL_RATES: dict[Method, float] = {"full": 2e-5, "lora": 2e-4, "qlora": 2e-4}
 
 #: The same of preferences: TRL's, and ten times that for adapters.
@@ -145,8 +145,8 @@ class TrainSpec(Strict):
 
 
 class LayoutSpec(Strict):
-    """A product of axes; what is left out is 1, or as in `spec.layout.axes.Layout`. ZeRO stages 1 and 2 keep gathered
-    weights whatever else is stated."""
+    """A product of axes; what is left out is 1, or as in `spec.layout.axes.Layout`. ZeRO stages 1
+    and 2 keep gathered weights whatever else is stated."""
 
     dp_replicate: Whole = 1
     dp_shard: Whole = 1

@@ -33,7 +33,7 @@ class Places:
 
     @contextmanager
     def blaming(self, *key: str | int) -> Generator[None]:
-        """Errors about what a key names, raised inside, begin with its place: `job.yaml:4: data.path: a.txt: ...`."""
+        """Errors raised inside begin with a key's place: `job.yaml:4: data.path: a.txt: ...`."""
         try:
             yield
         except InputError as error:

@@ -1,4 +1,4 @@
-"""Types of numbers and text, the base of a job file's sections, and dataclasses made of plain data."""
+"""Types of numbers and text, the base of job file sections, and dataclasses made of plain data."""
 
 import json
 from functools import cache
@@ -34,8 +34,8 @@ def adapter(cls: type[Any]) -> TypeAdapter[Any]:
 
 
 def from_plain(cls: type[T], data: Any) -> T:
-    """A dataclass, with those inside it, from what `dataclasses.asdict` and JSON made of it; unknown keys are ignored.
-    Raises TypeError: the data is not such a dataclass."""
+    """A dataclass, with those inside it, from what `dataclasses.asdict` and JSON made of it;
+    unknown keys are ignored. Raises TypeError: the data is not such a dataclass."""
     try:
         return adapter(cls).validate_json(json.dumps(data))
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """YAML with the line of every key and item.
 
-A job file may come from a stranger: tags, anchors, aliases and duplicate keys are refused, and size and depth limited.
+A job file may come from a stranger: tags, anchors, aliases and duplicate keys are refused, and size
+and depth limited.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ MAX_DEPTH = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Plain data (dicts, lists, strings, numbers, booleans and None) and the `file:line` of each key and item."""
+    """Plain data (dict, list, str, number, bool, None) and the `file:line` of each key and item."""
 
     value: Any
     places: Places

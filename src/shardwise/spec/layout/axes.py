@@ -1,4 +1,4 @@
-"""Layout: how a job is spread over GPUs, and the map from ranks to coordinates, for planner and trainer alike."""
+"""Layout: how a job is spread over GPUs, and ranks to coordinates, for planner and trainer."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -9,19 +9,19 @@ from shardwise.spec.job.strict import Whole
 
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "sequential"]
 
-#: From the outermost axis (neighbours are far apart) to the innermost (neighbours share a node): the axes that talk
-#: most stand last, where the links are fastest.
+#: From the outermost axis (neighbours are far apart) to the innermost (neighbours share a node):
+#: the axes that talk most stand last, where the links are fastest.
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
-#: The same ranks as experts are spread over them: the ranks of `ep` hold different experts, those of `dp_mod_ep` shards
-#: or copies of the same ones, as torchtitan calls it.
+#: The same ranks as experts are spread over them: the ranks of `ep` hold different experts, those
+#: of `dp_mod_ep` shards or copies of the same ones, as torchtitan calls it.
 EXPERT_AXES = ("pp", "dp_outer", "dp_mod_ep", "ep", "tp")
 
 #: Stages of each pipeline rank, where a schedule has more than one.
 _STAGES_PER_RANK: dict[Schedule, int] = {"interleaved": 2}
 
 _STATES: dict[str, Any] = {"zero_stage": 1, "reshard_after_forward": False}
-#: The names a user may write for `layout`, beside `auto` and a product of axes -> the axis of all ranks, and what else.
+#: Names a user may write for `layout`, beside `auto` and axes -> the axis of all ranks, what else.
 STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mp": ("pp", {"schedule": "sequential"}),
     "ddp": ("dp_replicate", {}),
@@ -72,19 +72,23 @@ class Layout:
     """Degrees of each way of spreading the work; their product is the number of GPUs.
 
     Attributes:
-        dp_replicate: copies of the weights that each see other samples (DDP, the outer axis of hybrid sharding).
+        dp_replicate: copies of the weights that each see other samples (DDP, the outer axis of
+            hybrid sharding).
         dp_shard: ranks over which one copy is sharded, each seeing other samples (ZeRO, FSDP).
         tp: ranks that hold slices of each matrix and see the same samples.
         pp: pipeline stages, each holding a span of layers.
         cp: ranks that hold parts of each sequence.
-        shard_over_cp: ranks of cp share what dp_shard shards, on one axis of both; otherwise they hold copies of it.
-        ep: ranks among which the experts are dealt; part of those that see different samples, or parts of them: of
-            dp_shard and cp where one is above 1, otherwise of dp_replicate.
+        shard_over_cp: ranks of cp share what dp_shard shards, on one axis of both; otherwise they
+            hold copies of it.
+        ep: ranks among which the experts are dealt; part of those that see different samples, or
+            parts of them: of dp_shard and cp where one is above 1, otherwise of dp_replicate.
         zero_stage: what dp_shard shards: 1 optimizer states, 2 and gradients, 3 and weights.
-        reshard_after_forward: free gathered weights between forward and backward (ZeRO-3) or keep them.
-        schedule: order of micro-batches through pipeline stages; `sequential` is naive model parallel.
-        min_num_params: neighbouring blocks are gathered and reduced together until they hold so many parameters
-            (Accelerate's `fsdp_min_num_params`); 0 makes each block a unit.
+        reshard_after_forward: free gathered weights between forward and backward (ZeRO-3) or keep
+            them.
+        schedule: order of micro-batches through pipeline stages; `sequential` is naive model
+            parallel.
+        min_num_params: neighbouring blocks are gathered and reduced together until they hold so
+            many parameters (Accelerate's `fsdp_min_num_params`); 0 makes each block a unit.
         prefetch: units that are gathered ahead of the one at work; 1 is FSDP2's own.
     """
 
@@ -150,7 +154,7 @@ class Layout:
 
     @property
     def shards_states_only(self) -> bool:
-        """Whether ranks of dp_shard hold whole weights and gradients, and their rows of optimizer states (ZeRO-1)."""
+        """Whether dp_shard ranks hold whole weights and gradients but sharded states (ZeRO-1)."""
         return self.shard_degree > 1 and self.zero_stage == 1
 
     @cached_property
@@ -160,7 +164,7 @@ class Layout:
 
     @cached_property
     def shards_over(self) -> tuple[str, ...]:
-        """The axes over which what is sharded is cut: ranks that hold parts of a sequence share its weights too."""
+        """The axes over which shards are cut: ranks with parts of a sequence share weights too."""
         return ("dp_shard", "cp") if self.cp > 1 and self.shard_over_cp else ("dp_shard",)
 
     @cached_property
@@ -189,12 +193,12 @@ class Layout:
 
     @property
     def sequence_multiple(self) -> int:
-        """Sequence lengths are padded to a multiple of this, for the ranks that share a sequence: under context
-        parallelism each has two parts of it."""
+        """Sequence lengths are padded to a multiple of this, for the ranks that share a sequence:
+        under context parallelism each has two parts of it."""
         return self.tp * (2 * self.cp if self.cp > 1 else 1)
 
     def coordinates(self, rank: int) -> Coordinates:
-        """The place of a rank; the last axis varies fastest. Raises ValueError: the rank lies outside the world."""
+        """The place of a rank; the last axis varies fastest. Raises ValueError: no such rank."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is outside the world of {self.world_size}")
         places: dict[str, int] = {}
@@ -225,7 +229,7 @@ class Layout:
 
     @cached_property
     def strategy(self) -> str:
-        """The product's name for this layout: `single`, `ddp`, `fsdp`, ..., or a product such as `fsdp x tp`."""
+        """This layout's name: `single`, `ddp`, `fsdp`, ..., or a product such as `fsdp x tp`."""
         pipeline = None if self.pp == 1 else "mp" if self.schedule == "sequential" else "pp"
         names = [name for name in (self._data_strategy(), pipeline) if name]
         names += [axis for axis in ("tp", "cp", "ep") if getattr(self, axis) > 1]
@@ -244,8 +248,8 @@ class Layout:
 
     @classmethod
     def from_strategy(cls, name: str, *, world_size: int, gpus_per_node: int | None = None) -> Self:
-        """The layout a strategy name means on `world_size` GPUs. Raises ValueError: the name is not one of
-        `STRATEGIES`, or `hsdp` has no whole nodes to shard inside."""
+        """The layout a strategy name means on `world_size` GPUs. Raises ValueError: the name is not
+        one of `STRATEGIES`, or `hsdp` has no whole nodes to shard inside."""
         if name not in STRATEGIES:
             raise ValueError(f"{name!r} is not a strategy; the strategies are {', '.join(STRATEGIES)}")
         if world_size == 1:
@@ -263,8 +267,8 @@ class Layout:
 
 
 def _hybrid_group(world_size: int, *, gpus_per_node: int | None) -> int:
-    """Ranks in a sharding group of hsdp: those of a node, or half of a single node. Raises ValueError: groups of one,
-    or not all of a size."""
+    """Ranks in a sharding group of hsdp: those of a node, or half of a single node. Raises
+    ValueError: groups of one, or not all of a size."""
     node = gpus_per_node if gpus_per_node and gpus_per_node < world_size else None
     inside = node or world_size // 2
     if node == 1:
@@ -288,7 +292,7 @@ def rows_of_shard(rows: int, *, degree: int, index: int) -> int:
 
 
 def dim_of_shard(shape: tuple[int, ...], *, degree: int) -> int:
-    """The dim along which FSDP cuts a parameter: the first; stacked experts inside, where only that comes out even."""
+    """The dim that FSDP cuts: the first; for stacked experts, 1 or 2 where only that is even."""
     if len(shape) < 3 or shape[0] % degree == 0:
         return 0
     return next((dim for dim in (1, 2) if shape[dim] % degree == 0), 0)

@@ -25,19 +25,19 @@ PAD_MULTIPLE = 8
 #: From this share of a micro-batch on, trained positions are nearly all.
 _NEARLY_ALL = 15 / 16
 
-#: Elements that share a scale in 8-bit moments; tensors with fewer elements than the second figure keep 32 bits
-#: (Dettmers et al., 2022).
+#: Elements that share a scale in 8-bit moments; tensors with fewer elements than the second figure
+#: keep 32 bits (Dettmers et al., 2022).
 BLOCK_OF_8_BIT, SMALLEST_IN_8_BIT = 256, 4096
 
-#: Tensors that are summed or exchanged together are copied into one flat buffer of so many bytes at a time: enough to
-#: fill a link, little beside what training holds anyway.
+#: Tensors that are summed or exchanged together are copied into one flat buffer of so many bytes at
+#: a time: enough to fill a link, little beside what training holds anyway.
 FLAT_BYTES = 256 * MIB
 
-#: Where what blocks save is kept in the host's memory, that of so many is on the GPU at a time: of the block at work,
-#: and of one whose copies leave or arrive.
+#: Where what blocks save is kept in the host's memory, that of so many is on the GPU at a time: of
+#: the block at work, and of one whose copies leave or arrive.
 SAVED_ON_GPU = 2
 
-#: Logits that are made at once take so many bytes in float32: enough positions for matrix products at full rate.
+#: Bytes of float32 logits made at once: enough positions for matrix products at full rate.
 CHUNK_BYTES = 512 * MIB
 
 #: An MLP that is computed in tiles has so many positions at once, or more.
@@ -50,8 +50,8 @@ def heads_at_once(heads: int, *, bytes_of_one: float) -> int:
 
 
 def has_8bit_moments(shape: tuple[int, ...]) -> bool:
-    """Whether 8-bit AdamW keeps the moments of a tensor in 8 bits: those of large matrices whose rows are whole blocks,
-    which no cut between rows divides."""
+    """Whether 8-bit AdamW keeps the moments of a tensor in 8 bits: those of large matrices whose
+    rows are whole blocks, which no cut between rows divides."""
     return len(shape) > 1 and prod(shape) >= SMALLEST_IN_8_BIT and shape[-1] % BLOCK_OF_8_BIT == 0
 
 
@@ -61,7 +61,7 @@ def chosen_positions(trained: int, *, of: int) -> int:
 
 
 def padded_length(longest: int, *, max_length: int) -> int:
-    """The length that a batch is padded to: a multiple of `PAD_MULTIPLE`, and `max_length` at most."""
+    """The length a batch is padded to: a multiple of `PAD_MULTIPLE`, and `max_length` at most."""
     return max(longest, min(-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE, max_length))
 
 
@@ -72,15 +72,17 @@ class Execution:
     Attributes:
         micro_batch_size: sequences per forward per data-parallel rank.
         gradient_accumulation_steps: forwards per optimizer step per rank.
-        gradient_checkpointing: what a block keeps for its backward, which computes the rest again: `none` all,
-            `selective` its input, attention and some products, `full` its input; `selective_offloaded` and `offloaded`
-            the same in the host's memory.
+        gradient_checkpointing: what a block keeps for its backward, which computes the rest again:
+            `none` all, `selective` its input, attention and some products, `full` its input;
+            `selective_offloaded` and `offloaded` the same in the host's memory.
         precision: `mixed` keeps float32 masters of what is trained and computes in bfloat16.
-        offload: what lies in the host's memory: `optimizer` its states, with the copies of the weights that it steps;
-            `parameters` the weights, and with them their gradients and states; `all` is `parameters` by another name.
+        offload: what lies in the host's memory: `optimizer` its states, with the copies of the
+            weights that it steps; `parameters` the weights, and with them their gradients and
+            states; `all` is `parameters` by another name.
         loss: `chunked` makes the logits of a chunk of positions at a time, `full` those of all.
         mlp: `chunked` computes the MLP of some positions at a time, and saves of all what it reads.
-        reduce_once: FSDP reduces gradients at the last micro-batch alone, where whole ones fit until then.
+        reduce_once: FSDP reduces gradients at the last micro-batch alone, where whole ones fit
+            until then.
     """
 
     layout: Layout
@@ -130,46 +132,47 @@ class Execution:
 
     @cached_property
     def gathers_weights(self) -> bool:
-        """Whether FSDP brings weights to the GPU unit by unit, from other ranks or from the host."""
+        """Whether FSDP brings weights to the GPU unit by unit, from other ranks or the host."""
         return self.layout.weight_shards > 1 or self.parameters_on_host
 
     @cached_property
     def postpones_reduction(self) -> bool:
-        """Whether gathered weights and whole gradients are kept until the end of a step, as zero_bubble needs."""
+        """Whether gathered weights and whole gradients stay until a step ends, for zero_bubble."""
         return self.gathers_weights and self.layout.pp > 1 and self.layout.schedule == "zero_bubble"
 
     @property
     def keeps_casts(self) -> bool:
-        """Whether weights that autocast casts are cast once a step: where the copies live through a forward anyway, and
-        blocks read parameters, not slices made of them or what a compiled block casts itself."""
+        """Whether weights that autocast casts are cast once a step: if copies live through a
+        forward anyway, and blocks read parameters, not slices of them or casts of compiled
+        blocks."""
         again = self.gradient_accumulation_steps > 1 and self.gradient_checkpointing == "none"
         return again and self.layout.tp == 1 and not self.compile
 
     def head_chunk(self, vocab_size: int, *, plain: bool) -> int:
-        """How many positions' logits are made at once. Of a plain head each tensor-parallel rank makes its slice's; of
-        others, which cap or scale logits, all have all."""
+        """How many positions' logits are made at once. Of a plain head each tensor-parallel rank
+        makes its slice's; of others, which cap or scale logits, all have all."""
         if self.loss == "full":
             return sys.maxsize
         return max(1, CHUNK_BYTES // (4 * -(-vocab_size // (self.layout.tp if plain else 1))))
 
     @property
     def breaks_graphs(self) -> bool:
-        """Whether a block, compiled, is several graphs: attention gathers keys between them, or its MLP is in tiles."""
+        """Whether a compiled block is several graphs: attention gathers keys, or tiles its MLP."""
         return self.layout.cp > 1 or self.mlp == "chunked"
 
     def mlp_chunk(self, hidden_size: int) -> int:
-        """How many positions' MLP is computed at once: as many as make square products, and full ones on any GPU."""
+        """How many positions' MLP runs at once: enough for square products that fill any GPU."""
         return sys.maxsize if self.mlp == "full" else max(LEAST_MLP_CHUNK, hidden_size)
 
     @cached_property
     def adds_replicas_once(self) -> bool:
-        """Whether FSDP adds gradients over replicas at the last micro-batch alone, and sums of shards until then: as
-        much memory as the gradients take. Those in the host's memory would come back for it."""
+        """Whether FSDP adds gradients over replicas at the last micro-batch alone, and shards' sums
+        until then: as much memory as gradients take. Those on the host would come back."""
         return self.layout.weight_shards > 1 and self.layout.copies > 1 and not self.parameters_on_host
 
     @property
     def may_reduce_once(self) -> bool:
-        """Whether `reduce_once` saves messages: not of weights from the host, which are there to hold less."""
+        """Whether `reduce_once` saves messages: not of weights on the host, to hold less memory."""
         again = self.gradient_accumulation_steps > 1 and not self.postpones_reduction
         return again and self.layout.weight_shards > 1 and not self.parameters_on_host
 

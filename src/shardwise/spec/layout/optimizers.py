@@ -1,4 +1,4 @@
-"""The optimizers by name, one row each: what they keep for a weight, take beside it, and obey of a job's keys"""
+"""The optimizers by name, one row each: their states, extra memory, and the job keys they obey"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -40,8 +40,8 @@ class OptimizerRule:
 
 
 OPTIMIZER_RULES: dict[OptimizerName, OptimizerRule] = {
-    # Two moments (Loshchilov and Hutter, 2019). Over lists a step holds the roots of all second ones
-    # at once (`torch.optim.adamw`, `_multi_tensor_adamw`).
+    # Two moments (Loshchilov and Hutter, 2019). Over lists a step holds the roots of all second
+    # ones at once (`torch.optim.adamw`, `_multi_tensor_adamw`).
     "adamw": OptimizerRule(moments=2, keys=_ADAM),
     "adamw_foreach": OptimizerRule(moments=2, keys=_ADAM, temporaries="all"),
     "adamw_8bit": OptimizerRule(moments=2, keys=_ADAM, in_8_bits=True),

@@ -1,13 +1,16 @@
 """Pipeline schedules: the order in which each rank runs stages and micro-batches.
 
-The trainer executes these orders and the planner simulates them. Messages follow from what each action needs.
+The trainer executes these orders and the planner simulates them. Messages follow from what each
+action needs.
 
 - `sequential`: one micro-batch at a time through all stages; naive model parallel.
 - `gpipe` (Huang et al., 2019): all forwards, then all backwards.
-- `1f1b` (Narayanan et al., 2019): after a warm-up one forward and one backward in turn, so that in-flight micro-batches
-  are at most the stages that follow.
-- `interleaved` (Narayanan et al., 2021): 1f1b over two stages per rank: half the bubble, twice the messages.
-- `zero_bubble` (Qi et al., 2023, ZB-H1): 1f1b with the backward split in two; weight gradients fill the bubble.
+- `1f1b` (Narayanan et al., 2019): after a warm-up one forward and one backward in turn, so that
+  in-flight micro-batches are at most the stages that follow.
+- `interleaved` (Narayanan et al., 2021): 1f1b over two stages per rank: half the bubble, twice the
+  messages.
+- `zero_bubble` (Qi et al., 2023, ZB-H1): 1f1b with the backward split in two; weight gradients fill
+  the bubble.
 """
 
 from collections import deque
@@ -22,8 +25,8 @@ ActionKind = Literal["forward", "backward", "backward_input", "backward_weight"]
 
 
 class Action(NamedTuple):
-    """One stretch of a rank's work. `kind`: `backward` makes the gradients of inputs and of weights; the other two make
-    one of them. `stage`: which stage of the whole pipeline. `micro`: which micro-batch of the step."""
+    """One stretch of a rank's work. `kind`: `backward` makes gradients of inputs and weights; the
+    others make one. `stage`: of the whole pipeline. `micro`: which micro-batch of the step."""
 
     kind: ActionKind
     stage: int
@@ -73,7 +76,7 @@ def _one_forward_one_backward(num_ranks: int, rank: int, micros: int) -> Iterato
 
 
 def _interleaved(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
-    """Micro-batches pass a rank's stages in rounds of at least as many as there are ranks, if possible."""
+    """Micro-batches pass a rank's stages in rounds of at least as many as ranks, if possible."""
     chunks = stages_per_rank("interleaved")
     stages = [rank + chunk * num_ranks for chunk in range(chunks)]
     num_rounds = max(1, micros // num_ranks)
@@ -105,7 +108,7 @@ def _zero_bubble(num_ranks: int, rank: int, micros: int) -> Iterator[Plain]:
 
 
 def _alternate(ahead: Iterator[Plain], back: Iterator[Plain], *, warm_up: int) -> Iterator[Plain]:
-    """`warm_up` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    """`warm_up` forwards, then one forward and one backward in turn, then the other backwards."""
     # `zip` asks for a forward first, so that none of the backwards is lost behind the last one.
     return chain(islice(ahead, warm_up), chain.from_iterable(zip(ahead, back, strict=False)), back)
 

@@ -1,8 +1,9 @@
 """Model FLOPs per token, which every MFU, forecast or measured, is computed from.
 
-Chowdhery et al., "PaLM" (2022), appendix B: 6 FLOPs per matrix parameter (2 forward, 4 backward) and 12 * layers *
-width * length for attention, without recompute. Frozen matrices need no weight gradient: LoRA costs 4 per frozen
-parameter, and 6 per parameter of an adapter or of a trained copy (`modules_to_save`).
+Chowdhery et al., "PaLM" (2022), appendix B: 6 FLOPs per matrix parameter (2 forward, 4 backward)
+and 12 * layers * width * length for attention, without recompute. Frozen matrices need no weight
+gradient: LoRA costs 4 per frozen parameter, and 6 per parameter of an adapter or of a trained copy
+(`modules_to_save`).
 """
 
 from collections.abc import Iterable
@@ -14,14 +15,14 @@ from shardwise.spec.model.shape import Matrix, ModelShape
 
 
 def matrix_parameters(shape: ModelShape) -> int:
-    """Elements of the matrices that a token is multiplied with: blocks (of experts, those routed to) and head."""
+    """Elements of matrices a token is multiplied with: blocks (of experts, the routed) and head."""
     outer = sum(matrix.num_parameters for matrix in shape.outer_matrices)
     return shape.multiplied_elements + outer + shape.embedding_parameters
 
 
 def adapter_parameters(shape: ModelShape, lora: LoraSpec) -> int:
-    """Elements of the LoRA adapters that a token is multiplied with (of experts, those routed to): r * (rows + columns)
-    for each target matrix (Hu et al., 2021, section 4)."""
+    """Elements of the LoRA adapters that a token is multiplied with (of experts, those routed to):
+    r * (rows + columns) for each target matrix (Hu et al., 2021, section 4)."""
 
     def of(matrices: Iterable[Matrix]) -> int:
         held = (matrix for matrix in matrices if hold_of(matrix, lora, shape))

@@ -1,4 +1,4 @@
-"""What blocks of a model were measured to keep and to do, for a forecast of code that no rule knows."""
+"""What blocks of a model were measured to keep and do, to forecast code that no rule knows."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,8 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A moment of a block's backward. `alive`: bytes above what was alive before the block's forward; `gradients`:
-    elements of the block's trained weights whose gradients are there; `fresh`: of the largest of them."""
+    """A moment of a block's backward. `alive`: bytes above those before the block's forward;
+    `gradients`: elements of its trained weights with gradients there; `fresh`: of the largest."""
 
     alive: Amount
     gradients: int
@@ -30,13 +30,15 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockProfile:
-    """One block of a kind; bytes of activations alone, without weights, their copies and their gradients.
+    """One block of a kind; bytes of activations, without weights, their copies and gradients.
 
     Attributes:
-        saved: what it keeps until its backward, with what it gives and without what it is given where it lets go of it.
+        saved: what it keeps until its backward, with what it gives and without what it is given
+            where it lets go of it.
         forward: the most that is alive in its forward, above what was alive before.
         backward: moments of its backward that may be the fullest.
-        flops, flops_backward: of products, attention and convolutions; a backward's with what is computed again.
+        flops, flops_backward: of products, attention and convolutions; a backward's with what is
+            computed again.
         moved, moved_backward: bytes that all other operators read and write.
         operators: how many a forward runs.
     """

@@ -9,26 +9,27 @@ from shardwise.spec.job.strict import from_plain
 from shardwise.spec.model.profile import ModelProfile
 
 MlpKind = Literal["gated", "plain"]
-#: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one that takes the mean
-#: away before, written out.
+#: `gemma` is an RMS norm that multiplies by its weight in float32, before it rounds; `centred` one
+#: that takes the mean away before, written out.
 NormKind = Literal["rms", "layer", "gemma", "centred"]
-#: How blocks are split: over pipeline stages, each of them by tensor parallel, or attention into packed documents.
+#: How blocks are split: over pipeline stages, by tensor parallel, or attention by packed documents.
 Split = Literal["stages", "slices", "documents"]
-#: The tensors of a block that its matrices read; those that read the same one can share what is kept of it. What is
-#: not known of a block is `other`.
+#: The tensors of a block that its matrices read; those that read the same one can share what is
+#: kept of it. What is not known of a block is `other`.
 Reads = (
     Literal["attention_input", "attention_output", "mlp_input", "mlp_product"]
     | Literal["expert_input", "expert_product", "query_latent", "key_value_latent", "other"]
 )
 #: A dim of a matrix, or of a stack of them.
 Cut = Literal["rows", "columns", "count"]
-#: What weights may be published in, beside floats: both are widened while they are read (`models/published.py`).
+#: What weights may be published in, beside floats: widened while read (`models/published.py`).
 Published = Literal["mxfp4", "fp8"]
 #: Bytes of an element and its share of a scale: blocks of 32 with one byte; of 128 x 128 with four.
 _PUBLISHED_BYTES: dict[Published, float] = {"mxfp4": 0.5 + 1 / 32, "fp8": 1 + 4 / 128**2}
-#: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of it) gives a slice of
-#: the heads or of the MLP's width, and what reads such a slice gives a summand of the whole. So a block needs one sum
-#: over ranks after attention and one after the MLP (Shoeybi et al., 2019).
+#: What tensor parallelism slices of a matrix: what reads the residual stream (or what was made of
+#: it) gives a slice of the heads or of the MLP's width, and what reads such a slice gives a summand
+#: of the whole. So a block needs one sum over ranks after attention and one after the MLP (Shoeybi
+#: et al., 2019).
 _WHOLE: tuple[Reads, ...] = ("attention_input", "query_latent", "key_value_latent", "mlp_input", "expert_input")
 _IN_SLICES: tuple[Reads, ...] = ("attention_output", "mlp_product", "expert_product")
 SLICED_BY: dict[Reads, Cut] = {**dict.fromkeys(_WHOLE, "rows"), **dict.fromkeys(_IN_SLICES, "columns")}
@@ -47,10 +48,12 @@ class Matrix:
         reads: which tensor of the block is its input.
         transposed: the weight is stored as (columns, rows), as GPT-2's are.
         stacked: all `count` of them are one parameter, whose first dim counts them.
-        adaptable: it is a module of its own, on which an adapter can hang; routers and stacked experts are not.
+        adaptable: it is a module of its own, on which an adapter can hang; routers and stacked
+            experts are not.
         active: of `count` experts, those a token is routed to; None for all.
         runs_all: the implementation runs a token through all `count` of them, whatever its route.
-        whole: tensor parallelism does not slice it, for transformers' plan of the model leaves it out.
+        whole: tensor parallelism does not slice it, for transformers' plan of the model leaves it
+            out.
     """
 
     name: str
@@ -73,8 +76,8 @@ class Matrix:
 
     @property
     def sliced_by(self) -> Cut | None:
-        """What tensor parallelism slices of it; None for what stays whole: routers, and the way into a latent. Stacked
-        experts are dealt, each of them whole."""
+        """What tensor parallelism slices of it; None for what stays whole: routers, and the way
+        into a latent. Stacked experts are dealt, each of them whole."""
         if self.whole or self.stacked:
             return None if self.whole else "count"
         is_router = not self.adaptable or self.rows == 1
@@ -93,10 +96,10 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Norm:
-    """One normalisation of a block. `size`: elements of its weight, 0 where it has none. `width`: elements per token
-    that it normalises; a norm of each head has a small weight and a wide input. `bias`: it has a bias of `size`
-    elements too. `count`: how many alike it stands for, which share the `width` between them. `frozen`: transformers
-    builds it as a parameter that is never trained, as some routers' correction biases are."""
+    """One normalisation of a block. `size`: elements of its weight, 0: none. `width`: elements per
+    token it normalises; a norm of each head has a small weight and a wide input. `bias`: it has a
+    bias of `size` too. `count`: how many alike it stands for, which share `width`. `frozen`: a
+    parameter of transformers that is never trained, as some routers' correction biases."""
 
     name: str
     size: int
@@ -118,8 +121,8 @@ class Norm:
 
 @dataclass(frozen=True, kw_only=True)
 class OtherBlocks:
-    """The blocks of one kind, in a model whose blocks differ. `count`: how many of the model's blocks are of this kind;
-    `matrices`, `norms`: as in ModelShape."""
+    """The blocks of one kind, in a model whose blocks differ. `count`: how many of the model's
+    blocks are of this kind; `matrices`, `norms`: as in ModelShape."""
 
     count: int
     matrices: tuple[Matrix, ...]
@@ -128,8 +131,8 @@ class OtherBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class OuterNames:
-    """Names of the modules outside the blocks, in the Hugging Face module tree; the defaults are Llama's. None where a
-    module is absent. `root`: of the backbone, where that is no child of the whole model."""
+    """Names of modules outside the blocks, in the Hugging Face module tree; defaults: Llama's.
+    None: no such module. `root`: of the backbone, if it is no child of the whole model."""
 
     embedding: str = "model.embed_tokens"
     head: str = "lm_head"
@@ -144,7 +147,7 @@ class OuterNames:
         return self.root or self.blocks.partition(".")[0]
 
     def inside(self, root: str, *, head: str) -> Self:
-        """These names in a model of more than text, whose language model is called `root`, and its head `head`."""
+        """These names in a model of more than text, with language model `root` and head `head`."""
 
         def moved(name: str | None) -> str | None:
             return None if name is None else f"{root}{name.removeprefix(self.backbone)}"
@@ -159,8 +162,9 @@ LLAMA_NAMES = OuterNames()
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper:
-    """A model of more than text, of which the language model is trained. `family`: `model_type` of its config.json;
-    `frozen_parameters`: elements of its other parts (towers, projectors), which stay on disk; None: not counted."""
+    """A model of more than text; its language model is trained. `family`: config.json's
+    `model_type`; `frozen_parameters`: of other parts (towers, projectors), on disk; None: not
+    counted."""
 
     family: str
     frozen_parameters: int | None = None
@@ -172,7 +176,8 @@ class ModelShape:
 
     Attributes:
         family: `model_type` of config.json.
-        matrices: the linear layers of one block, in order of execution; of the usual kind where blocks differ.
+        matrices: the linear layers of one block, in order of execution; of the usual kind where
+            blocks differ.
         norm_parameters_per_layer: elements of the norms inside one block.
         final_norm_parameters: elements of the norm before the head.
         position_parameters: elements of a learned position table, 0 for rotary models.
@@ -182,8 +187,10 @@ class ModelShape:
         norms: the norms inside one block; their parameters add up to `norm_parameters_per_layer`.
         activation: the MLP's activation function, in transformers' words.
         attention_softcap: attention scores are capped, which SDPA cannot do.
-        partial_rotary: queries and keys are rotated in part and joined again, which changes their memory layout.
-        scales_stream: its code multiplies what the first block of a pipeline stage gets, embedded or received.
+        partial_rotary: queries and keys are rotated in part and joined again, which changes their
+            memory layout.
+        scales_stream: its code multiplies what the first block of a pipeline stage gets, embedded
+            or received.
         parallel_residual: attention and the MLP read the same residual stream.
         plain_head: logits are the head's output, with no cap or scale behind it.
         other_blocks: the blocks that are not of the usual kind.
@@ -194,22 +201,31 @@ class ModelShape:
         behind: names of those of them that run behind the blocks.
         names: of the modules outside the blocks; of a plan that is older than they are, Llama's.
         eager_attention: the family's code has no other attention than the one written out.
-        steady_positions: up to which length rotary frequencies do not follow the longest sequence; None for any.
-        layerdrop: chance of a block to be left out of a forward while training, where the family's code does that.
+        steady_positions: up to which length rotary frequencies do not follow the longest sequence;
+            None for any.
+        layerdrop: chance of a block to be left out of a forward while training, where the family's
+            code does that.
         drops_out: its code drops something out at random in training.
-        drops_stream, drops_scores: it does so of what attention and the MLP add to the stream, and of attention's
-            scores.
-        counts_routes: its loss has a part for even use of experts, for which a step counts routes by one more forward.
-        bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`); None: it does not.
-        published: in which fewer bits its weights lie in files, of which reading makes the storage type; None: in none.
-        mixes_documents: packed documents see each other in its code, or are not known to be kept apart.
-        counted: its blocks, read off a build, are not like those of the catalogue: no rules forecast what they keep.
+        drops_stream, drops_scores: it does so of what attention and the MLP add to the stream, and
+            of attention's scores.
+        counts_routes: its loss has a part for even use of experts, for which a step counts routes
+            by one more forward.
+        bare_experts: whose names for experts PEFT takes for bare parameters (`spec.adapters`);
+            None: it does not.
+        published: in which fewer bits its weights lie in files, of which reading makes the storage
+            type; None: in none.
+        mixes_documents: packed documents see each other in its code, or are not known to be kept
+            apart.
+        counted: its blocks, read off a build, are not like those of the catalogue: no rules
+            forecast what they keep.
         profiles: what one of each kind of its blocks was measured to keep, for executions of a job.
         shares_weights: some of its blocks are, in part, one and the same.
-        built: how its blocks were seen to split, where the shape was read off a build; None: the catalogue says it.
+        built: how its blocks were seen to split, where the shape was read off a build; None: the
+            catalogue says it.
         unstaged: why a build is not cut in stages; "" where it is, or where that is not known.
         unsliced: why tensor parallelism does not slice a build; likewise.
-        wrapper: the model of text and images, or sound, that it is the language model of; None where it is the whole.
+        wrapper: the model of text and images, or sound, that it is the language model of; None
+            where it is the whole.
     """
 
     family: str
@@ -312,7 +328,7 @@ class ModelShape:
 
     @property
     def published_bytes(self) -> float:
-        """Of all weights in files. In fewer bits are matrices of blocks but routers; in mxfp4, stacked experts."""
+        """Of all weights in files. Quantized: block matrices, not routers; mxfp4: experts alone."""
         if self.published is None:
             return self.num_parameters * (4 if self.storage_dtype == "float32" else 2)
         narrow = [(n, m) for n, m in self.every_matrix if m.stacked or (m.adaptable and self.published == "fp8")]
@@ -321,7 +337,7 @@ class ModelShape:
 
     @cached_property
     def mlp_width(self) -> int:
-        """Intermediate elements of one token in the usual block, those of every expert it runs through added up."""
+        """Intermediate elements of one token in the usual block, summed over its experts."""
         products = ("mlp_product", "expert_product")
         return sum(m.columns * m.run for m in self.matrices if m.reads in products) or self.intermediate_size
 
@@ -337,7 +353,7 @@ class ModelShape:
 
     @cached_property
     def kinds(self) -> tuple[Self, ...]:
-        """One shape for each kind of block, the usual one first, as if the model had only the blocks of that kind."""
+        """One shape for each kind of block, the usual first, as if the model had that kind only."""
         if not self.other_blocks:
             return (self,)
         usual = self.num_layers - sum(other.count for other in self.other_blocks)
@@ -355,6 +371,6 @@ class ModelShape:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """The shape that `to_json` wrote; keys that are not the shape's are passed over. Raises TypeError: the data was
-        written by hand or by another version."""
+        """The shape that `to_json` wrote; keys that are not the shape's are passed over. Raises
+        TypeError: the data was written by hand or by another version."""
         return from_plain(cls, data)

@@ -1,6 +1,7 @@
-"""Which blocks each pipeline stage holds, and which FSDP gathers together, for planner and trainer alike.
+"""Which blocks each pipeline stage holds and FSDP gathers together, for planner and trainer.
 
-Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored elements (bytes) of their parts.
+Stages are balanced by cost, the mean of multiplied elements (FLOPs) and stored elements (bytes) of
+their parts.
 """
 
 from bisect import bisect_left
@@ -12,8 +13,8 @@ from shardwise.spec.model.shape import ModelShape
 
 
 def stage_blocks(model: ModelShape, *, num_stages: int) -> tuple[range, ...]:
-    """The block indices of each stage, in order; blocks of several kinds count at their mean cost. Raises ValueError:
-    there are more stages than blocks."""
+    """The block indices of each stage, in order; blocks of several kinds count at their mean cost.
+    Raises ValueError: there are more stages than blocks."""
     return balanced(model.num_layers, num_stages=num_stages, costs=model.costs_of_stages)
 
 
@@ -31,9 +32,9 @@ def _sizes(num_blocks: int, num_stages: int, costs: tuple[float, float, float]) 
 def balanced(
     num_blocks: int, *, num_stages: int, costs: tuple[float, float, float] = (1.0, 0.0, 0.0)
 ) -> tuple[range, ...]:
-    """Splits equal blocks into contiguous stages so that the costliest stage is as cheap as possible; of equal cuts the
-    earliest. `costs`: of a block, and of the first and the last stage beside theirs. Raises ValueError: there are more
-    stages than blocks."""
+    """Splits equal blocks into contiguous stages so that the costliest stage is as cheap as
+    possible; of equal cuts the earliest. `costs`: of a block, and of the first and the last stage
+    beside theirs. Raises ValueError: there are more stages than blocks."""
     block, first, last = costs
     if num_stages > num_blocks:
         raise ValueError(f"{num_stages} pipeline stages for {num_blocks} layers; use at most {num_blocks}")
@@ -48,8 +49,8 @@ def balanced(
         return min(max(block * size, first + block * max(1, blocks - others * size)) for size in sizes)
 
     def last_begins(stages: int, end: int) -> int:
-        """Where the last of the first stages begins, if they end there: it is cheaper the later, those before it are
-        more expensive, and the least maximum lies where both meet."""
+        """Where the last of the first stages begins, if they end there: it is cheaper the later,
+        those before it are more expensive, and the least maximum lies where both meet."""
         others, beside = stages - 1, last if stages == num_stages else 0
 
         def own(start: int) -> float:
@@ -66,8 +67,8 @@ def balanced(
 
 
 def unit_blocks(sizes: Sequence[int], *, least: int) -> tuple[range, ...]:
-    """The blocks of each unit, which FSDP gathers and reduces together: they join until it holds `least`
-    parameters; the last may hold fewer."""
+    """The blocks of each unit, which FSDP gathers and reduces together: they join until it holds
+    `least` parameters; the last may hold fewer."""
     units: list[range] = []
     begin = held = 0
     for index, size in enumerate(sizes):

@@ -14,9 +14,11 @@ class Disk:
 
     Attributes:
         checkpoint_bytes: of one checkpoint.
-        checkpoints_bytes: of those that lie there at once: one more than `save_total_limit`, for an old one goes when
-            the new one is whole; fewer where fewer are saved. Where the number of steps is not known, as if many were.
-        merged_bytes: of `merged/`, which `shardwise merge` writes; 0 where there is nothing to merge.
+        checkpoints_bytes: of those that lie there at once: one more than `save_total_limit`, for an
+            old one goes when the new one is whole; fewer where fewer are saved. Where the number of
+            steps is not known, as if many were.
+        merged_bytes: of `merged/`, which `shardwise merge` writes; 0 where there is nothing to
+            merge.
         data_cache_bytes: of the prepared rows, in the cache; None where their number is not known.
         total_bytes: the most that lies in output_dir at once, without `merged/`.
     """

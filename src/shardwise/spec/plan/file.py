@@ -36,7 +36,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def plan_from_json(data: Any) -> Plan:
-    """Plain data as a Plan. Raises InputError: of another version, or one problem for each key that is wrong."""
+    """Plain data as a Plan. Raises InputError: another version, or a problem for each wrong key."""
     if not isinstance(data, dict):
         raise InputError(f"is {quoted(data)}; expected what `shardwise plan --output` writes")
     found = cast(Plain, data)
@@ -57,14 +57,14 @@ def plan_from_json(data: Any) -> Plan:
     return plan
 
 
-#: What a candidate has beside its execution, and all that must be there of that: `reduce_once` was added later.
+#: What a candidate has beside its execution, and its required keys: `reduce_once` was added later.
 _OF_CANDIDATE = {field.name for field in fields(Candidate)} - {"execution"}
 _OF_EXECUTION = {field.name for field in fields(Execution)} - {"reduce_once"}
 
 
 def _nested(found: Plain) -> Plain:
-    """plan.json in the form of a `Plan`, whose candidates have an execution, and what open hardware added. Raises
-    InputError: a candidate lacks a key of its execution, which has a default elsewhere."""
+    """plan.json in a `Plan`'s form: candidates have an execution, and what open hardware added.
+    Raises InputError: a candidate lacks a key of its execution, which has a default elsewhere."""
     nested, lacking, candidates = dict(found), list[str](), found.get("candidates")
     if isinstance(candidates, list):
         nested["candidates"] = [_with_execution(one) for one in cast(list[Any], candidates)]

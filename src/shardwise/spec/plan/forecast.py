@@ -1,7 +1,7 @@
-"""Plan: every candidate execution with its forecast, the one chosen, and why not the others; to and from plan.json.
+"""Plan: candidate executions with forecasts, the choice, why not others; to and from plan.json.
 
-The planner writes it, the trainer reads it, and neither knows the other. The JSON is versioned and stable: keys are
-added, never renamed.
+The planner writes it, the trainer reads it, and neither knows the other. The JSON is versioned and
+stable: keys are added, never renamed.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -44,9 +44,9 @@ class RankMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryForecast:
-    """Memory of the rank that needs most, with its interval, and of every distinct rank. `peak_bytes`: allocated (not
-    reserved) bytes plus what lies outside the allocator; `peak_reserved_bytes`: with the allocator's rounding and
-    fragmentation; `peak_instant`: when the peak is reached, in words: `backward of layer 31`."""
+    """Memory of the rank that needs most, with its interval, and of every distinct rank.
+    `peak_bytes`: allocated (not reserved) plus bytes outside the allocator; `peak_reserved_bytes`:
+    with rounding and fragmentation; `peak_instant`: when the peak is: `backward of layer 31`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
@@ -61,11 +61,12 @@ class MemoryForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenMemory:
-    """The memory that is forecast for the rows that a run has seen while it was measured: bytes inside the
-    allocator, by rank.
+    """The memory that is forecast for the rows that a run has seen while it was measured: bytes
+    inside the allocator, by rank.
 
     Attributes:
-        first, later: tokens of the longest row, with padding, of the first forwards of steps, and of their later ones;
+        first, later: tokens of the longest row, with padding, of the first forwards of steps, and
+            of their later ones;
             0 where steps have one. Rows of a step are sorted, the longest first.
         peaks: the most at one instant of training.
         phases: the most in each phase of `spec.run.PHASES`.
@@ -85,8 +86,8 @@ class SeenMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeForecast:
-    """Time of one optimizer step and of the whole run; utilisations are shares from 0 to 1. `total_seconds`: None where
-    the number of steps is not known."""
+    """Time of one optimizer step and of the whole run; utilisations are shares from 0 to 1.
+    `total_seconds`: None where the number of steps is not known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = OPEN
 
@@ -123,7 +124,8 @@ class Candidate:
     """One execution with its forecast.
 
     Attributes:
-        not_trained: what of it this version plans but does not train, as sentences; empty where it trains all of it.
+        not_trained: what of it this version plans but does not train, as sentences; empty where it
+            trains all of it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = EXACT
@@ -163,9 +165,11 @@ class Plan:
         chosen: an index into `candidates`, or None where none fits.
         advice: what to do, where none fits.
         solved: the key that the job was solved for, with the value that this is the plan of.
-        offers: what else was compared, where the job left its hardware open; this is the plan of the first of them.
+        offers: what else was compared, where the job left its hardware open; this is the plan of
+            the first of them.
         disk: what a run of the chosen candidate writes; None where none fits.
-        found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or not.
+        found_batch: the trials that the micro-batch was found by, whether it is forecast to fit or
+            not.
         data: what is known of the rows to train on, where they were counted before.
         data_notes: what is to be said of them, as sentences.
         run: the whole run; None in a plan of an earlier version.

@@ -11,7 +11,8 @@ class BatchTrial:
     """Optimizer steps that were taken with a micro-batch.
 
     Attributes:
-        peak_bytes: the most that a rank took, on a GPU reserved and with the context; None where one ran out of memory.
+        peak_bytes: the most that a rank took, on a GPU reserved and with the context; None where
+            one ran out of memory.
         forecast_bytes: the same, as it was forecast.
     """
 
@@ -28,7 +29,7 @@ class BatchTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundBatch:
-    """What `train --find-batch` tried, in that order. `share`: sequences of the global batch for each rank."""
+    """What `train --find-batch` tried, in order. `share`: sequences of the global batch by rank."""
 
     capacity_bytes: int
     share: int
@@ -82,7 +83,7 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Solved:
-    """What was asked by `--solve`, and what came out. The plan it belongs to is that of the job with this value.
+    """What `--solve` asked and what came out. Its plan is that of the job with this value.
 
     Attributes:
         key: as the job file writes it, `data.max_length`; or `gpus`.

@@ -1,11 +1,11 @@
-"""What generating text needs: weights, and keys and values (the KV cache), which planner and `chat` count alike."""
+"""What generating text needs: weights and keys and values (KV cache), for planner and `chat`."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise.spec.model.shape import ModelShape
 
-#: Of free memory, what weights and keys and values may fill: the rest is for activations and the allocator's gaps.
+#: Of free memory, the share for weights, keys and values: the rest is for activations and gaps.
 USABLE = 0.95
 
 
@@ -35,12 +35,14 @@ class Generation:
         type_name: of the weights that are not quantised, of keys and of values.
         weight_bytes: of all weights, adapters included.
         asked: for the job's `data.max_length` and `train.global_batch_size`.
-        table: for other lengths and numbers of sequences; lengths up to the model's positions, and these.
-        hardware: its name; where it is open, the cheapest that holds what is asked. None: no GPU on offer does.
+        table: for other lengths and numbers of sequences; lengths up to the model's positions, and
+            these.
+        hardware: its name; where it is open, the cheapest that holds what is asked. None: no GPU on
+            offer does.
         capacity_bytes: what weights and keys and values may fill of it.
         usd_per_hour: its typical price; None where no price is known.
-        whole_heads_bytes: of latent attention, whose latents are counted, what keys and values of whole heads would
-            take of a token; None of other attention.
+        whole_heads_bytes: of latent attention, whose latents are counted, what keys and values of
+            whole heads would take of a token; None of other attention.
     """
 
     model: str
@@ -60,9 +62,9 @@ class Generation:
 
 
 def cache_elements(model: ModelShape, length: int) -> int:
-    """Elements that all blocks keep of one sequence of `length` tokens: keys and values, those of the window where a
-    block has one; of latent attention the latents and rotary keys, as transformers does in the versions that this is
-    for, and vLLM and SGLang do (DeepSeek-V2, 2024, section 2.1)."""
+    """Elements that all blocks keep of one sequence of `length` tokens: keys and values, in a
+    block's window where it has one; of latent attention latents and rotary keys, as in the versions
+    of transformers that this is for, vLLM and SGLang (DeepSeek-V2, 2024, section 2.1)."""
     latent = latent_width(model)
     if latent is not None:
         return length * model.num_layers * latent
@@ -78,5 +80,5 @@ def head_elements(model: ModelShape) -> int:
 
 
 def latent_width(model: ModelShape) -> int | None:
-    """Elements of a token's latent and rotary keys in a block; None where attention has no latents."""
+    """Elements of a token's latent and rotary keys in a block; None if attention has no latents."""
     return next((m.rows for m in model.matrices if m.name.endswith("kv_a_proj_with_mqa")), None)

@@ -1,4 +1,4 @@
-"""Hardware options: the hardware that a question left open, each with what a job takes on it; to and from JSON."""
+"""Hardware options: what a question left open, with what a job takes on each; to and from JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,15 +34,18 @@ class Offer:
 
     Attributes:
         hardware: as a user writes it: `2 x 8x H100-SXM`.
-        fits: whether the job does; None where it was not looked at, for something else is as cheap and as fast.
+        fits: whether the job does; None where it was not looked at, for something else is as cheap
+            and as fast.
         shown: it is one of the few that reports show.
         best_for: the goals for which nothing that was compared is better.
         strategy, written: the layout's name, and its degrees.
         peak_bytes, capacity_bytes: memory of the GPU that needs most, and what it has.
-        usd_per_hour: of all its GPUs, from the lowest offer to the highest price; None where none is known.
+        usd_per_hour: of all its GPUs, from the lowest offer to the highest price; None where none
+            is known.
         usd: of the whole run, likewise; None where its length is not known.
         usd_per_million_tokens: likewise.
-        typical_usd_per_hour, typical_usd, typical_usd_per_million_tokens: at the median price of all providers; None
+        typical_usd_per_hour, typical_usd, typical_usd_per_million_tokens: at the median price of
+        all providers; None
             where only lowest offers are known.
         price_providers: how many providers that is the median of.
         reason: why it does not fit, or was not looked at.
@@ -70,8 +73,8 @@ class Offer:
 
     @property
     def cost(self) -> str | None:
-        """What the run costs at the typical price, or from the lowest offer; a million tokens where its length is not
-        known."""
+        """What the run costs at the typical price, or from the lowest offer; a million tokens where
+        its length is not known."""
         if self.total_seconds is not None:
             return _or_more(self.typical_usd, self.usd)
         per_tokens = _or_more(self.typical_usd_per_million_tokens, self.usd_per_million_tokens)
@@ -79,7 +82,7 @@ class Offer:
 
     @property
     def duration(self) -> str | None:
-        """How long the run takes, or a step where its length is not known; None where it was not looked at."""
+        """How long the run takes, or a step if the length is unknown; None: not looked at."""
         if self.total_seconds is not None:
             return format_seconds(self.total_seconds)
         return None if self.step_seconds is None else f"{format_seconds(self.step_seconds)} a step"
@@ -101,11 +104,12 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What was compared: first what is shown, the best for the job's goal before all; what does not fit is last.
+    """What was compared: first what is shown, best for the goal first, what does not fit last.
 
     Attributes:
         goal: the job's.
-        price_date, price_source: when and where the prices shown were read; None where there are none.
+        price_date, price_source: when and where the prices shown were read; None where there are
+            none.
         start_up: what of starting a machine is in times and costs; None where nothing is.
     """
 
@@ -121,7 +125,7 @@ class Offers:
         return tuple(option for option in self.options if option.shown)
 
     def table(self) -> list[tuple[str, ...]]:
-        """The rows of a report as texts, before them the names of the columns; the first three are words."""
+        """The rows of a report as texts, after the names of columns; the first three are words."""
         known = any(option.total_seconds is not None for option in self.shown)
         time, cost = ("run", "cost") if known else ("step", "per 1M tokens")
         names = ("hardware", "best for", "layout", time, cost, "typical/h", "lowest/h", "peak memory")

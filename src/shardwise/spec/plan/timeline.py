@@ -1,4 +1,4 @@
-"""Timeline: who computes, who talks and who waits during one optimizer step, as the planner lays it out."""
+"""Timeline: who computes, talks and waits during one optimizer step, as the planner lays it out."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,9 +25,9 @@ KIND_WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimelineSpan:
-    """One stretch of a rank's time, in seconds from the beginning of the step. `rank`: the lowest of the ranks that do
-    the same at the same time; `stream`: `links` runs beside `compute`, where `exchange` and `wait` alone keep it from
-    computing; `name`: such as `backward of layer 3`."""
+    """One stretch of a rank's time, in seconds from the beginning of the step. `rank`: the lowest
+    of the ranks that do the same at the same time; `stream`: `links` runs beside `compute`, where
+    `exchange` and `wait` alone stop computing; `name`: such as `backward of layer 3`."""
 
     rank: int
     stream: Stream
@@ -63,7 +63,8 @@ class Timeline:
         strategy: as in the plan: `fsdp`, `mp`.
         seconds: length of what is laid out.
         micro_batches: of the step.
-        drawn_micro_batches: how many of them are laid out: enough to see how they follow each other.
+        drawn_micro_batches: how many of them are laid out: enough to see how they follow each
+            other.
     """
 
     strategy: str

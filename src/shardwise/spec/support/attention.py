@@ -5,15 +5,15 @@ from shardwise.spec.job.keys import Auto, Job
 from shardwise.spec.layout.execution import Attention, Precision
 from shardwise.spec.model.shape import ModelShape
 
-#: How the names of Hopper's GPUs begin: FlashAttention-3 is written for them (its README: "H100 / H800 GPU").
+#: Prefixes of Hopper GPU names: FlashAttention-3 is for them (its README: "H100 / H800 GPU").
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 
-#: The kernels that are handed a mask for packed documents and for windows shorter than the sequence, over keys and
-#: values repeated for each group of heads; the others know both themselves.
+#: The kernels that are handed a mask for packed documents and for windows shorter than the
+#: sequence, over keys and values repeated for each group of heads; the others know both themselves.
 MASKED: tuple[Attention, ...] = ("sdpa", "eager")
 #: Those that are told where packed documents lie, and compute in 16 bits on a GPU.
 BY_DOCUMENT: tuple[Attention, ...] = ("varlen", "flash_attention_2", "flash_attention_3")
-#: Those whose result selective recompute keeps (`parallel/recompute.py`): others are no operators that it knows.
+#: Those whose result selective recompute keeps (`parallel/recompute.py`): it knows no others.
 KEPT_BY_SELECTIVE: tuple[Attention, ...] = ("sdpa", "varlen")
 
 #: Families whose code in transformers does not pass on to attention where documents lie.
@@ -23,8 +23,8 @@ _WIDEST_HEAD = 256
 
 
 def attention_refusal(attention: Attention, gpu: Gpu, *, precision: Precision | Auto = "auto") -> str | None:
-    """Why a GPU does not run an attention kernel, and what it does run; None where it runs it. FlashAttention-2 needs
-    Ampere or newer (its README): the first NVIDIA GPUs with bfloat16. `varlen` is made of it."""
+    """Why a GPU does not run an attention kernel, and what it runs; None: it does. FlashAttention-2
+    needs Ampere or newer (its README): the first with bfloat16. `varlen` is made of it."""
     named = f"train.attn_implementation is {attention}, which"
     if gpu.kind == "cpu":
         # Flash attention has no kernel there, and PyTorch's flex attention no backward.
@@ -46,7 +46,7 @@ def stated_attention_refusal(job: Job, gpu: Gpu) -> str | None:
 
 
 def documents_refusal(job: Job, model: ModelShape, attention: Attention) -> str | None:
-    """What keeps a kernel that is told where documents lie from a job's rows; None where nothing does."""
+    """What keeps a kernel told where documents lie from a job's rows; None where nothing does."""
     if attention not in BY_DOCUMENT:
         return None
     told = "documents" in model.built if model.built is not None else model.family not in UNTOLD

@@ -17,7 +17,7 @@ from shardwise.spec.support.splits import (
     splits,
 )
 
-#: Elements that share a scale in NF4 (Dettmers et al., 2023): tensor parallelism cuts between such blocks.
+#: Elements that share a scale in NF4 (Dettmers et al., 2023): tensor parallelism cuts between them.
 NF4_BLOCK = 64
 #: Scales that share a float32 level, where they are quantised too.
 NF4_GROUP = 256
@@ -170,7 +170,7 @@ def in_parts(model: ModelShape, layout: Layout) -> list[Row]:
     if layout.cp == 1:
         return []
     whole = model.attention_softcap or model.eager_attention or model.family in NOT_IN_PARTS
-    # What joins tokens beside attention (states of a recurrence, convolutions) would see a rank's own parts alone.
+    # What joins tokens beside attention (recurrences, convolutions) would see a rank's parts alone.
     whole = whole or model.mixes_documents or (model.has_experts and model.built is not None)
     what = f"{model.family} is not trained on parts of sequences (cp) by this version"
     scores = f"{model.family} drops attention's scores out at random, which is not trained with cp"

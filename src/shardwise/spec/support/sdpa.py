@@ -14,17 +14,18 @@ from shardwise.spec.cluster import Gpu
 SdpaKernel = Literal["cudnn", "flash", "efficient", "math"]
 
 #: Widths of heads up to which cuDNN goes first, by capability (`check_cudnn_tensor_shapes`), with
-#: cuDNN above 9.15.0; wheels of torch 2.11 to 2.13 for CUDA 13 bring a newer one. An older one of the
-#: system's that hides it leaves FlashAttention-2 (`check_prefer_cudnn_attention`; `doctor` says so).
+#: cuDNN above 9.15.0; wheels of torch 2.11 to 2.13 for CUDA 13 bring a newer one. An older one of
+#: the system's that hides it leaves FlashAttention-2 (`check_prefer_cudnn_attention`; `doctor` says
+#: so).
 _WIDEST_CUDNN = {(9, 0): 256, (10, 0): 128, (10, 3): 128}
-#: The least of its versions, as `torch.backends.cudnn.version()` prints it, below which it does not.
+#: The least of its versions, as `torch.backends.cudnn.version()` prints it, from which it does.
 LEAST_CUDNN = 91501
-#: FlashAttention and cuDNN compute in 16 bits from this capability on, the memory-efficient kernel in bfloat16.
+#: FlashAttention and cuDNN take 16 bits from this capability, the memory-efficient one bfloat16.
 _TENSOR_CORES_OF_16_BITS = (8, 0)
 _WIDEST_FLASH = 256
 #: Keys and values of DeepSeek's heads, which cuDNN takes too.
 _LATENT_HEADS = (192, 128)
-#: Where FlashAttention has no backward for heads wider than 192 and up to 224 (`check_requires_grad_and_head_dim_...`).
+#: FlashAttention has no backward for heads of 193 to 224 (`check_requires_grad_and_head_dim_...`).
 _WITHOUT_WIDE_BACKWARD = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 
 

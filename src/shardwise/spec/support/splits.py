@@ -1,4 +1,4 @@
-"""Which models are split in pipeline stages or tensor-parallel slices, by family or by what was seen of a build."""
+"""Which models are split in pipeline stages or tensor-parallel slices, by family or by build."""
 
 from dataclasses import replace
 from math import gcd
@@ -7,8 +7,8 @@ from typing import Literal
 from shardwise.spec.job.keys import Job
 from shardwise.spec.model.shape import Matrix, ModelShape
 
-#: Families whose models are cut in stages as transformers plans it: between tokens and head they have embedding, blocks
-#: and norm, and no more.
+#: Families whose models are cut in stages as transformers plans it: between tokens and head they
+#: have embedding, blocks and norm, and no more.
 PLANNED_STAGES = (
     *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),
     *("helium", "internlm3", "llama", "ministral", "mistral", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
@@ -16,22 +16,22 @@ PLANNED_STAGES = (
     *("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"),
 )
 
-#: Families whose models are cut in stages: those, and others of the catalogue, which hand their blocks one stream.
+#: Families whose models are cut in stages: those, and others whose blocks pass on one stream.
 STAGED_FAMILIES = (
     *PLANNED_STAGES,
     *("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "hunyuan_v1_dense", "mpt", "nemotron"),
     *("granitemoe", "llama4_text", "olmoe", "opt", "phi", "phimoe", "stablelm"),
 )
 
-#: Families whose blocks tensor parallelism slices, with the same result; transformers has a plan for each of them.
+#: Families whose blocks tensor parallelism slices, with the same result, by transformers' plans.
 TENSOR_FAMILIES = (
     *(name for name in PLANNED_STAGES if name not in ("cohere", "glm", "glm4", "olmo2", "olmo3", "phi3")),
     *("granitemoe", "llama4_text", "olmoe", "phimoe"),
 )
 
-#: Families of the catalogue whose sequences are not cut in parts (context parallelism): their code in transformers
-#: compares positions in attention itself, or caps its scores. Gemma 4's gradients are the same in float64, and up to
-#: 3e-5 apart in float32.
+#: Families of the catalogue whose sequences are not cut in parts (context parallelism): their code
+#: in transformers compares positions in attention itself, or caps its scores. Gemma 4's gradients
+#: are the same in float64, and up to 3e-5 apart in float32.
 NOT_IN_PARTS = ("bloom", "falcon", "gemma2", "gemma4_text", "gemma4_unified_text", "gpt_neo", "gptj", "mpt")
 
 #: Families whose attention mask is made without positions, which tell packed documents apart.
@@ -68,7 +68,7 @@ def widths(model: ModelShape) -> dict[str, int]:
 
 
 def mlp_module(model: ModelShape) -> str | None:
-    """The name, inside a block, of a module that is the whole of a dense MLP; None where there is none."""
+    """The name in a block of a module that is the whole of a dense MLP; None if there is none."""
     matrices, of_mlp = [m for kind in model.kinds for m in kind.matrices], ("mlp_input", "mlp_product")
     mlps = {m.name.rpartition(".")[0] for m in matrices if m.reads in of_mlp}
     others = [m.name for m in matrices if m.reads not in of_mlp]

@@ -1,7 +1,7 @@
 """What the trainer accepts, by the rows of one table, for planner and trainer alike.
 
-`auto` chooses only what is trained. What a user asks for by name is forecast even where it is not trained, with a
-sentence that says so; the trainer refuses it before it loads any weight.
+`auto` chooses only what is trained. What a user asks for by name is forecast even where it is not
+trained, with a sentence that says so; the trainer refuses it before it loads any weight.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from shardwise.spec.support.attention import documents_refusal
 from shardwise.spec.support.rows import Reason, Row, first, reasons
 from shardwise.spec.support.splits import as_trained, heads, widths
 
-#: Ways of spreading that are trained, with the same result as on one process; so are products, such as `fsdp x pp`.
+#: Ways of spreading that are trained, with the result of one process; also products: `fsdp x pp`.
 TRAINED_WAYS = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "mp", "pp", "cp", "ep")
 
 #: Tokens of a row on one rank, from which on `auto` computes MLPs in tiles.
@@ -26,15 +26,15 @@ _QLORA_COMPILED = "compile is not trained with method qlora"
 
 
 def refusal(*, method: Method, layout: Layout, model: ModelShape | None = None, stated: bool = False) -> str | None:
-    """Why a layout cannot be trained with a method; None where it can. `model`: whose family must be trained under the
-    layout, where it is known. `stated`: whether a job states the layout; then the reason ends with what to write
-    instead."""
+    """Why a layout cannot be trained with a method; None where it can. `model`: whose family must
+    be trained under the layout, where it is known. `stated`: whether a job states the layout; then
+    the reason ends with what to write instead."""
     of_model = None if model is None else _model_refusal(model, layout, method=method, stated=stated)
     return first(rows.of_layout(layout)) or of_model or first([rows.schedule(layout)])
 
 
 def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated: bool) -> str | None:
-    """Why a model is not trained under a layout that has no more stages than the model has blocks."""
+    """Why a model is not trained under a layout with no more stages than the model has blocks."""
     parts = {**heads(model), **widths(model)} if layout.tp > 1 else {}
     sliced, staged = rows.of_family(model, layout)
     sliced += rows.of_slices(model, layout, parts)
@@ -46,8 +46,9 @@ def _model_refusal(model: ModelShape, layout: Layout, *, method: Method, stated:
 
 
 def misfit(model: ModelShape, layout: Layout, *, stated: bool = False) -> str | None:
-    """Why a model cannot be spread by a layout at all; None where it can. `model`: as the job trains it. `stated`:
-    whether a job states the layout; then the reason ends with what to write instead."""
+    """Why a model cannot be spread by a layout at all; None where it can. `model`: as the job
+    trains it. `stated`: whether a job states the layout; then the reason ends with what to
+    write."""
     uneven = first(rows.of_slices(model, layout, heads(model))) if layout.tp > 1 else None
     stages = first(rows.of_blocks(model, layout))
     if uneven is None and stages is None:
@@ -89,7 +90,7 @@ def not_trained_under(execution: Execution) -> list[str]:
 
 
 def not_compiled(job: Job, layout: Layout, model: ModelShape) -> str | None:
-    """Why `compile: auto` runs blocks eagerly on GPUs; None where tests train such blocks compiled."""
+    """Why `compile: auto` runs blocks eagerly on GPUs; None if tests train such blocks compiled."""
     kernel = job.train.attn_implementation
     untried = kernel not in ("auto", "sdpa", "eager", "varlen")
     reason = first(
@@ -133,8 +134,8 @@ def tiles_mlp(job: Job, execution: Execution, model: ModelShape) -> bool:
 
 
 def rehearsal_refusals(execution: Execution, model: ModelShape) -> list[str]:
-    """Why an execution cannot be rehearsed: PyTorch does not run it on tensors without numbers. Blocks that
-    it compiles are rehearsed eager, for the compiler chooses what a block keeps."""
+    """Why an execution cannot be rehearsed: PyTorch does not run it on tensors without numbers.
+    Blocks that it compiles are rehearsed eager, for the compiler chooses what a block keeps."""
     attention, numbers = execution.attn_implementation, "is a number, and rehearsed tensors have none"
     apart = "is not rehearsed: a rehearsal does not tell the host's memory from the GPU's; write"
     reasons = {

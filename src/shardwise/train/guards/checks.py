@@ -1,4 +1,4 @@
-"""Checks that run in every training: ranks agree, the layout that was asked for is what runs, numbers are finite."""
+"""Checks in every training: ranks agree, the layout asked for is what runs, numbers are finite."""
 
 import math
 from collections import Counter
@@ -35,7 +35,7 @@ def gather(world: World, value: T) -> list[T]:
 
 
 def agree(world: World, facts: dict[str, Any]) -> None:
-    """Checks that ranks share facts (job, data, versions, layout); GuardError names the first difference."""
+    """Checks that ranks share facts (job, data, versions, layout). GuardError: first difference."""
     for rank, theirs in enumerate(gather(world, facts)):
         for name, mine in facts.items():
             if theirs.get(name) != mine:
@@ -46,8 +46,8 @@ def agree(world: World, facts: dict[str, Any]) -> None:
 
 
 def agree_on_model(world: World, content: dict[str, str]) -> None:
-    """Compares the hashes of the model's files by name: one name may stand for two folders on two machines. The same
-    GuardError on every rank names a file that differs."""
+    """Compares the hashes of the model's files by name: one name may stand for two folders on two
+    machines. The same GuardError on every rank names a file that differs."""
     everyone = gather(world, content)
     names = sorted({name for files in everyone for name in files})
     differing = [name for name in names if len({files.get(name) for files in everyone}) > 1]
@@ -72,8 +72,8 @@ def agree_on_model(world: World, content: dict[str, str]) -> None:
 def check_layout(
     world: World, parameters: list[tuple[str, nn.Parameter]], *, ownership: Ownership, elements: dict[str, int]
 ) -> None:
-    """Checks on live tensors that this rank holds its part of every weight, and all ranks every element once. Raises
-    GuardError naming the first weight that differs. `elements` are those of each weight of the whole model."""
+    """Checks on live tensors that this rank holds its part of every weight, and all ranks each
+    element once. Raises GuardError: the first weight that differs. `elements`: of whole weights."""
     counted = Counter[str]()
     for name, parameter in parameters:  # stages of one rank may hold the same name
         held = local_part(parameter).numel()
@@ -110,7 +110,7 @@ def check_trained(
 
 
 def _check_part(world: World, name: str, tensor: torch.Tensor, *, held: int, shards: int) -> None:
-    """This rank must hold its place among `shards` of its slice of a tensor, of which it has `held` elements."""
+    """This rank must hold its place among `shards` of its slice of a tensor: `held` elements."""
     layout, at = world.layout, world.layout.coordinates(world.rank)
     shape = list(tensor.shape)
     for dim in _sliced_dims(tensor):
@@ -131,7 +131,7 @@ def _check_part(world: World, name: str, tensor: torch.Tensor, *, held: int, sha
 
 
 def read_back_states(optimizer: torch.optim.Optimizer, world: World, stepped: Stepped) -> None:
-    """Checks after the first step that every optimizer state covers this rank's rows; GuardError names one."""
+    """After step one, every optimizer state must cover this rank's rows; GuardError names one."""
 
     def check() -> None:
         for name, key, state, placed in stepped.states(optimizer):
@@ -160,7 +160,7 @@ def _sliced_dims(tensor: torch.Tensor) -> list[int]:
 
 
 def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: Sequence[Sight]) -> None:
-    """Checks that ranks saw all of the batch together, each its share, and peers the same rows. `sights` by rank."""
+    """Checks that ranks saw all of the batch, each its share, peers the same. `sights` by rank."""
     check_peers(world, batch, [sight.checksum for sight in sights])
     shares = {world.layout.data_rank(rank): sight.seen for rank, sight in enumerate(sights)}
     if {sight.asked for sight in sights} != {join(list(shares.values()))}:
@@ -168,7 +168,7 @@ def check_sights(world: World, batch: GlobalBatch, data: PreparedData, sights: S
 
 
 def check_peers(world: World, batch: GlobalBatch, checksums: Sequence[int]) -> None:
-    """Checks by checksums of each rank's rows that peers (tensor, pipeline and context parallel) see the same ones."""
+    """Checks by checksums that tensor, pipeline and context parallel peers see the same rows."""
     shares: dict[int, tuple[int, int]] = {}
     for rank, checksum in enumerate(checksums):
         other, known = shares.setdefault(world.layout.data_rank(rank), (rank, checksum))
@@ -200,8 +200,9 @@ def check_batches(world: World, batch: GlobalBatch, data: PreparedData) -> None:
 
 
 def check_finite(world: World, *, step: int, loss: float, norm: float, bad_sample: Any, where: Any) -> None:
-    """Raises GuardError before the optimizer step if the loss or the gradient norm is not finite. `bad_sample`: gives a
-    sample id of this rank or None, called on failure only; `where`: sample id -> `file:line`."""
+    """Raises GuardError before the optimizer step if loss or gradient norm is not finite.
+    `bad_sample`: gives this rank's sample id or None, on failure; `where`: sample id ->
+    `file:line`."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     culprits = [(rank, sample) for rank, sample in enumerate(gather(world, bad_sample())) if sample is not None]

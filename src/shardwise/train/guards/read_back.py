@@ -1,6 +1,7 @@
-"""Checks devices and dtypes of live weights, gradients and optimizer states against what was asked for.
+"""Checks devices and dtypes of live weights, gradients and optimizer states against the request.
 
-The dtypes of matrix products and reductions belong to no tensor that stays; they are reported as configured.
+The dtypes of matrix products and reductions belong to no tensor that stays; they are reported as
+configured.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ Kinds = dict[str, str | None]
 def read_back_places(
     optimizer: torch.optim.Optimizer, parameters: Named, stepped: Stepped, *, execution: Execution, device: torch.device
 ) -> None:
-    """Checks devices now, and those of optimizer states after the first step; GuardError names one."""
+    """Checks devices now, and of optimizer states after the first step; GuardError names one."""
     asked, host = f"train.offload is {execution.offload}", torch.device("cpu")
 
     def check(what: str, named: Iterable[tuple[str, torch.Tensor]], *, on_host: bool) -> None:
@@ -50,8 +51,8 @@ def read_back_places(
 
 
 class LiveTypes:
-    """Checks dtypes of weights now, and those of gradients and states in the first steps. `stepped` are the optimizer's
-    parameters (master weights). GuardError names the first tensor of another dtype."""
+    """Checks dtypes of weights now, of gradients and states in the first steps. `stepped`: the
+    optimizer's parameters (master weights). GuardError names the first tensor of another dtype."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Named, stepped: Stepped, *, execution: Execution
@@ -122,7 +123,7 @@ def together(ranks: Sequence[Kinds]) -> Kinds:
 
 
 def _states(optimizer: torch.optim.Optimizer, stepped: Stepped) -> list[tuple[str, torch.Tensor]]:
-    """Optimizer states by `key of weight`. A count of steps lies where, and is of what, the optimizer's kind wants."""
+    """Optimizer states by `key of weight`. Step counts have the optimizer's device and dtype."""
     return [(f"{key} of {name}", state) for name, key, state, _ in stepped.states(optimizer) if state.ndim]
 
 

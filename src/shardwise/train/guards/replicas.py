@@ -10,7 +10,7 @@ from shardwise.parallel.mesh import World
 from shardwise.parallel.ownership import local_part
 from shardwise.train.guards.checks import GuardError, gather
 
-#: Trained replicas are compared every so many steps; all of them at the start and before every save.
+#: Replicas are compared every so many steps; all of them at the start and before every save.
 REPLICA_CHECK_STEPS = 200
 
 #: Words that are hashed at once; takes 16 MiB of the device.
@@ -23,7 +23,7 @@ Part = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
 def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]], *, when: str) -> None:
-    """Compares the bytes of every part that several ranks hold; the same GuardError on every rank, begun by `when`."""
+    """Compares bytes of replicated parts; the same GuardError on every rank, begun by `when`."""
     if world.layout.world_size == world.layout.weight_shards:
         return  # every part is held once
     trained = {name for name, parameter in parameters if parameter.requires_grad}
@@ -42,8 +42,8 @@ def check_replicas(world: World, parameters: Sequence[tuple[str, nn.Parameter]],
 
 
 def part_hashes(parameters: Sequence[tuple[str, nn.Parameter]]) -> dict[Part, int]:
-    """Each part that this rank holds -> a hash of its bits, modulo 2**64: the sum of words, each times an odd number of
-    its position. A changed word always changes it, and integer sums do not depend on device or order."""
+    """Each part this rank holds -> a hash of its bits, modulo 2**64: the sum of words times odd
+    numbers of their positions. Any changed word changes it; device and order do not matter."""
     words = [bits(local_part(parameter)) for _, parameter in parameters]
     if not words:
         return {}
@@ -59,7 +59,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _hash(words: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
-    """The words of a chunk by their positions, the chunks by theirs; a scalar on the words' device."""
+    """Words of a chunk by their positions, chunks by theirs; a scalar on the words' device."""
     chunks = [(chunk * multipliers[: len(chunk)]).sum(dtype=torch.int64) for chunk in words.split(CHUNK_WORDS)]
     return (torch.stack(chunks) * _odd_numbers(len(chunks), start=2**40, device=words.device)).sum()
 

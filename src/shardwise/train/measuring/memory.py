@@ -1,8 +1,9 @@
 """Measured memory of a rank: what it holds, read from live tensors, and the peak of a step.
 
-On a GPU the allocator counts. On the CPU the same allocations are read from the profiler's memory events of the first
-two steps, the second of which has optimizer states: the peak above the step's beginning, on top of what was held then.
-Phases are told apart by when the optimizer's step begins and ends.
+On a GPU the allocator counts. On the CPU the same allocations are read from the profiler's memory
+events of the first two steps, the second of which has optimizer states: the peak above the step's
+beginning, on top of what was held then. Phases are told apart by when the optimizer's step begins
+and ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,8 +45,8 @@ class Held:
 def held(
     parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, *, device: torch.device | None = None
 ) -> Held:
-    """Counts storages, each once and with the padding of shards, on a device: of parameters, gradients and optimizer
-    states, among which is what the optimizer steps where that is a copy of the parameters."""
+    """Counts storages on a device, each once and with shards' padding: of parameters, gradients and
+    optimizer states, with the parameters' copy that the optimizer steps, if any."""
     parameters = list(parameters)
     named = (item for state in optimizer.state.values() for item in state.items())
     states = [v for key, v in named if isinstance(v, torch.Tensor) and not key.startswith(CONSTANTS)]
@@ -59,7 +60,7 @@ def held(
 
 
 def _storages(tensors: Iterable[torch.Tensor], device: torch.device | None) -> dict[int, int]:
-    """Where the local parts on a device are stored -> bytes of that: more than a shard's where it is padded."""
+    """Storages of the local parts on a device -> their bytes: more than a shard's where padded."""
     storages: dict[int, int] = {}
     for tensor in tensors:
         local = local_part(tensor)
@@ -70,11 +71,12 @@ def _storages(tensors: Iterable[torch.Tensor], device: torch.device | None) -> d
 
 
 class Allocations(profile):
-    """torch's profiler, of memory alone: the inner half of `torch.profiler.profile`, whose cycles torch 2.11 warns
-    about where there are none.
+    """torch's profiler, of memory alone: the inner half of `torch.profiler.profile`, whose cycles
+    torch 2.11 warns about where there are none.
 
-    Functions are not recorded: a thread of gloo ends a collective's, maybe when the profiler has given up what it wrote
-    down; the likely cause, not a proven one, of three ranks' native deaths in some thousands of worlds."""
+    Functions are not recorded: a thread of gloo ends a collective's, maybe when the profiler has
+    given up what it wrote down; the likely cause, not a proven one, of three ranks' native deaths
+    in some thousands of worlds."""
 
     def _start_trace(self) -> None:
         self.entered = True
@@ -140,8 +142,8 @@ class MemoryMeter:
         return dict(self._peaks)
 
     def device_figures(self) -> dict[str, int]:
-        """What a GPU's allocator and driver say beside the peaks of training, that of loading among them; how often the
-        allocator gave back what it kept to make room. Nothing on a CPU."""
+        """What a GPU's allocator and driver say beside the peaks of training, that of loading among
+        them; how often the allocator gave back what it kept to make room. Nothing on a CPU."""
         if not self._on_gpu:
             return {}
         free, total = torch.cuda.mem_get_info(self._device)
@@ -159,8 +161,8 @@ class MemoryMeter:
 
     @contextmanager
     def watch(self, lengths: Sequence[int], *, trained: Iterable[int] = ()) -> Iterator[None]:
-        """Measures the step inside. `lengths`: tokens of a row in each of its forwards, with padding; `trained`: of all
-        rows, the positions that are trained; it is read where the step is measured."""
+        """Measures the step inside. `lengths`: tokens of a row in each forward, with padding;
+        `trained`: trained positions of all rows, read where the step is measured."""
         self._watched += 1
         is_first = self._watched <= _MEASURED_STEPS
         if self._on_gpu or is_first:
@@ -185,8 +187,8 @@ def _most(seen: Sequence[int], now: Sequence[int]) -> list[int]:
 
 
 def highest_by_phase(profiler: Any, turns: Sequence[tuple[int, str]] = ()) -> dict[str, int]:
-    """Largest sum of allocations minus frees since the profiler began, in order of time, of each phase of a step; what
-    is alive when one begins is of it too. `turns`: when each but the first began."""
+    """Largest sum of allocations minus frees since the profiler began, in order of time, by phase
+    of a step, with what is alive at its beginning. `turns`: when each but the first began."""
     events = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
     changes = [(event.start_ns(), event.nbytes(), "") for event in events] + [(at, 0, phase) for at, phase in turns]
     highest, now, phase = {FORWARD_BACKWARD: 0}, 0, FORWARD_BACKWARD

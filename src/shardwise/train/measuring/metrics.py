@@ -84,7 +84,7 @@ class Metrics:
         self._edge = time.perf_counter()
 
     def _busy(self) -> float:
-        """What nvidia-smi means on a GPU; on the CPU, the share of its threads' time that was worked."""
+        """What nvidia-smi means on a GPU; on the CPU, the share of its threads' time worked."""
         now = time.perf_counter()
         if self.world.device.type != "cuda":
             worked = time.process_time() - self._cpu
@@ -99,8 +99,8 @@ class Metrics:
         return self._utilization
 
     def pulse(self, *, stop: int, is_written: bool, sight: Sight) -> Pulse:
-        """Exchanges this rank's figures, the signal that it was asked to stop with (or 0), whether it is not writing a
-        checkpoint, and what it saw in the step that is done."""
+        """Exchanges this rank's figures, the signal that it was asked to stop with (or 0), whether
+        it is not writing a checkpoint, and what it saw in the step that is done."""
         busy, phases = self._busy(), self.meter.phase_peaks
         memory = [self.meter.peak_bytes, self.meter.reserved_bytes, *(phases.get(phase, 0) for phase in PHASES)]
         mine = torch.tensor([busy, stop, is_written, *sight, *memory], dtype=torch.float64)
@@ -179,8 +179,8 @@ class Metrics:
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> tuple[float | None, str]:
-    """Dense FLOP/s of a device in a dtype, for MFU, and the source of the figure. A GPU's is the catalogue's, or None;
-    a CPU's is the best of a few matrix products, measured in under 0.1 s."""
+    """Dense FLOP/s of a device in a dtype, for MFU, and the figure's source. A GPU's is the
+    catalogue's, or None; a CPU's is the best of a few matrix products, measured in under 0.1 s."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         try:

@@ -35,8 +35,8 @@ SHAPES = {
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Tokens of a sequence under attention, of 8 heads of 64.
 LENGTHS = {"cpu": (128, 256, 1024), "cuda": (1024, 4096)}
-#: Seconds that each figure is measured for, and steps of the sample model in each of some turns; and repetitions at
-#: least; and steps that ranks take together.
+#: Seconds that each figure is measured for, and steps of the sample model in each of some turns;
+#: and repetitions at least; and steps that ranks take together.
 SECONDS, SAMPLE_SECONDS, TURNS, TIMES, STEPS = 0.4, 1.0, 3, 3, 15
 #: Bytes of a copy; of messages.
 COPIED, MESSAGES = {"cpu": 2**25, "cuda": 2**28}, (2**6, 2**18, 2**22, 2**24, 2**26)
@@ -151,7 +151,7 @@ def _copies(device: torch.device) -> float:
 
 
 def _operators(device: torch.device) -> float:
-    """Seconds of the host for one small operator, forward and backward, through autograd and Python."""
+    """Host seconds for one small operator, forward and backward, through autograd and Python."""
     start = torch.ones(4, device=device, requires_grad=True)
 
     def chain() -> None:
@@ -164,8 +164,9 @@ def _operators(device: torch.device) -> float:
 
 
 def _samples(device: torch.device, ranks: int) -> dict[str, float]:
-    """Seconds of a step of the sample model: each rank for itself, in either precision; the first on all cores, while
-    the others wait; and all together. Those that are compared are taken in turns: a machine's speed varies."""
+    """Seconds of a step of the sample model: each rank for itself, in either precision; the first
+    on all cores, while the others wait; and all together. Those that are compared are taken in
+    turns: a machine's speed varies."""
     ways = {"fp32": lambda: _sample_step(device), "mixed": lambda: _sample_step(device, casts=True)}
     if ranks > 1:
         ways["alone"] = lambda: ranks * _alone(device, ranks)
@@ -188,8 +189,8 @@ def _alone(device: torch.device, ranks: int) -> float:
 
 
 def _sample_step(device: torch.device, *, shards: int = 1, casts: bool = False) -> float:
-    """Seconds of a step of the sample model, which a rank trains for itself; or all together with one row each, over so
-    many shards. `casts`: in bfloat16, as `mixed` does."""
+    """Seconds of a step of the sample model, which a rank trains for itself; or all together with
+    one row each, over so many shards. `casts`: in bfloat16, as `mixed` does."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SAMPLE), dtype=torch.float32)
@@ -248,7 +249,7 @@ def _send(tensor: torch.Tensor) -> None:
 
 
 def _talks(device: torch.device) -> dict[str, Callable[[torch.Tensor], Any]]:
-    """What is measured of messages; gloo's ways to gather and to reduce are not halves of its all-reduce."""
+    """What is measured of messages; gloo's gather and reduce are not halves of its all-reduce."""
     ranks = dist.get_world_size()
     axis = init_device_mesh(device.type, (ranks,))
     return {

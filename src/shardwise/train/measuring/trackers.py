@@ -55,7 +55,7 @@ _TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
 
 
 class Trackers:
-    """Those of `names` that could be opened; others are left out with a warning, and so is one that fails later."""
+    """Those of `names` that open; others, or later failures, are left out with a warning."""
 
     def __init__(self, names: Iterable[str], job: Job, run: RunDirectory, *, complain: Callable[[str], None]) -> None:
         self._trackers: dict[str, Tracker] = {}

@@ -1,4 +1,5 @@
-"""A model that a user has in memory: what it is as a job, what of it is refused, and copies without weights of it."""
+"""A model that a user has in memory: what it is as a job, what of it is refused, and copies without
+weights of it."""
 
 import copy
 import json
@@ -111,8 +112,8 @@ class Given:
             raise UnsupportedError("; ".join(reasons))
 
     def agree(self, world: World) -> None:
-        """Takes rank 0's values where ranks have others, as DDP does: PEFT draws adapters anew in every process. Raises
-        InputError: ranks were given different models."""
+        """Takes rank 0's values where ranks have others, as DDP does: PEFT draws adapters anew in
+        every process. Raises InputError: ranks were given different models."""
         here = [(name, nn.Parameter(value, requires_grad=False)) for name, value in self.values.items()]
         hashes = {name: value for (name, _, _), value in part_hashes(here).items()}
         everyone = gather(world, ([(name, tuple(p.shape), str(p.dtype)) for name, p in here], hashes))
@@ -125,7 +126,7 @@ class Given:
                 value.copy_(whole)
 
     def without_weights(self, execution: Execution) -> tuple[nn.Module, Any]:
-        """A copy of the model with parameters on the meta device, and of the PEFT model around it."""
+        """A copy of the model, and of its PEFT model, with parameters on the meta device."""
         memo = {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for _, p in _named(self.base)}
         whole: Any = copy.deepcopy(self.base if self.adapters is None else self.adapters, memo)
         base = whole if self.adapters is None else whole.get_base_model()
@@ -137,7 +138,7 @@ class Given:
         return base, whole
 
     def let_go(self) -> None:
-        """Puts the user's own model on the meta device: its weights are those of the parallelized one from here on."""
+        """Moves the user's model to the meta device: the parallelized model now has its weights."""
         self.values.clear()
         for module in self.base.modules():
             for name, parameter in module._parameters.items():

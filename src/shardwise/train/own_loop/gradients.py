@@ -1,4 +1,4 @@
-"""Gradients of parts, whose norms and sums are those of whole weights: what torch's own clipping is right with."""
+"""Gradients of parts, whose norms and sums are those of whole weights, for torch's own clipping."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,10 @@ from shardwise.parallel.mesh import all_gather_single
 
 
 class Gradient(torch.Tensor):
-    """This rank's part of a gradient. What is computed from it element by element is again such a part; a norm, a sum
-    or an extreme over all of its elements is that of the whole weight, on every rank: a collective, which every rank
-    calls. `counts`: whether the part is counted on this rank, of those that hold copies of it."""
+    """This rank's part of a gradient. What is computed from it element by element is again such a
+    part; a norm, a sum or an extreme over all of its elements is that of the whole weight, on every
+    rank: a collective, which every rank calls. `counts`: whether the part is counted on this rank,
+    of those that hold copies of it."""
 
     part: torch.Tensor
     counts: bool
@@ -73,7 +74,7 @@ _ELEMENTWISE = frozenset(
     "empty_like full_like fill fill_ zero_ copy_ masked_fill masked_fill_".split()
 )
 
-#: Reductions -> how what ranks found of their parts becomes that of the whole, and what it is of no elements.
+#: Reductions -> how parts' results become that of the whole, and the result for no elements.
 _COMBINED: dict[str, tuple[Callable[[torch.Tensor, float], torch.Tensor], float]] = {
     **dict.fromkeys(("sum", "mean", "dot", "vdot", "count_nonzero"), (lambda found, _: found.sum(), 0.0)),
     **dict.fromkeys(("max", "amax"), (lambda found, _: found.amax(), -math.inf)),
@@ -101,7 +102,7 @@ def _elementwise(func: Any, given: list[Gradient], args: Any, kwargs: Any, *, na
 
 
 def _whole(func: Any, given: list[Gradient], args: Any, kwargs: Any, *, name: str) -> torch.Tensor:
-    """What a reduction over all elements is of the whole weight: one exchange of what ranks found of their parts."""
+    """What a reduction over all elements of the whole weight is: one exchange of parts' results."""
     like = _local(func, args, kwargs, of=lambda one: one.part.new_ones((1,) * one.ndim))
     order = 2.0 if len(args) < 2 or args[1] is None or "norm" not in name else float(args[1])
     if not isinstance(like, torch.Tensor) or like.ndim or order <= 0:

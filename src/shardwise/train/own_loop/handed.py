@@ -1,5 +1,6 @@
-"""What is handed out to optimizers: of every trained weight this rank's part, under the same names on every rank. And
-whether an optimizer steps parts as it steps wholes: tried out, because a class does not say so."""
+"""What is handed out to optimizers: of every trained weight this rank's part, under the same names
+on every rank. And whether an optimizer steps parts as it steps wholes: tried out, because a class
+does not say so."""
 
 import copy
 import inspect
@@ -19,7 +20,7 @@ from shardwise.train.guards.checks import gather
 from shardwise.train.guards.replicas import part_hashes
 from shardwise.train.own_loop.gradients import Gradient, plain
 
-#: Of weights that optimizers are tried on, by number of dims: no block of 8-bit states ends where a part does.
+#: Weights that optimizers are tried on, by number of dims: no 8-bit block ends where a part does.
 _SHAPES = {1: (6001,), 2: (96, 65), 3: (96, 13, 5)}
 _STEPS, _RATE, _TOLERANCE = 3, 0.1, 1e-5
 
@@ -30,9 +31,10 @@ _INSTEAD = (
 
 
 class Handed:
-    """Parameters of a torch optimizer, watched at each of its steps. Of a weight that lies on another pipeline stage, a
-    part without elements: so every rank has all names in one order, and norms over all of them are whole. `stepped`:
-    what optimizers step in place of the model's parameters; `given`: parameters of the model that was given."""
+    """Parameters of a torch optimizer, watched at each of its steps. Of a weight that lies on
+    another pipeline stage, a part without elements: so every rank has all names in one order, and
+    norms over all of them are whole. `stepped`: what optimizers step in place of the model's
+    parameters; `given`: parameters of the model that was given."""
 
     def __init__(self, stepped: Detour, *, ownership: Ownership, given: Iterable[nn.Parameter]) -> None:
         self._stepped, self._world = stepped, ownership.world
@@ -62,7 +64,7 @@ class Handed:
             self._before_any = part_hashes(self._stepped.named)
 
     def must_be_stepped(self) -> None:
-        """Before a step. Raises UnsupportedError: an optimizer was stepped since the first, and nothing has changed."""
+        """Raises UnsupportedError: an optimizer was stepped since the first; nothing changed."""
         if self._stepped_by or self._other is None:
             return
         if not any(gather(self._world, part_hashes(self._stepped.named) != self._before_any)):
@@ -82,7 +84,7 @@ class Handed:
         return {id(parameter): parameter for parameter in _parameters_of(optimizer) if id(parameter) in self._mine}
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Before any optimizer's step: plain gradients, of what lies on this rank. Raises UnsupportedError."""
+        """Before any optimizer's step: plain gradients, of this rank. Raises UnsupportedError."""
         held = self._held(optimizer)
         if not held:
             kind = type(optimizer).__name__
@@ -116,8 +118,9 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
 def refuse_others(
     optimizer: torch.optim.Optimizer, *, held: Mapping[int, nn.Parameter], cut: bool, layout: str
 ) -> None:
-    """Raises UnsupportedError: what the optimizer does to an element depends on elements that other ranks hold. `held`:
-    the parameters of its groups that are parts, by id; `cut`: weights are cut; if not, ranks hold some whole ones."""
+    """Raises UnsupportedError: what the optimizer does to an element depends on elements that other
+    ranks hold. `held`: the parameters of its groups that are parts, by id; `cut`: weights are cut;
+    if not, ranks hold some whole ones."""
     if any(isinstance(inner, torch.optim.Optimizer) for inner in vars(optimizer).values()):
         return  # stepped in turn, and tried then
     for group in optimizer.param_groups:
@@ -129,7 +132,7 @@ def _try_parts(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, dims:
     """Steps two weights, and beside them a part of the first alone, by the same gradients."""
     device, kind = group["params"][0].device, type(optimizer).__name__
     draw = torch.Generator().manual_seed(0)
-    # Rows of very different size: what is taken over a part differs from what is taken over the whole.
+    # Rows of very different size: a value over a part differs from the value over the whole.
     rows = torch.logspace(-2, 2, _SHAPES[dims][0]).view(-1, *(1,) * (dims - 1))
     weights = [(torch.randn(_SHAPES[dims], generator=draw) * rows).to(device) for _ in range(2)]
     gradients = [(torch.randn(_STEPS, *_SHAPES[dims], generator=draw) * rows).to(device) for _ in range(2)]
@@ -154,12 +157,12 @@ def _try_parts(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, dims:
 def _stepped(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], weights: list[torch.Tensor], gradients: list[torch.Tensor]
 ) -> torch.Tensor:
-    """The first of some weights after a few steps of an optimizer like this one: its class and settings."""
+    """The first of some weights after a few steps of an optimizer of this class and settings."""
     parameters = [nn.Parameter(weight.clone()) for weight in weights]
     alike: Any = object.__new__(type(optimizer))  # a copy would leave out what an optimizer does not pickle
     vars(alike).update(vars(optimizer))
     alike.state = defaultdict(dict)
-    # Some make states when they are made: those of a parameter of this group, as they would be before a step.
+    # Some make states at construction: those of a parameter of this group, as before a step.
     for parameter in parameters:
         for key, value in optimizer.state.get(group["params"][0], {}).items():
             of_elements = isinstance(value, torch.Tensor) and value.ndim

@@ -16,8 +16,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.train.own_loop.parallelized import Parallelized, lacking, parallelize
 
 # ruff: noqa: SIM905
-#: Training arguments that mean what they mean there. The last four lines do nothing there either, as long as another
-#: one, which is refused, is off; and scripts alone read `do_*`.
+#: Training arguments that mean what they mean there. The last four lines do nothing there either,
+#: as long as another one, which is refused, is off; and scripts alone read `do_*`.
 ARGUMENTS = frozenset(
     """output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type
     lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon
@@ -87,8 +87,8 @@ METHODS = frozenset(
 
 
 def refuse(args: Any, given: Mapping[str, Any], *, kind: type, ours: type) -> None:
-    """Raises UnsupportedError: names all training arguments, arguments of the constructor (`given`) and methods of the
-    trainer's class `kind`, which may be a subclass of `ours`, that would have no effect."""
+    """Raises UnsupportedError: names training arguments, constructor arguments (`given`) and
+    methods of the trainer's class `kind`, maybe a subclass of `ours`, that would have no effect."""
     usual = inspect.signature(transformers.Trainer.__init__).parameters
     others = given.keys() & usual.keys() - {*GIVEN}
     names = [*_arguments(args), *(name for name in given if name in others and given[name] != usual[name].default)]
@@ -120,10 +120,12 @@ def _arguments(args: Any) -> Iterator[str]:
 
 
 class Trainer(transformers.Trainer):
-    """As `transformers.Trainer`, over the ranks of a layout: its data order, schedule, logs and callbacks; the step is
-    Shardwise's. Every rank loads the whole batch: `per_device_train_batch_size` rows for each data-parallel rank and
-    each of `gradient_accumulation_steps`. `layout`, `precision`: as of `parallelize`. Raises UnsupportedError:
-    arguments, or methods of a subclass, that would have no effect (`docs/howto/loop.md`)."""
+    """As `transformers.Trainer`, over the ranks of a layout: its data order, schedule, logs and
+    callbacks; the step is Shardwise's. Every rank loads the whole batch:
+    `per_device_train_batch_size` rows for each data-parallel rank and each of
+    `gradient_accumulation_steps`. `layout`, `precision`: as of `parallelize`. Raises
+    UnsupportedError: arguments, or methods of a subclass, that would have no effect
+    (`docs/howto/loop.md`)."""
 
     def __init__(
         self, model: Any, args: Any, *, layout: str | Mapping[str, Any] | Layout, precision: Any = None, **others: Any
@@ -143,7 +145,7 @@ class Trainer(transformers.Trainer):
         accelerator["prepare_model"] = lambda model, **_: model  # DDP is not to wrap it
 
     def train(self, resume_from_checkpoint: Any = None, *given: Any, **named: Any) -> Any:
-        """As there, but from the start. Raises UnsupportedError: something was set since that would have no effect."""
+        """As there, from the start. Raises UnsupportedError: a later setting has no effect."""
         refuse_named(["resume_from_checkpoint"] if resume_from_checkpoint else [], methods=vars(self))
         refuse(self.args, {"compute_loss_func": self.compute_loss_func}, kind=type(self), ours=Trainer)
         return super().train(None, *given, **named)
@@ -194,7 +196,7 @@ class Trainer(transformers.Trainer):
 
 
 class _Facade(nn.Module):
-    """Stands where Trainer wants a model: its configuration and this rank's parts of what is trained."""
+    """Stands in for Trainer's model: its configuration and this rank's parts of what is trained."""
 
     def __init__(self, parallelized: Parallelized) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`parallelize`: a model in memory becomes one over ranks, with a step that is the same under every layout."""
+"""`parallelize`: distributes a model in memory over ranks; its step is equal under every layout."""
 
 from __future__ import annotations
 
@@ -57,12 +57,14 @@ def parallelize(
     """Spreads a model over the ranks that torchrun started; one process needs none.
 
     Args:
-        model: a causal language model of transformers with its weights, or a PEFT model (LoRA) around one. It is empty
-            afterwards: each rank keeps its part of the weights. Where ranks have different values, rank 0's are taken.
-        layout: a strategy (`single`, `ddp`, `fsdp`, ...), or a product such as `{"dp_shard": 2, "tp": 2}`.
+        model: a causal language model of transformers with its weights, or a PEFT model (LoRA)
+            around one. It is empty afterwards: each rank keeps its part of the weights. Where ranks
+            have different values, rank 0's are taken.
+        layout: a strategy (`single`, `ddp`, `fsdp`, ...), or a product such as `{"dp_shard": 2,
+            "tp": 2}`.
         precision: `mixed`, `bf16` or `fp32`; None for that of the weights as they are.
-        micro_batch_size: rows of one forward of one rank; None for its share of the batch, under a pipeline for a
-            quarter of that with two ranks, a sixth with three, and so on.
+        micro_batch_size: rows of one forward of one rank; None for its share of the batch, under a
+            pipeline for a quarter of that with two ranks, a sixth with three, and so on.
         seed: of dropout.
 
     Raises:
@@ -190,12 +192,13 @@ class Parallelized:
             parameter.grad = None
 
     def step(self, batch: Mapping[str, Any]) -> torch.Tensor:
-        """Forward and backward of a whole batch; its mean loss over trained tokens, the same on every rank: a float64
-        scalar without a graph. Gradients are those of this mean.
+        """Forward and backward of a whole batch; its mean loss over trained tokens, the same on
+        every rank: a float64 scalar without a graph. Gradients are those of this mean.
 
         Args:
-            batch: all rows of the step, the same on every rank, as collators of Hugging Face make them: `input_ids`,
-                `labels` and, where rows are padded on the right, `attention_mask`. Each rank trains its share.
+            batch: all rows of the step, the same on every rank, as collators of Hugging Face make
+                them: `input_ids`, `labels` and, where rows are padded on the right,
+                `attention_mask`. Each rank trains its share.
 
         Raises:
             DataError: it is not such a batch, or ranks were given different ones.
@@ -231,15 +234,15 @@ class Parallelized:
 
     @torch.no_grad()
     def evaluate(self, batch: Mapping[str, Any]) -> float:
-        """Mean loss over trained tokens of a whole batch, without gradients; call `eval` before it."""
+        """Mean loss over trained tokens of a whole batch, without gradients; call `eval` first."""
         self._exchange()
         with self._share_of(batch) as rows:
             return self._step.evaluate(rows) / rows.trained_tokens
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most, and returns the norm
-        they had, a float64 scalar. `inf` leaves them as they are."""
+        """As torch's, over all ranks: scales gradients so that their norm is `max_norm` at most,
+        and returns the norm they had, a float64 scalar. `inf` leaves them as they are."""
         counted = {name for name, p in self._model.trained if self._model.ownership.counts(name, p)}
         gradients = {name: plain(p.grad) for name, p in self._parts.named if p.grad is not None}
         norm = norm_of([gradients[name] for name in gradients if name in counted], device=self.device)
@@ -248,21 +251,22 @@ class Parallelized:
         return norm
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes what `from_pretrained`, or `PeftModel.from_pretrained`, reads, and compares it with the live weights.
-        Every rank calls it. Raises SaveError: a file action failed; GuardError: copies of a weight differ."""
+        """Writes what `from_pretrained`, or `PeftModel.from_pretrained`, reads, and compares it
+        with the live weights. Every rank calls it. Raises SaveError: a file action failed;
+        GuardError: copies of a weight differ."""
         self._exchange()
         check_replicas(self._world, self._model.parameters, when="before saving")
         save_folder(self._model, Path(folder).resolve())
 
     def _exchange(self) -> None:
-        """Parts set by hand (averages) reach the other ranks; and again, set back, before a step."""
+        """Parts set by hand (averages) reach other ranks; and again, set back, before a step."""
         self._stepped.after_step()
         self._may_be_set = True
 
     @contextmanager
     def _share_of(self, batch: Mapping[str, Any]) -> Iterator[GlobalBatch]:
-        """This rank's rows. Inside, dropout draws from a stream of this rank's place, and the user's random state stays
-        as it was, so that loaders that draw from it stay alike on all ranks."""
+        """This rank's rows. Inside, dropout draws from a stream of this rank's place; the user's
+        random state stays as it was, so loaders that draw from it stay alike on all ranks."""
         steady, draws = self._model.shape.steady_positions, self._drops and self.training
         rows = global_batch(batch, world=self._world, micro_batch_size=self._micro_batch_size, steady=steady)
         gpus = [self.device] if self.device.type == "cuda" else []
@@ -277,8 +281,8 @@ def _backward(*_: Any, **__: Any) -> None:
 
 
 def _leave_groups() -> None:
-    """At the end of the user's program. A thread of gloo lets go of the last collective's tensors a moment later, which
-    would abort a Python that is being shut down, and torchrun would call a good run failed."""
+    """At the end of the user's program. A gloo thread releases the last collective's tensors later,
+    which would abort a Python shutting down, and torchrun would call a good run failed."""
     if dist.is_initialized():
         dist.destroy_process_group()
         time.sleep(_LET_GO_SECONDS)

@@ -19,8 +19,8 @@ _KEYS = ("input_ids", "labels", "attention_mask")
 def global_batch(
     batch: Mapping[str, Any], *, world: World, micro_batch_size: int | None, steady: int | None
 ) -> GlobalBatch:
-    """This rank's share of whole rows [rows, length]. `micro_batch_size`: rows of a forward, or None;
-    `steady`: tokens up to which rotations are. Raises DataError: no such batch, or not on all."""
+    """This rank's share of whole rows [rows, length]. `micro_batch_size`: rows of a forward, or
+    None; `steady`: tokens up to which rotations are. Raises DataError: no batch, or not on all."""
     rows = _checked(batch, steady=steady)
     _agree(world, rows)
     ids, labels = rows["input_ids"], F.pad(rows["labels"][:, 1:], (0, 1), value=IGNORED)
@@ -57,7 +57,7 @@ def global_batch(
 
 
 def _checked(batch: Mapping[str, Any], *, steady: int | None) -> dict[str, torch.Tensor]:
-    """The batch on the CPU. Its mask is only looked at: no padding is trained, or stands before a row."""
+    """The batch on the CPU. Its mask is only checked: no padding is trained or precedes a row."""
     if lacking := [key for key in _KEYS[:2] if not isinstance(batch.get(key), torch.Tensor)]:
         raise DataError(f"the batch has no tensor {lacking[0]}; expected {', '.join(_KEYS)}, each [rows, length]")
     if others := [key for key in batch if key not in _KEYS]:

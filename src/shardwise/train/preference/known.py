@@ -1,4 +1,4 @@
-"""Log-probabilities under the reference, computed before the first step, and kept beside the data."""
+"""Log-probabilities under the reference, computed before the first step, kept beside the data."""
 
 import gc
 import hashlib

@@ -14,8 +14,8 @@ from shardwise.train.preference.losses import Pairs
 CHOSEN, REJECTED, RIGHT, CHOSEN_LOG, REJECTED_LOG, DIVERGENCE, NUM_CHOSEN, NUM_REJECTED = range(8)
 NUM_FIGURES = 8
 
-#: Of two rewards that are nearer than this share of the log-probabilities that they are differences of, none is the
-#: higher one: which it is would depend on how the work is spread.
+#: Of two rewards that are nearer than this share of the log-probabilities that they are differences
+#: of, none is the higher one: which it is would depend on how the work is spread.
 ROUNDING = 2.0**-21
 
 

@@ -1,1 +1,1 @@
-"""Rehearsal: the training code on tensors without numbers, in a world of ranks that are not there."""
+"""Rehearsal: the training code on tensors without numbers, in a world of ranks that are absent."""

@@ -1,7 +1,8 @@
-"""What PyTorch's caching allocator on CUDA reserves for a sequence of allocations, in one stream, by its own rules
-(c10/cuda/CUDACachingAllocator.cpp): sizes in multiples of 512 bytes, small ones out of segments of 2 MiB, others out of
-20 MiB or of their own size in multiples of 2 MiB; the smallest free piece that is large enough, cut where much of it is
-left, and joined again with free neighbours."""
+"""What PyTorch's caching allocator on CUDA reserves for a sequence of allocations, in one stream,
+by its own rules (c10/cuda/CUDACachingAllocator.cpp): sizes in multiples of 512 bytes, small ones
+out of segments of 2 MiB, others out of
+20 MiB or of their own size in multiples of 2 MiB; the smallest free piece that is large enough, cut
+where much of it is left, and joined again with free neighbours."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ _MEDIUM, _LARGE_SEGMENT, _LARGE_ROUNDING = 10 * MIB, 20 * MIB, 2 * MIB
 
 
 class _Pool:
-    """The segments of small pieces, or of large ones. A piece is its size, its segment, and where in it it begins."""
+    """The segments of small or of large pieces. A piece: its size, segment and offset in it."""
 
     def __init__(self, *, small: bool) -> None:
         self.reserved = 0

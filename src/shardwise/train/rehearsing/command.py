@@ -1,6 +1,7 @@
 """Rehearses ranks of an execution (`programs/rehearse.py`).
 
-Each rank is a fork of this process, as many at once as there are cores: a process can be in one world only.
+Each rank is a fork of this process, as many at once as there are cores: a process can be in one
+world only.
 """
 
 import multiprocessing
@@ -36,8 +37,9 @@ def rehearse_ranks(
     prepared: RunDirectory | None = None,
     begins: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """What `rehearse_rank` found of each of some ranks, or {"refused": sentences}. `copies`: with those gloo makes,
-    where processors are rehearsed; `prepared`: as `rehearse_rank` takes it; `begins`: called with each rank before."""
+    """What `rehearse_rank` found of each of some ranks, or {"refused": sentences}. `copies`: with
+    those gloo makes, where processors are rehearsed; `prepared`: as `rehearse_rank` takes it;
+    `begins`: called with each rank before."""
     cores = len(os.sched_getaffinity(0))
     answers: list[dict[str, Any]] = []
     for start in range(0, len(ranks), cores):
@@ -85,7 +87,7 @@ def _rehearse(
 
 
 def answer(asked: dict[str, Any], *, write: Callable[[dict[str, Any]], None]) -> None:
-    """Answers a question, `job`, `execution`, `ranks`, `cuda`, `config` and `dtype`, by what it writes."""
+    """Answers a question (`job`, `execution`, `ranks`, `cuda`, `config`, `dtype`) by its output."""
     job, execution = job_from_data(asked["job"]), from_plain(Execution, asked["execution"])
     with tempfile.TemporaryDirectory() as folder:
         if asked["config"] is not None:

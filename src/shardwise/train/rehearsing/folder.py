@@ -1,4 +1,4 @@
-"""The run directory of a rehearsal: rows of full length, and a model whose files are headers alone."""
+"""The run directory of a rehearsal: rows of full length, and a model with only file headers."""
 
 import json
 from pathlib import Path
@@ -47,8 +47,8 @@ def write_rows(run: RunDirectory, job: Job, *, count: int) -> None:
 
 
 def write_model(folder: Path, config: dict[str, Any], *, dtype: torch.dtype) -> Path:
-    """A model folder for a config.json: the weights that transformers builds of it, as files that take no space.
-    Raises ModelError, UnsupportedError: there is no such model."""
+    """A model folder for a config.json: the weights that transformers builds of it, as files that
+    take no space. Raises ModelError, UnsupportedError: there is no such model."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     model = build_on_meta(read_config(folder), attn_implementation="eager")

@@ -51,8 +51,8 @@ def _delta_rule(query: Tensor, key: Tensor, value: Tensor, *_others: Any, beta: 
     return _Held((value.shape, c), beta, keeps, [states, states, of_key, of_key, *[of_value] * 3])
 
 
-#: Of each function of transformers' modelling code the package whose kernel takes its place, what that holds, and
-#: whether it gives a state beside the result.
+#: Of each function of transformers' modelling code the package whose kernel takes its place, what
+#: that holds, and whether it gives a state beside the result.
 _KERNELS: dict[str, tuple[str, Callable[..., _Held], bool]] = {
     "causal_conv1d_fn": ("causal_conv1d", _convolution, False),
     "torch_chunk_gated_delta_rule": ("fla", _delta_rule, True),

@@ -1,6 +1,7 @@
-"""The storages that a training on fake tensors has alive: what was allocated and freed, in order, and by whom.
+"""Live storages of a training on fake tensors: what was allocated and freed, in order, and by whom.
 
-A FakeTensor's storage has a size and no memory, and lives as long as the tensors that share it, as a real one does.
+A FakeTensor's storage has a size and no memory, and lives as long as the tensors that share it, as
+a real one does.
 """
 
 import sys
@@ -23,7 +24,7 @@ from shardwise.train.precision import type_name
 
 _aten, _prim = torch.ops.aten, torch.ops.prim
 
-#: Collectives that gloo, which moves tensors between processors, makes a copy for: of which argument.
+#: Collectives that gloo, which moves tensors between processors, makes a copy for: which argument.
 _COPIED: dict[Any, int] = {
     torch.ops.c10d._allgather_base_.default: 0,
     torch.ops.c10d._reduce_scatter_base_.default: 1,
@@ -52,7 +53,7 @@ _PARTS: tuple[tuple[str, str | None], ...] = (
     ("/peft/", "activations"),
 )
 
-#: Functions in which something else is made than in the rest of their file: of the loss, and of the pipeline.
+#: Functions that make something else than the rest of their file: of the loss, and of the pipeline.
 _FUNCTIONS = {
     "/shardwise/train/cross_entropy.py": {"_learn": "gradients", "forward": "activations"},
     "/shardwise/parallel/pipeline.py": dict.fromkeys(
@@ -123,7 +124,7 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(kind is DTensor for kind in types):
             return NotImplemented  # its local tensors come here by themselves
-        # DDP writes the order of its buckets into an empty tensor of 32-bit numbers, and reads it back.
+        # DDP writes its bucket order into an empty tensor of 32-bit numbers, and reads it back.
         indices = func is _aten.empty.memory_format and kwargs.get("dtype") == torch.int32
         fakes = any(issubclass(kind, FakeTensor) for kind in types)
         real = [] if fakes else [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -146,7 +147,7 @@ class Ledger(TorchDispatchMode):
         return made
 
     def tag(self, tensors: Iterable[torch.Tensor], part: str) -> int:
-        """Says of which part some tensors' storages are; returns their bytes, each storage's once."""
+        """Says of which part some tensors' storages are; returns bytes, each storage's once."""
         storages = {s._cdata: s.nbytes() for s in (local_part(tensor).untyped_storage() for tensor in tensors)}
         for key in storages:
             if key in self._live:
@@ -204,7 +205,7 @@ class Ledger(TorchDispatchMode):
 
 
 def _maker() -> tuple[str, str]:
-    """Who asks for memory, (part, function): the nearest function of a known library on the stack."""
+    """Who requests memory, (part, function): the nearest known library's function on the stack."""
     frame = sys._getframe(2)
     while frame is not None:
         known = _known(frame.f_code)

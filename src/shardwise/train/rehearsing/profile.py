@@ -53,7 +53,7 @@ def _of_groups(rows: torch.Tensor, weights: torch.Tensor, *_: Any, **__: Any) ->
 
 
 def _of_attention(q: Any, k: Any, v: Any, _dropout: float = 0.0, is_causal: bool = False, **_: Any) -> float:
-    """Of two products of each query's head with all keys; half of them where it sees those before it alone."""
+    """Two products of each query's head with all keys; half of them under a causal mask."""
     return 2.0 * q.numel() * (1 + v.shape[-1] / q.shape[-1]) * k.shape[-2] / (2 if is_causal else 1)
 
 
@@ -63,7 +63,7 @@ def _of_documents(q: Any, _k: Any, v: Any, _at: Any, _at_k: Any, _most: Any, mos
 
 
 def _backward_of(forward: Callable[..., float]) -> Callable[..., float]:
-    """Of five products for the forward's two; given the gradient, forward's inputs and its results."""
+    """Of five products for the forward's two; given the gradient, forward's inputs and results."""
     return lambda _, q, k, v, _out, _lse, *how, **__: 2.5 * forward(q, k, v, *how)
 
 
@@ -323,7 +323,7 @@ class _Run:
         changes, ledger = self._ledger.changes[start:], self._ledger
         own = {id(change.allocation) for change in changes if change.allocation.part == "gradients"}
         own |= {id(ledger.cast_from[key]) for key in own if key in ledger.cast_from}
-        # Weights, and copies of them in another type; what a backward makes may have no maker on the stack.
+        # Weights, and their casts; what a backward makes may have no maker on the stack.
         own |= {
             id(a) for a in (c.allocation for c in changes) if a.part == "weights" or (a.part == "temporary" and a.maker)
         }
@@ -333,8 +333,8 @@ class _Run:
         first = min(self._spans, key=lambda span: span.begin).begin - start
         last = max(self._spans, key=lambda span: span.begin).end - start
         blocks = [_numbers(span, start, alive, grown) for span in self._spans]
-        # Until it returns, the backbone's own code holds the embedding, beside the stream that the block is given,
-        # unless that is the embedding itself, as of a first block.
+        # Until it returns, the backbone's own code holds the embedding, beside the stream that the
+        # block is given, unless that is the embedding itself, as of a first block.
         held = stream if self._alone else 0
         final = alive[self._head - start] - alive[last] + held
         return {"shared": alive[first] - stream - held, "final": final, "blocks": blocks}

@@ -68,7 +68,7 @@ def lengths_for(longest: int) -> tuple[int, int, int]:
 
 
 def narrowed(config: Any, *, length: int, lengths: Sequence[int]) -> Any:
-    """A configuration whose windows are shorter than all that is measured, where a job's rows are longer than they."""
+    """A configuration with windows shorter than all measured rows, where a job's are longer."""
     for key in _WINDOWS:
         width = config.to_dict().get(key)
         if type(width) is int and lengths[0] <= width < length:

@@ -64,7 +64,7 @@ def rehearse_rank(
 
 
 def _summary(now: Held, changes: Sequence[Change], *, begun: Sequence[int]) -> dict[str, Any]:
-    """`now`: what is held after a step, with its gradients; `begun`: how many changes there were as each step began."""
+    """`now`: what is held after a step, with gradients; `begun`: changes before each step."""
     total = list(accumulate(change.delta for change in changes))
     at, high = max(range(len(total)), key=total.__getitem__), dict[str, int]()
     for change, there in zip(changes, total, strict=True):
@@ -102,7 +102,7 @@ def two_steps(job: Job, execution: Execution) -> tuple[Job, Execution]:
 
 @contextmanager
 def alone(layout: Layout, *, rank: int, device: torch.device | None = None) -> Iterator[World]:
-    """A process group of the layout's size in which this process is alone, on the CPU unless a device is given."""
+    """A process group of the layout's size with only this process, by default on the CPU."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     try:
         with warnings.catch_warnings():
@@ -137,7 +137,8 @@ def _rehearsed(
     with ExitStack() as modes:
 
         def fill(model: nn.Module, *, weights: Weights, **given: Any) -> None:
-            """Materialises without reading. What was built before is on the meta device, which is no fake."""
+            """Materialises without reading. What was built before is on the meta device, which is
+            no fake."""
             if not ledger.is_on:
                 modes.enter_context(fakes)
                 modes.enter_context(ledger)
@@ -210,7 +211,7 @@ def _stepped(built: Build, ledger: Ledger, fakes: FakeTensorMode) -> tuple[Held,
 
 
 def _faked(batch: GlobalBatch, fakes: FakeTensorMode) -> GlobalBatch:
-    """What a forward reads, without numbers; labels have them, because the host chooses among positions."""
+    """What a forward reads, without numbers; labels have them: the host chooses among positions."""
     made = fakes.from_tensor
     micros = (replace(m, input_ids=made(m.input_ids), position_ids=made(m.position_ids)) for m in batch.micro_batches)
     return replace(batch, micro_batches=tuple(micros))

@@ -24,8 +24,8 @@ class SaveError(ShardwiseError):
 
 
 def together(world: World, action: Callable[[], T], *, what: str, into: Path | None = None, size: int = 0) -> T:
-    """Runs a file action on this rank; SaveError on every rank if it failed on one. `into`, `size`: the folder that it
-    writes to, and how many bytes, for the message where there is no room."""
+    """Runs a file action on this rank; SaveError on every rank if it failed on one. `into`, `size`:
+    the folder it writes to, and how many bytes, for the message where there is no room."""
     result: Any = None
     failure: str | None = None
     try:
@@ -76,7 +76,7 @@ def removed_on_error(folder: Path) -> Iterator[Path]:
 
 
 def commit(folder: Path, target: Path) -> None:
-    """Syncs a folder to disk and renames it to the target; if a rename fails, an old target is restored."""
+    """Syncs a folder and renames it to the target; if a rename fails, an old target is restored."""
     for inner in (*sorted(path for path in folder.rglob("*") if path.is_dir()), folder):
         sync_folder(inner)
     replaced, replaces = target.with_name(f".{target.name}.replaced"), target.exists()
@@ -102,7 +102,7 @@ def seal(path: Path) -> dict[str, Any]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes the staged folders of a run that was killed, and restores a target that was being replaced."""
+    """Removes a killed run's staged folders, and restores a target that was being replaced."""
     for replaced in folder.glob(".*.replaced"):
         target = replaced.with_name(replaced.name.removeprefix(".").removesuffix(".replaced"))
         if not target.exists():

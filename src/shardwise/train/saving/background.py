@@ -1,4 +1,4 @@
-"""Work beside training: copies in host memory and a thread that writes them; operators of one thread beside others."""
+"""Work beside training: copies in host memory, a thread that writes them; one-thread operators."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -51,8 +51,9 @@ def in_background(action: Callable[[], T]) -> Future[T]:
 
 @contextmanager
 def serial_operators() -> Iterator[int]:
-    """Inside, each operator takes one thread, in new threads too; yields how many it took before. OpenMP's threads spin
-    while they wait for the next operator, on cores that are to hash, write and compare."""
+    """Inside, each operator takes one thread, in new threads too; yields the number before.
+    OpenMP's threads spin while waiting for an operator, on cores meant to hash, write and
+    compare."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

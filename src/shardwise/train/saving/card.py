@@ -42,8 +42,8 @@ def remove_traces(folder: Path) -> None:
             path.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-#: Puts stacked experts, which bitsandbytes leaves wide, into 4 bits as training had them: a stack is written out while
-#: its block is at work. `docs/howto/adapter.md` has it too.
+#: Puts stacked experts, which bitsandbytes leaves wide, into 4 bits as training had them: a stack
+#: is written out while its block is at work. `docs/howto/adapter.md` has it too.
 EXPERTS_LOADER = """\
 def put_experts_in_4_bits(model):
     for block in list(model.modules()):

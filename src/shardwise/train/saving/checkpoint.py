@@ -1,4 +1,4 @@
-"""Checkpoints: sharded, independent of the layout, hashed, committed by one rename, and read without pickle.
+"""Checkpoints: sharded, layout-independent, hashed, committed by one rename, read without pickle.
 
 checkpoint-200/
   manifest.json            step, layout, identity; dtype, shape and slices of every tensor; size and sha256 of files
@@ -56,9 +56,10 @@ class _Writing:
 class Checkpoints:
     """Saves and restores the state of one run.
 
-    A step waits for a copy to host memory; a thread writes it, and a later step commits it when all ranks have written.
-    `ownership`: which pieces this rank writes; `identity`: of job, model and data, a checkpoint of another one is
-    refused; `seed`: from which random generators start on another layout; `keep`: how many stay, or None for all."""
+    A step waits for a copy to host memory; a thread writes it, and a later step commits it when all
+    ranks have written. `ownership`: which pieces this rank writes; `identity`: of job, model and
+    data, a checkpoint of another one is refused; `seed`: from which random generators start on
+    another layout; `keep`: how many stay, or None for all."""
 
     run: RunDirectory
     world: World
@@ -75,7 +76,7 @@ class Checkpoints:
     _copies: HostBuffers = field(default_factory=HostBuffers)
 
     def save(self, step: int) -> bool:
-        """Writes `checkpoint-STEP` and waits for it; whether it was committed, alike on all ranks."""
+        """Writes `checkpoint-STEP` and waits for it; whether it was committed, on all ranks."""
         return self.begin(step) and self.commit()
 
     def begin(self, step: int) -> bool:
@@ -107,7 +108,7 @@ class Checkpoints:
         return all(writing.file.done() for writing in self._writing)
 
     def commit(self) -> bool:
-        """Waits for all ranks to have written the pending checkpoint, and commits it; False if that failed."""
+        """Waits for all ranks to write the pending checkpoint, and commits it; False on failure."""
         if not self._writing:
             return True
         writing = self._writing.pop()
@@ -163,7 +164,7 @@ class Checkpoints:
         together(self.world, on_first, what="writing a manifest", **room)
 
     def _prune(self, *, newest: int) -> None:
-        """Removes old checkpoints after a commit; later ones than the newest were skipped as damaged."""
+        """Removes old checkpoints after a commit; any after the newest were skipped as damaged."""
         if self.keep is None:
             return
         older = [folder for step, folder in self.run.checkpoints() if step < newest]
@@ -231,7 +232,7 @@ class Checkpoints:
 
 
 def create_states(optimizer: torch.optim.Optimizer) -> None:
-    """Creates optimizer states, to be filled in place, by a step with zero gradients and zero rates."""
+    """Creates optimizer states, to be filled in place, by a step with zero gradients and rates."""
     rates = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Reads a checkpoint: its verified manifest, pieces of live tensors that its slices fill, and random generators.
+"""Reads a checkpoint: verified manifest, pieces of live tensors its slices fill, random generators.
 
 A piece is a name (Hugging Face's, for any layout), a global shape, and the window of this rank.
 """
@@ -29,8 +29,8 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorShard:
-    """The part of one named tensor that a rank holds. `shape`: global shape; `offsets`: where the part begins in each
-    dim; `local`: the part itself, sharing storage with the live tensor."""
+    """The part of one named tensor that a rank holds. `shape`: global shape; `offsets`: where the
+    part begins in each dim; `local`: the part itself, sharing storage with the live tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class TensorShard:
 
 
 def piece(name: str, tensor: torch.Tensor, *, local: torch.Tensor | None = None) -> TensorShard:
-    """The local part of a plain or sharded tensor, or one of something with the same shape and placement."""
+    """The local part of a plain or sharded tensor, or of one with the same shape and placement."""
     offsets, _ = local_window(tensor)
     part = local_part(tensor) if local is None else local.detach()
     return TensorShard(name=name, shape=tuple(tensor.shape), offsets=offsets, local=part)
@@ -66,7 +66,7 @@ def live_pieces(
 def overlap(
     target: TensorShard, offsets: Sequence[int], lengths: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-    """Where a piece and a stored window overlap, as (slices into the piece, slices into the stored window)."""
+    """The overlap of a piece and a stored window: (slices into piece, slices into window)."""
     dims = zip(target.offsets, target.local.shape, offsets, lengths, strict=True)
     both = [(at, begin, max(at, begin), min(at + length, begin + count)) for at, length, begin, count in dims]
     if any(first >= end for _, _, first, end in both):
@@ -76,7 +76,7 @@ def overlap(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint's folder, without its own sha256; various errors if it is not what was written."""
+    """The manifest of a checkpoint's folder, without its own sha256; various errors if damaged."""
     whole = cast(dict[str, Any], json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     if whole["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format version {whole['format_version']}; this program reads {FORMAT_VERSION}")
@@ -105,7 +105,7 @@ class Reader:
         self._files: dict[str, Any] = {name: safe_open(folder / name, framework="pt") for name in manifest["files"]}
 
     def fill(self, target: TensorShard) -> None:
-        """Copies every overlapping stored slice into a live tensor; ValueError if not all of it is stored."""
+        """Copies all overlapping stored slices into a live tensor; ValueError if any is missing."""
         if not target.local.numel():
             return
         stored = self._tensors.get(target.name)
@@ -142,8 +142,8 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def restore_random(reader: Reader, *, file: str, written: dict[str, Any], world: World, seed: int, step: int) -> None:
-    """Restores this rank's generators if its layout is the one `written`. Otherwise seeds them anew: ranks that hold
-    slices of the same block must draw alike, and ranks with different samples must not."""
+    """Restores this rank's generators if its layout is the one `written`. Otherwise reseeds: ranks
+    with slices of the same block must draw alike, ranks with different samples must not."""
     names = [_ON_HOST, _ON_GPU] if world.device.type == "cuda" else [_ON_HOST]
     same = tuple(written[axis] for axis in AXES) == world.layout.degrees
     states = reader.tensors_of(file, names) if same else None

@@ -1,6 +1,7 @@
 """Compares the weights of two folders tensor by tensor (`programs/difference.py`).
 
-Both hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a time.
+Both hold safetensors, such as `final/` of two runs. Only one pair of tensors is in memory at a
+time.
 """
 
 import math
@@ -37,8 +38,8 @@ class TensorDifference:
 
 
 def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> TensorDifference:
-    """Compares tensors by name. A tensor may differ by `tolerance` relative to its norm, or by one rounding step of its
-    dtype, whichever is more. Beyond that it is excused if its difference has a norm of at most `floor`."""
+    """Compares tensors by name. One may differ by `tolerance` relative to its norm, or one rounding
+    step of its dtype, whichever is more, or by a difference of norm at most `floor`."""
     ours, theirs = _files_by_name(a), _files_by_name(b)
     counted, excused, faults = list[Excused](), list[Excused](), list[tuple[str, str]]()
     for name in sorted(ours.keys() | theirs.keys()):
@@ -50,7 +51,7 @@ def difference(a: Path, b: Path, *, tolerance: float, floor: float = 0.0) -> Ten
             faults.append((name, f"is {_kind(one)} in {a} and {_kind(other)} in {b}"))
             continue
         apart, whole, element = _apart(one, other)
-        # The rounding step of types shorter than float32; its own is far below any tolerance worth stating.
+        # The rounding step of types shorter than float32; float32's is far below any tolerance.
         is_short = one.dtype.is_floating_point and one.dtype.itemsize < 4
         is_far = apart > max(tolerance, torch.finfo(one.dtype).eps if is_short else 0.0)
         is_excused = is_far and whole <= floor

@@ -1,4 +1,4 @@
-"""Gathers a trained model or adapter on rank 0 and writes it in Hugging Face's format, one tensor at a time."""
+"""Gathers a trained model or adapter on rank 0; writes Hugging Face's format, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARD_BYTES = 5 * 10**9
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-#: Files that are copied beside those of the tokenizer: of how to generate, and how images and sounds become numbers.
+#: Files copied beside the tokenizer's: of generation, and of image and sound processing.
 OTHER_FILES = ("generation_config.json", "*processor_config.json")
 
 #: How QLoRA quantised the base that an adapter belongs to.
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def saved(self) -> list[tuple[str, Tensor]]:
-        """This rank's tensors that are saved: all, or those that are trained beside a frozen model."""
+        """This rank's tensors that are saved: all, or the trained ones beside a frozen model."""
         if self.adapters is None:
             return [*self.parameters, *self.buffers]
         return [(name, p) for name, p in self.parameters if p.requires_grad]
@@ -97,8 +97,8 @@ class Result:
 
 
 class Files:
-    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come as in `wanted`; what
-    lies beside a language model follows, as it was read."""
+    """The weight files of a folder, of at most `SHARD_BYTES` each, and their index. Tensors come as
+    in `wanted`; what lies beside a language model follows, as it was read."""
 
     def __init__(self, folder: Path, result: Result, wanted: list[Wanted]) -> None:
         self._folder, self._result, self._copied = folder, result, Copied(result)
@@ -120,7 +120,7 @@ class Files:
         self._open.add(key, tensor)
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Copies the rest, closes the last file and writes the index; size and sha256 of each file by its name."""
+        """Copies the rest, closes the last file, writes the index; size and sha256 by file name."""
         for key in self._copied.entries:
             self._put(key, self._copied.read(key))
         self._close()
@@ -180,7 +180,7 @@ def _shards(result: Result, wanted: list[Wanted], copied: Copied) -> dict[str, d
 
 
 def copy_configuration(result: Result, folder: Path) -> list[str]:
-    """Writes configuration, tokenizer and chat template. Returns the tokens at which generation stops from now on."""
+    """Writes configuration, tokenizer and chat template. Returns the new stop tokens."""
     if result.adapters is None:
         config: Any = result.model.config
         config.dtype = type_name(result.saved_dtype)
@@ -211,8 +211,8 @@ def copy_configuration(result: Result, folder: Path) -> list[str]:
 
 
 def _stop_at_ends(result: Result, folder: Path) -> list[str]:
-    """Adds to generation_config.json the tokens that answers were trained to end in, as the lists of instruct models
-    have them; the texts of those that were not there."""
+    """Adds to generation_config.json the tokens that answers were trained to end in, as the lists
+    of instruct models have them; the texts of those that were not there."""
     path, config = folder / "generation_config.json", cast(Any, result.model).config
     said = read_json(path)
     if said is None:
@@ -239,7 +239,7 @@ def learned_ends(prepared: dict[str, Any]) -> tuple[tuple[int, str], ...]:
 
 
 class Wanted(NamedTuple):
-    """A tensor of the whole model by its Hugging Face name and global shape, and the rank that sends it to rank 0."""
+    """A whole tensor's Hugging Face name and global shape, and the rank that sends it to rank 0."""
 
     name: str
     shape: tuple[int, ...]

@@ -29,8 +29,8 @@ _MEETING = timedelta(seconds=30)
 
 
 def save_final(model: TrainedModel, *, run: RunDirectory, journal: Journal, trained: bool = True) -> None:
-    """Writes, checks and commits `final/`; every rank takes part, and raises SaveError if it fails. `trained`: some
-    step had a learning rate above zero; adapters that change nothing are then warned about."""
+    """Writes, checks and commits `final/` with all ranks; raises SaveError on failure. `trained`:
+    some step had a learning rate above zero; then adapters that change nothing get a warning."""
     journal.enter("saving")
     base, is_local = base_name(read_job(run.resolved).model)
     loader: str = auto_class(cast(Any, model.result.model).config).__name__
@@ -52,8 +52,8 @@ def save_folder(
     verifying: Callable[[], None] = lambda: None,
     describe: Callable[[Path], None] = lambda _: None,
 ) -> Compared:
-    """Writes, checks and commits a folder that `from_pretrained` reads, with all ranks. `verifying`:
-    called between; `describe`: writes the card. Returns what this rank's check found, or raises SaveError."""
+    """Writes, checks and commits a folder `from_pretrained` reads, with all ranks. `verifying`:
+    called between; `describe`: writes the card. Returns this rank's check, or raises SaveError."""
     world, result = model.ownership.world, model.result
     with staged(world, target) as folder:
         records = _write(model, folder)

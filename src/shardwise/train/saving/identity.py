@@ -1,4 +1,4 @@
-"""What a checkpoint belongs to: the job, the model, the data and the versions of the tokenizing libraries."""
+"""What a checkpoint belongs to: job, model, data and the versions of the tokenizing libraries."""
 
 import importlib.metadata
 import json
@@ -11,7 +11,7 @@ from shardwise.spec.job.places import Places
 
 
 def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, Any]:
-    """The identity of a run as JSON; `model` are hashes of its files by name, `data` the data's fingerprint."""
+    """A run's identity as JSON; `model`: hashes of its files by name, `data`: its fingerprint."""
     plain = job.to_json()
     for key in HOW_IT_RUNS | LENGTH:
         section, _, name = key.rpartition(".")
@@ -24,7 +24,7 @@ def identity_of(job: Job, *, model: Mapping[str, str], data: str) -> dict[str, A
 
 
 def refuse_another(written: Mapping[str, Any], now: Mapping[str, Any], *, folder: str, places: Places) -> None:
-    """Raises ModelError with a problem for each key or version that differs, or for the model's files or the data."""
+    """Raises ModelError with each key or version that differs, or the model's files or the data."""
     if written == now:
         return
     of_job = [*_differences(written["job"], now["job"])]

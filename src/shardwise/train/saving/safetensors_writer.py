@@ -1,8 +1,8 @@
 """Writes a safetensors file tensor by tensor, and casts and hashes it while it is written.
 
-safetensors' own `save_file` needs all tensors in memory at once, in their final type; here a model that is gathered
-tensor by tensor, or cast, takes no second copy of itself. The format: 8 bytes with the length of the header, a JSON
-header with dtype, shape and offsets of each tensor, the data.
+safetensors' own `save_file` needs all tensors in memory at once, in their final type; here a model
+that is gathered tensor by tensor, or cast, takes no second copy of itself. The format: 8 bytes with
+the length of the header, a JSON header with dtype, shape and offsets of each tensor, the data.
 """
 
 import hashlib
@@ -25,8 +25,9 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 #: Elements that are cast, written and hashed at once, which a processor's cache holds.
 _AT_ONCE = 2**20
 
-#: Bytes that may be left to be written and hashed when more comes; and after which a disk is made to write what it was
-#: given, and writes while more comes: by itself a system may begin only when the file is closed.
+#: Bytes that may be left to be written and hashed when more comes; and after which a disk is made
+#: to write what it was given, and writes while more comes: by itself a system may begin only when
+#: the file is closed.
 _AHEAD_BYTES = _SYNCED_BYTES = 64 * MIB
 
 
@@ -43,8 +44,9 @@ class Entry(NamedTuple):
 
 
 class TensorFile:
-    """A safetensors file being written: threads cast and write, hash, and sync while the caller makes the next tensors.
-    `entries` are written in this order; larger dtypes first, so that all are aligned. All methods may raise OSError."""
+    """A safetensors file being written: threads cast and write, hash, and sync while the caller
+    makes the next tensors. `entries` are written in this order; larger dtypes first, so that all
+    are aligned. All methods may raise OSError."""
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
         self.path = path
@@ -99,7 +101,7 @@ class TensorFile:
         return hashing
 
     def _sync(self) -> Future[None]:
-        """Begins to sync what is written, after what it synced before: a system tells a file once what failed."""
+        """Begins to sync what is written, after the last sync: a system tells of a failure once."""
         if self._syncing is not None:
             self._syncing.result()
         self._unsynced = 0

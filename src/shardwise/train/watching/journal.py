@@ -1,4 +1,4 @@
-"""What a worker writes into the run directory: its phase, its progress, how it ended. Mostly rank 0 writes."""
+"""What a worker writes into the run directory: phase, progress, outcome. Mostly rank 0 writes."""
 
 import os
 import socket
@@ -25,9 +25,10 @@ _PACKAGE = Path(shardwise.__file__).parent
 
 @dataclass(kw_only=True)
 class Journal:
-    """One worker's notes in the run directory. `phase`: what it is doing; `step`: optimizer steps done; `in_step`:
-    whether the next one has begun; `holding`: measures what its model and optimizer hold, once they are there;
-    `last_word`: held by the thread that writes why this rank ends, and ends it."""
+    """One worker's notes in the run directory. `phase`: what it is doing; `step`: optimizer steps
+    done; `in_step`: whether the next one has begun; `holding`: measures what its model and
+    optimizer hold, once they are there; `last_word`: held by the thread that writes why this rank
+    ends, and ends it."""
 
     run: RunDirectory
     rank: int
@@ -71,7 +72,7 @@ class Journal:
 
     @property
     def before_first_step(self) -> str:
-        """The phase before the first step of this process; empty after it, or where no step is left."""
+        """The phase before this process's first step; empty after it, or where no step is left."""
         if self.progress.has_stepped or self.phase in _BEHIND_TRAINING:
             return ""
         return "in its first step" if self.phase == "training" else f"{self.phase}, before the first step"
@@ -104,7 +105,7 @@ class Journal:
             self.note(lambda: append_line(self.run.notices, {"time": time.time(), "notice": line}))
 
     def outcome(self, outcome: str, *, signal: int | None, saved_step: int | None = None) -> None:
-        """Writes how the run ended, and the step of the checkpoint that a later start resumes from."""
+        """Writes how the run ended, and the step of the checkpoint that a restart resumes from."""
         if self.rank == 0:
             ended = {"outcome": outcome, "signal": signal, "step": self.step, "saved_step": saved_step}
             write_json(self.run.outcome, ended)
@@ -115,8 +116,8 @@ class Journal:
         self.write_failure(error, rank=self.rank, phase=self.at)
 
     def write_failure(self, error: BaseException, *, rank: int, phase: str) -> None:
-        """Writes the cause of a rank's failure, with its place in this package or in its caller; says it, once, on the
-        console of which this rank speaks for its node."""
+        """Writes the cause of a rank's failure, with its place in this package or in its caller;
+        says it, once, on the console of which this rank speaks for its node."""
         message = str(error) or type(error).__name__
         if isinstance(error, SystemExit):
             status = error.code if error.code is not None else ""

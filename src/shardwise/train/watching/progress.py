@@ -1,5 +1,5 @@
-"""Progress of a rank's main thread, and how long the watchdog waits for more: between two steps a multiple of the
-longest of the last ones, before the first and in phases of unknown duration (loading, saving) long."""
+"""Progress of a rank's main thread, and the watchdog's wait for more: between steps a multiple of
+the longest recent one, before the first and in unknown phases (loading, saving) long."""
 
 import os
 import time
@@ -17,7 +17,7 @@ LEAST_SECONDS = 300.0
 #: The limit is `FACTOR` times the longest of the last `REMEMBERED` steps.
 FACTOR, REMEMBERED = 10.0, 20
 
-#: Limit of waiting for others outside of steps; less than the process groups' own timeout of an hour.
+#: Limit of waiting for others outside steps; less than the process groups' own timeout of an hour.
 LONG_SECONDS = 3000.0
 
 #: After a request to stop: clusters kill a process after half a minute.
@@ -43,7 +43,7 @@ class Progress:
         self.count += 1
 
     def step(self) -> None:
-        """A step is done. The first one, which may compile, is not counted once there is another."""
+        """A step is done. The first, which may compile, is not counted once there is another."""
         gap = time.monotonic() - self._edge
         self._gaps = (*(self._gaps if self._steps != 1 else ()), gap)[-REMEMBERED:]
         self._steps += 1
@@ -65,7 +65,7 @@ class Progress:
             self.touch()
 
     def limit(self, *, stopping: bool) -> float:
-        """Seconds without progress after which the rank counts as stuck; `stopping`: someone has asked to stop."""
+        """Seconds without progress until the rank is stuck; `stopping`: a stop was requested."""
         if self._patient:
             return self._long
         if not self._gaps:

@@ -23,8 +23,8 @@ SAME_REQUEST_SECONDS = 3.0
 
 
 class StopFlag:
-    """Requests to stop. `number`: the first signal, once its handler ran in the main thread; else 0. `heard`: all
-    signals, known also while the main thread runs no handlers."""
+    """Requests to stop. `number`: the first signal, once its handler ran in the main thread; else
+    0. `heard`: all signals, known also while the main thread runs no handlers."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -65,13 +65,13 @@ class StopFlag:
 
 
 def _is_same(number: int, before: int, *, since: float) -> bool:
-    """Whether a signal repeats the request of one that was received at `since`, on the monotonic clock."""
+    """Whether a signal repeats the request of one received at `since`, on the monotonic clock."""
     return number == before and time.monotonic() - since < SAME_REQUEST_SECONDS
 
 
 def end_process(status: int) -> NoReturn:
-    """Runs the functions registered with `atexit`, flushes, and exits at once. Threads of gloo and NCCL outlive their
-    process groups; a shutdown may end one inside C++, which aborts the process: a finished run would have failed."""
+    """Runs functions registered with `atexit`, flushes, and exits at once. Threads of gloo and NCCL
+    outlive process groups; a shutdown may end one inside C++, which aborts a finished run."""
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # what a shutdown calls; an error in it is printed
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # it may have gone away

@@ -38,9 +38,9 @@ class StallError(ShardwiseError):
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where one rank is. `place`: function, file and line in this package; `waits`: whether its stack shows that it
-    waits for others; `unfinished`: its oldest collective or message under way, or nothing; `groups`: of this rank,
-    which every rank lists in the same order."""
+    """Where one rank is. `place`: function, file and line in this package; `waits`: whether its
+    stack shows that it waits for others; `unfinished`: its oldest collective or message under way,
+    or nothing; `groups`: of this rank, which every rank lists in the same order."""
 
     rank: int
     phase: str
@@ -66,14 +66,15 @@ def standing(world: World | None, *, rank: int, phase: str) -> Standing:
 
 
 def is_waiting() -> bool:
-    """Whether the main thread's stack shows that it waits for others. So does a device that has not ended what this
-    rank began: a host whose queue is full may stand in any line."""
+    """Whether the main thread's stack shows that it waits for others. So does a device that has not
+    ended what this rank began: a host whose queue is full may stand in any line."""
     return _main_thread()[1] or bool(torch.cuda.is_available() and unfinished())
 
 
 def unfinished() -> str:
-    """The oldest collective or message that this rank has begun and that has not ended, as torch's flight recorder
-    knows: `all_reduce 41 of ranks 0-3`. Of CUDA it has what the device has ended, which the host runs ahead of."""
+    """The oldest collective or message begun and not ended on this rank, by torch's flight
+    recorder: `all_reduce 41 of ranks 0-3`. On CUDA by what the device has ended, behind the
+    host."""
     try:
         record: Any = _distributed_c10d
         active = json.loads(record._dump_fr_trace_json(includeCollectives=True, onlyActive=True))["entries"]

@@ -1,5 +1,5 @@
-"""A watchdog thread: ends a rank that makes no progress, and receives signals while the main thread is in a collective,
-where Python runs no handlers. Ranks find out together which of them they wait for."""
+"""A watchdog thread: ends a rank without progress, and receives signals while the main thread is in
+a collective, where Python runs no handlers. Ranks find out together which they wait for."""
 
 import faulthandler
 import os
@@ -69,8 +69,8 @@ class Watch:
                 return
 
     def _count(self, seconds: float, *, untold: bool) -> None:
-        """Adds up the seconds without progress, and of them those spent waiting. `untold`: the current phase has no
-        known duration: only waiting for one and the same collective is limited."""
+        """Adds up seconds without progress, and those of them spent waiting. `untold`: the current
+        phase has no known duration: only waiting for one and the same collective is limited."""
         before, self._seen = self._seen, (self._journal.progress.count, begun(self._world) if untold else ())
         if self._seen != before:
             self._still = self._waited = 0.0
@@ -108,7 +108,7 @@ class Watch:
         return [found[rank] for rank in sorted(found)]
 
     def _write(self, verdict: Verdict, *, first: int) -> None:
-        """Writes the failure files. The launcher names the earliest: the culprit's, by the first rank that answered."""
+        """Writes the failure files. The launcher names the earliest: the first answering rank's."""
         rank, error = self._journal.rank, StallError(verdict.sentence)
         if rank == first:
             self._journal.write_failure(error, rank=verdict.culprit, phase=verdict.phase)
