@@ -159,8 +159,10 @@ class Chosen:
 def script(name: str, *, mark: str = "$") -> Template:
     """A file of `interop/scripts`, in which names behind `mark` are filled in."""
 
-    marked = type("Marked", (Template,), {"delimiter": mark})
-    return marked(files("shardwise.interop").joinpath("scripts", name).read_text(encoding="utf-8"))
+    class Marked(Template):
+        delimiter = mark
+
+    return Marked(files("shardwise.interop").joinpath("scripts", name).read_text(encoding="utf-8"))
 
 
 def as_yaml(data: dict[str, Any], *, comment: Sequence[str] = ()) -> str:

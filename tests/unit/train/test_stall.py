@@ -23,43 +23,43 @@ def at(rank: int, place: str = "reduce (optim.py:80)", *, waits: bool = True, wo
 
 READING, SENT, STUCK = "read (data.py:61)", "all_reduce 41 of ranks 0-1", {"waits": False}
 GATHER, TAKE, PULSE = "gather (shard.py:9)", "_take (pipeline.py:210)", "pulse (metrics.py:126)"
-#: What each rank is in, how many ranks there are -> who is named, where one is, and what is said.
+#: (What, how many ranks there are, who is named) -> what each rank is in, and what is said.
 JUDGED = {
-    "one that has not begun what the others have": (
-        *([at(0), at(1), at(2, READING, **STUCK, world=6), at(3)], 4, 2),
+    ("one that has not begun what the others have", 4, 2): (
+        [at(0), at(1), at(2, READING, **STUCK, world=6), at(3)],
         f"rank 2 is in {READING}; ranks 0-1, 3 wait in reduce (optim.py:80). The stack of each rank is in its log",
     ),
-    "who holds up rank 2, which has not come to what ranks 0 and 1 are in": (
-        *([at(0), at(1), at(2, GATHER, world=6), at(3, READING, **STUCK, world=6, slices=3)], 4, 3),
+    ("who holds up rank 2, which has not come to what ranks 0 and 1 are in", 4, 3): (
+        [at(0), at(1), at(2, GATHER, world=6), at(3, READING, **STUCK, world=6, slices=3)],
         "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather",
     ),
-    "who works, of two that have begun as little": (
-        *([at(0), at(1), at(2, GATHER, world=6, slices=3), at(3, READING, **STUCK, world=6, slices=3)], 4, 3),
+    ("who works, of two that have begun as little", 4, 3): (
+        [at(0), at(1), at(2, GATHER, world=6, slices=3), at(3, READING, **STUCK, world=6, slices=3)],
         "rank 3 is in read (data.py:61); ranks 0-1 wait in reduce (optim.py:80); rank 2 waits in gather",
     ),
-    "ranks that do not answer": (
-        *([at(0), at(2)], 4, 1),
+    ("ranks that do not answer", 4, 1): (
+        [at(0), at(2)],
         "ranks 1, 3 do not answer, their processes are stopped or hang outside Python; ranks 0, 2 wait",
     ),
-    "what has not ended on the device, ahead of which the host runs": (
-        *([replace(at(rank, "read (optim.py:90)"), unfinished=SENT) for rank in (0, 1)], 2, None),
+    ("what has not ended on the device, ahead of which the host runs", 2, None): (
+        [replace(at(rank, "read (optim.py:90)"), unfinished=SENT) for rank in (0, 1)],
         f"ranks wait for each other: ranks 0-1 wait in read (optim.py:90), where {SENT} has not ended",
     ),
-    "who does not wait, where stages of a pipeline count alike": (
-        *([at(0, READING, **STUCK), *(at(rank, TAKE) for rank in (1, 2, 3))], 4, 0),
+    ("who does not wait, where stages of a pipeline count alike", 4, 0): (
+        [at(0, READING, **STUCK), *(at(rank, TAKE) for rank in (1, 2, 3))],
         "rank 0 is in read",
     ),
-    "all that wait for each other": (
-        *([at(0, world=8, slices=3), at(1, PULSE, world=7, slices=4)], 2, None),
+    ("all that wait for each other", 2, None): (
+        [at(0, world=8, slices=3), at(1, PULSE, world=7, slices=4)],
         "ranks wait for each other: rank 0 waits in reduce (optim.py:80); rank 1 waits in pulse",
     ),
-    "all at work": ([at(0, READING, **STUCK), at(1, READING, **STUCK)], 2, None, f"ranks 0-1 are in {READING}. "),
+    ("all at work", 2, None): ([at(0, READING, **STUCK), at(1, READING, **STUCK)], f"ranks 0-1 are in {READING}. "),
 }
 
 
-@pytest.mark.parametrize("who", JUDGED)
-def test_who_holds_up_the_others_is_named(who) -> None:
-    standings, count, culprit, said = JUDGED[who]
+@pytest.mark.parametrize(("who", "count", "culprit"), JUDGED)
+def test_who_holds_up_the_others_is_named(who, count, culprit) -> None:
+    standings, said = JUDGED[who, count, culprit]
     verdict = judge(standings, ranks=range(count), seconds=301)
     assert (verdict.culprit == culprit or culprit is None) and verdict.phase == "training (step 5)"
     assert verdict.sentence.startswith(f"nothing has moved for 5 min 01 s: {said}")

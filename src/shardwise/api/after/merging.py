@@ -66,8 +66,7 @@ _NO_TEXT = re.compile(r"[\ud800-\udfff]")
 
 
 class Sampling(TypedDict, total=False):
-    """How tokens of an answer are drawn: at temperature 0 the likeliest, by default at most 256 of
-    them."""
+    """How tokens of an answer are drawn: at temperature 0 the likeliest; 256 at most by default."""
 
     max_new_tokens: int
     temperature: float

@@ -74,8 +74,7 @@ def compare(
 
 
 def _run_of(trials: Trials, trial: Trial, *, folder: Path) -> RunDirectory:
-    """A folder named after the layout, and its processes where a layout is compared on several
-    numbers of them."""
+    """A folder named after the layout, and its processes where several numbers are compared."""
     several = sum(other.name == trial.name for other in trials.trials) > 1
     return RunDirectory(folder / (trial.label if several else trial.name))
 

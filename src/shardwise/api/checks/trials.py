@@ -66,8 +66,7 @@ class Trials:
         return done
 
     def train(self, trial: Trial, *, run: RunDirectory, also: Sequence[Override] = (), again: str = "") -> TrainResult:
-        """Trains the job as one of the trials in `run`; `also` sets, and `again` names, a repeated
-        training."""
+        """Trains the job as a trial in `run`; `also` sets, `again` names, a repeated training."""
         number = self.trials.index(trial) + 1
         if self.on_update is not None:
             self.on_update(Trying(layout=trial.label, number=number, total=len(self.trials), again=again))

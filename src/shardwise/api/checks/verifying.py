@@ -97,8 +97,7 @@ def verify(
 
 
 def for_parity(job: Job, *, model: ModelShape, steps: int) -> tuple[tuple[Override, ...], tuple[str, ...]]:
-    """The overrides of `FOR_PARITY` that apply to a job, and a sentence for each that changes what
-    it says."""
+    """The overrides of `FOR_PARITY` for a job, and a sentence for each that changes it."""
     plain = {**job.to_json(), **_in_force(job, model)}
     wanted = {**FOR_PARITY, "train.max_steps": (min(steps, job.train.max_steps or steps), "as many are compared")}
     overrides: list[Override] = []

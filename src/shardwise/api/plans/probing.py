@@ -89,8 +89,7 @@ def _scratch(ranks: int) -> Generator[str]:
 
 
 def _with_sample(rates: Rates, seconds: dict[str, float]) -> Rates:
-    """The rates with what a step of the sample model takes beyond them; `seconds` of it as they
-    were measured."""
+    """The rates with what a step of the sample model takes beyond them; `seconds`: measured."""
     one = replace(rates, ranks=1, message_seconds={})
     over = {kind: seconds[precision] / _forecast(one, precision) for kind, precision in _PRECISIONS.items()}
     rates = replace(rates, step_over_rates=over)

@@ -1,4 +1,4 @@
-"""`plan --rehearse`: what a plan chooses is rehearsed, and what does not fit gives way to the next
+"""`plan --rehearse`: rehearses what a plan chooses; what does not fit gives way to the next
 best."""
 
 from collections.abc import Callable, Sequence

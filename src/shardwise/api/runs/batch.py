@@ -1,5 +1,4 @@
-"""`train --find-batch`: tries real steps upwards from the forecast micro-batch, and keeps the
-largest that fits."""
+"""`train --find-batch`: tries real steps up from the forecast micro-batch; keeps the largest."""
 
 import shutil
 from collections.abc import Callable, Sequence

@@ -35,9 +35,7 @@ _SHARED = "output_dir must lie on a disk that all nodes share, at the same path"
 
 REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 #: What tells one start from another.
-_NAMING = (
-    *("WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"),
-)
+_NAMING = "WORLD_SIZE TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +85,7 @@ def place_in_group(environment: Mapping[str, str] = os.environ) -> Place | None:
             f"the environment says RANK={rank}, WORLD_SIZE={size}, LOCAL_WORLD_SIZE={local_size}; "
             "a rank lies below the world size"
         )
-    parts = [environment.get(name, "") for name in _NAMING]
+    parts = [environment.get(name, "") for name in _NAMING.split()]
     if local_size == size:
         # Ports and run ids repeat between starts; the process that started all ranks does not.
         parts.append(str(os.getppid()))
@@ -151,9 +149,10 @@ def wait_for_rank_0(run: RunDirectory, place: Place, *, say: Callable[[str], Non
         RunDirectoryError: rank 0 leaves no sign.
     """
     began, said, answered = time.monotonic(), False, False
+    waits = f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs}"
     while "begin" not in (start := read_json(_start_file(run, place)) or {}):
         time.sleep(POLL_SECONDS)
-        waited, waits = time.monotonic() - began, f"{place.waits_for('rank 0')}, and sees no sign of it in {run.logs}"
+        waited = time.monotonic() - began
         if start and not answered:
             answered = True
             with suppress(OSError):

@@ -52,9 +52,9 @@ def remedies(question: Question) -> Iterator[str]:
     if (other := on_attention(question)) and (asked := _of_job(question, other[1])) and fits(asked):
         how = f"lora.target_modules: [{', '.join(other[0])}] would fit{_by_offload(asked)}"
         yield f"{how}; experts stay as they are"
-    lora = question.job.method == "full" and _of_job(question, question.job.model_copy(update={"method": "lora"}))
-    if lora and fits(lora := replace(lora, memo=question.memo)):
-        yield f"method: lora would fit{_by_offload(lora)}"
+    lora = question.job.model_copy(update={"method": "lora"})
+    if question.job.method == "full" and (asked := _of_job(question, lora)) and fits(asked):
+        yield f"method: lora would fit{_by_offload(asked)}"
     if (gpus := _gpus_that_fit(question)) is not None:
         yield f"{gpus.name} would fit{_by_offload(replace(question, cluster=gpus))}"
     if (qlora := _in_4_bits(question)) is not None:
@@ -68,8 +68,8 @@ def remedies(question: Question) -> Iterator[str]:
 def _with_saved_on_host(question: Question) -> Iterator[str]:
     """Checkpointing that saves in the host's memory, where that has room; the fastest first."""
     tried = (
-        Search(replace(question, job=job).with_offload(offload))
-        for job in (changed(question.job, "train", gradient_checkpointing=kind) for kind in _ON_HOST)
+        Search(replace(question, job=changed(question.job, "train", gradient_checkpointing=kind)).with_offload(offload))
+        for kind in _ON_HOST
         for offload in offloads(question.job, question.cluster)
     )
     for search in tried:

@@ -171,7 +171,7 @@ class MemoryMeter:
         if self._on_gpu or not is_first:
             yield
             return
-        before = sum(vars(held(self._parameters, self._optimizer, device=self._device)).values())
+        before = held(self._parameters, self._optimizer, device=self._device).total
         before += sum(_storages(self._buckets, self._device).values())
         self._turns.clear()
         with Allocations(profile_memory=True) as profiler:

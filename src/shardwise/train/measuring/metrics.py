@@ -188,7 +188,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> tuple[float | None, 
         except HardwareError:
             return None, f"{name} is not in the catalogue"
         return gpu.dense_flops.get(type_name(dtype)), f"catalogue entry {gpu.name}"
-    product = partial(torch.mm, *[torch.ones(512, 512, dtype=dtype)] * 2)
+    factor = torch.ones(512, 512, dtype=dtype)
+    product = partial(torch.mm, factor, factor)
     product()
     seconds = timeit.repeat(product, number=1, repeat=5)
     return 2 * 512**3 / min(seconds), "matrix product of this process, measured at the start"

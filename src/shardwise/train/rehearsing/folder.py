@@ -53,10 +53,13 @@ def write_model(folder: Path, config: dict[str, Any], *, dtype: torch.dtype) -> 
     (folder / "config.json").write_text(json.dumps(config))
     model = build_on_meta(read_config(folder), attn_implementation="eager")
     files: list[dict[str, Entry]] = [{}]
+    held = 0
     for name, parameter in model.named_parameters():
-        if sum(entry.nbytes for entry in files[-1].values()) >= _FILE_BYTES:
+        if held >= _FILE_BYTES:
             files.append({})
-        files[-1][name] = Entry(dtype=dtype, shape=tuple(parameter.shape))
+            held = 0
+        files[-1][name] = entry = Entry(dtype=dtype, shape=tuple(parameter.shape))
+        held += entry.nbytes
     for number, entries in enumerate(files):
         write_hole(folder / f"model-{number}.safetensors", entries)
     weight_map = {name: f"model-{number}.safetensors" for number, entries in enumerate(files) for name in entries}
