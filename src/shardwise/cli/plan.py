@@ -113,8 +113,7 @@ def plan(  # noqa: PLR0913, PLR0917  (a verb's options are its parameters)
 
 def _refuse_together(*, task: str, dtype: str | None, draws: bool, **asked: object) -> None:
     """Raises InputError: two are asked for of which each is a question of its own. `draws`:
-    --timeline, --html or
-    --output; `asked`: other options, each with what is stated of it."""
+    --timeline, --html or --output; `asked`: other options, each with what is stated of it."""
     several = [f"--{name.replace('_', '-')}" for name, value in asked.items() if value]
     if task not in TASKS:
         raise InputError(f"--task {task}: there is no such task; write --task {' or --task '.join(TASKS)}")
