@@ -26,8 +26,7 @@ _ONE_OF = f"one of {', '.join(ACTIVATIONS)}"
 
 
 def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
-    """What a config.json holds, and its name. Raises ModelError: it cannot be read, or is no
-    configuration."""
+    """What a config.json holds, and its name. Raises ModelError: it cannot be read."""
     file = str(path)
     try:
         with path.open("rb") as opened:
@@ -38,8 +37,7 @@ def read_config_file(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def parse_config(raw: bytes, *, file: str) -> dict[str, Any]:
-    """The JSON object of a configuration. Raises ModelError: too large, a Git LFS pointer, not
-    UTF-8, or no object."""
+    """The JSON object of a configuration. Raises ModelError: too large, or no object."""
     if len(raw) > MAX_BYTES:
         raise ModelError.at(file, f"is larger than {MAX_BYTES} bytes; a model's config.json is a page")
     if raw.startswith(b"version https://git-lfs"):

@@ -1,5 +1,4 @@
-"""The GPUs that the driver reports: their memory, what of it is free and who holds the rest, and
-which are visible."""
+"""The GPUs that the driver reports: their memory, who holds it, which are visible."""
 
 import os
 import re
@@ -145,8 +144,7 @@ def system_memory() -> int:
 
 
 def holders_of(uuid: str, *, without: int | None = None) -> str:
-    """Who holds memory of a GPU, but for one process: `python (pid 1234)`; several by size, with
-    it."""
+    """Who holds memory of a GPU, but for one process: `python (pid 1234)`."""
     held: list[tuple[int, str, str]] = []
     for line in _ask(*_HOLDERS, _CSV).splitlines():
         cells = [cell.strip() for cell in line.split(",", maxsplit=3)]

@@ -1,5 +1,4 @@
-"""A model's files by hub id: config.json from the local cache or by one HTTP request, and names of
-tokenizer files."""
+"""A model's files by hub id: config.json from the cache or by one HTTP request."""
 
 import os
 import re
@@ -25,8 +24,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_config(hub_id: str, *, revision: str | None = None) -> Path | None:
-    """The config.json in the Hugging Face cache for a hub id, of one revision or the newest; None
-    where none is."""
+    """The config.json in the Hugging Face cache for a hub id; None where none is."""
     found = repository_folder(hub_id).glob(f"snapshots/{revision or '*'}/config.json")
     there = (path for path in found if path.is_file())
     return max(there, key=lambda path: (path.stat().st_mtime, str(path)), default=None)
@@ -45,8 +43,7 @@ def _place(variable: str, name: str) -> Path:
 
 
 def _token() -> str | None:
-    """The user's token, where huggingface_hub finds it: in the environment, or as its login has
-    stored it."""
+    """The user's token, where huggingface_hub finds it."""
     if _is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None
     token = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")

@@ -14,10 +14,10 @@ SOURCE, TESTS = ROOT / "src/shardwise", ROOT / "tests"
 #: Lines of each package at most, and of all of the package and of the tests.
 CEILINGS = {
     "": 230,
-    "api": 3040,
-    "catalog": 3190,
-    "cli": 1840,
-    "data": 4950,
+    "api": 3030,
+    "catalog": 3170,
+    "cli": 1830,
+    "data": 4920,
     "interop": 1350,
     "launch": 2960,
     "methods": 350,
@@ -27,10 +27,10 @@ CEILINGS = {
     "programs": 210,
     "report": 2310,
     "spec": 5510,
-    "train": 9290,
+    "train": 9310,
     "web": 1330,
 }
-ALL, ALL_TESTS = 51435, 34595
+ALL, ALL_TESTS = 51380, 34595
 
 #: Lines of comments and docstrings, of the package and of the tests, that are longer than
 #: `COLUMNS`: to become fewer.

@@ -1,5 +1,4 @@
-"""Finished runs are noted with what they measured over their forecasts; a plan says so, and
-multiplies if asked to."""
+"""Finished runs are noted with what they measured over their forecasts; plans say so."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,8 +17,7 @@ from shardwise.units import format_gib
 
 
 def note(run: RunDirectory, report: Report) -> None:
-    """Notes a finished run; nothing where its plan or its measurements are not known, or the file
-    cannot be written."""
+    """Notes a finished run; nothing where its plan or its measurements are not known."""
     worst, step = report.memory.worst, report.comparison("step time")
     forecast = worst.ratios.get("peak_seen", worst.ratios.get("peak")) if worst else None
     memory = 1 / forecast if forecast else None

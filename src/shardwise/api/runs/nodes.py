@@ -1,5 +1,4 @@
-"""`train` on several machines, on each of which the user starts it: node 0 prepares, and all train
-together."""
+"""`train` on several machines, each of which the user starts: node 0 prepares."""
 
 import uuid
 from collections.abc import Generator, Sequence

@@ -1,5 +1,4 @@
-"""The opening of a run: it is accepted, its folder is held, and what is going to run is written
-there."""
+"""The opening of a run: it is accepted, its folder is held, its job and plan are written."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -81,8 +80,7 @@ class Opening:
 
     @property
     def processes(self) -> int:
-        """As many as the chosen layout spreads over: `cheapest` and `fewest-gpus` may leave some
-        GPUs alone."""
+        """As many as the layout spreads over: `cheapest` and `fewest-gpus` may leave GPUs."""
         return self.cluster.num_gpus if self.plan.best is None else self.plan.best.execution.layout.world_size
 
     def goes_on(self, *, replan: bool) -> bool:

@@ -182,8 +182,7 @@ def _follow_first(
 
 
 def result(run: RunDirectory, *, outcome: Literal["finished", "already_finished"]) -> TrainResult:
-    """Of a run that has come to its end; writes its report, and notes what it measured where it
-    ends just now."""
+    """Of a run that has come to its end; writes its report, and notes what it measured."""
     said, made = read_json(run.outcome) or {}, report_at_the_end(run)
     if outcome == "finished":
         note(run, made)

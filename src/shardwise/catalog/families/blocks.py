@@ -1,5 +1,4 @@
-"""The MLPs and norms of a block, by kind of transformers' code, under the names of the Hugging Face
-module tree."""
+"""The MLPs and norms of a block, under the names of the Hugging Face module tree."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,8 +9,7 @@ from shardwise.spec.model.shape import Matrix, Norm, Reads
 
 @dataclass(frozen=True, kw_only=True)
 class Dimensions:
-    """The checked values of a config.json that a family's rules read; see `Family` for the keys in
-    the mappings."""
+    """The checked values of a config.json that a family's rules read."""
 
     hidden: int
     intermediate: int
@@ -227,8 +225,7 @@ def every_other_up_to_a_layer(d: Dimensions) -> int:
 
 
 def without_rotation(d: Dimensions) -> int:
-    """Blocks without rotary positions, as in SmolLM3: where `no_rope_layers` has 0, else every
-    n-th."""
+    """Blocks without rotary positions: where `no_rope_layers` has 0, else every n-th."""
     listed = d.layer_lists["no_rope_layers"]
     if listed is None:
         return d.layers // d.numbers["no_rope_layer_interval"]

@@ -1,5 +1,4 @@
-"""Experts: their matrices, which transformers stacks in two parameters, and the blocks that have
-them."""
+"""Experts: their matrices, which transformers stacks in two parameters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

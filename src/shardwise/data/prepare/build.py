@@ -1,5 +1,4 @@
-"""Joins the workers' shards into prepared data: the evaluation split, packing, and the flat files
-of the store."""
+"""Joins the workers' shards into prepared data: evaluation split, packing, flat files."""
 
 from __future__ import annotations
 
@@ -209,8 +208,7 @@ PREVIEW_TOKENS = 512
 
 
 def preview(pool: Pool, shards: Sequence[Shard], *, source_of_file: Sequence[int]) -> list[dict[str, Any]]:
-    """The first row of each source, then the next ones: file, line, and the text as (piece, whether
-    it is trained)."""
+    """The first rows: file, line, and the text as (piece, whether it is trained)."""
     firsts: dict[int, list[tuple[Shard, int]]] = {}
     for shard in shards:
         found = firsts.setdefault(source_of_file[shard.file], [])

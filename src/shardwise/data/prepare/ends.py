@@ -1,5 +1,4 @@
-"""Which token ends what is trained, and why none does: a model stops by itself where it was trained
-to stop."""
+"""Which token ends what is trained, and why none does."""
 
 import re
 from collections import Counter
@@ -33,8 +32,7 @@ class Ends:
         self._sample: list[list[int]] = []
 
     def add(self, rows: npt.NDArray[np.void], tokens: Ids, trained: npt.NDArray[np.bool_]) -> None:
-        """Counts the spans of documents: `ROW`s, tokens and masks. A span that truncation cut has
-        no end."""
+        """Counts the spans of documents. A span that truncation cut has no end."""
         stops = np.cumsum(rows["length"], dtype=np.int64)
         continues = np.append(trained[1:], False)
         continues[stops - 1] = False
@@ -57,8 +55,7 @@ class Ends:
             self._sample = [shown.tolist(), after[:1].tolist()]
 
     def described(self, pool: Pool) -> dict[str, Any]:
-        """For data.json: the tokens by their number, the spans without one, and the cause where no
-        span has one."""
+        """For data.json: the tokens by their number, and the spans without one."""
         tails = list(self._tails)
         pieces = [*([tail[0]] for tail in tails), *(list(tail[1:]) for tail in tails), *self._sample]
         texts: list[str] = pool.ask({"do": "decode", "pieces": pieces}, name="the ends of answers")["texts"]

@@ -1,5 +1,4 @@
-"""Prepares data on a cache miss: cuts the files, recognises their rows, hands chunks to workers,
-joins the results."""
+"""Prepares data on a cache miss: cuts files, hands chunks to workers, joins results."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -181,8 +180,7 @@ def _check_template(pool: Pool, asked: Preparation, files: Sequence[SurveyedFile
 def _report_problems(
     asked: Preparation, files: Sequence[SurveyedFile], chunks: Sequence[Chunk], replies: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raises DataError where anything is wrong: in the order of files and lines, the first few
-    listed, all counted."""
+    """Raises DataError where anything is wrong: the first few listed, all counted."""
     found = [(index, line, message) for index, file in enumerate(files) for line, message in file.problems]
     total = len(found) + sum(reply["num_problems"] for reply in replies)
     for chunk, reply in zip(chunks, replies, strict=True):
@@ -250,8 +248,7 @@ _TEMPLATES = {"tokenizer": None, "none": None, "default": DEFAULT_TEMPLATE}
 
 
 def _template_from(asked: Preparation, files: Sequence[SurveyedFile], facts: Mapping[str, Any]) -> str:
-    """Where the chat template comes from that rows were rendered with: a word, or the file that the
-    job names."""
+    """Where the chat template comes from: a word, or the file that the job names."""
     forms = {file.form.name for file in files if file.form}
     if forms <= {"text"}:
         return "none"

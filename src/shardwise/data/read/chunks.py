@@ -132,8 +132,7 @@ def _lines(opened: BinaryIO, start: int, chunk_bytes: int) -> Iterator[Place]:
 
 
 def _separation(opened: BinaryIO, kind: Kind, start: int) -> Kind:
-    """By what a header is cut: what the file's name says, or where it has none of that, another
-    mark that it has."""
+    """By what a header is cut: what the file's name says, else another mark that it has."""
     header = opened.readline(MAX_ROW_BYTES)
     opened.seek(start)
     if header.lower().startswith(b"sep="):

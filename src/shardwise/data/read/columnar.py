@@ -1,5 +1,4 @@
-"""Parquet and Arrow files: their columns, how many rows each of their groups holds, and the rows of
-some groups."""
+"""Parquet and Arrow files: columns, rows of each group, and the rows of some groups."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

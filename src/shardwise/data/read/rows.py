@@ -1,5 +1,4 @@
-"""Reads a chunk's rows with their lines; a bad row is reported, not raised, so that all are found
-at once."""
+"""Reads a chunk's rows; a bad row is reported, not raised: all are found at once."""
 
 import csv
 import io
@@ -19,8 +18,7 @@ from shardwise.errors import said
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row: column name -> value. `line` is 1-based; in Parquet and Arrow it is the number of
-    the row."""
+    """One row: column name -> value. `line` is 1-based, or the number of the row."""
 
     line: int
     value: dict[str, Any]
@@ -60,8 +58,7 @@ def _row(line: int, value: Any) -> DataRow | BadRow:
 
 
 def _lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
-    """Lines that are not empty; a byte order mark inside a file, where files were put together, is
-    no part of one."""
+    """Lines that are not empty, without byte order marks where files were put together."""
     for line, content in enumerate(_text(chunk).split("\n"), start=chunk.first_line):
         if (text := content.removeprefix("\ufeff")).strip():
             yield line, text
@@ -157,8 +154,7 @@ def _objects(value: Any) -> Any:
 
 
 def _text(chunk: Chunk) -> str:
-    """The chunk's text. Bytes that are no UTF-8 become lone surrogates, which are refused where a
-    row is rendered."""
+    """The chunk's text. Bytes that are no UTF-8 become lone surrogates, refused later."""
     with Path(chunk.path).open("rb") as file:
         file.seek(chunk.start)
         return file.read(chunk.stop - chunk.start).decode("utf-8", errors="surrogateescape")

@@ -1,5 +1,4 @@
-"""Which files a job's `data.path` and `data.eval_path` mean: single files, folders of files, hub
-ids."""
+"""Which files `data.path` and `data.eval_path` mean: files, folders, hub ids."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -47,8 +46,7 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows, or are of no
-    split."""
+    """One entry of `data.path`. `num_ignored`: files of a folder that hold no rows."""
 
     label: str
     key: Key
@@ -135,8 +133,7 @@ def _refuse_several_sets(folder: Path, *, label: str) -> None:
 
 
 def _files_of_folder(folder: Path, *, label: str) -> tuple[tuple[SourceFile, ...], int]:
-    """Files of known kinds in the folder and below, in the order of their names; and how many
-    others there are."""
+    """Files of known kinds in the folder and below, by name; and how many others."""
     visible = (path for path in folder.rglob("[!.]*") if path.is_file())
     found = sorted(path for path in visible if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     home = folder.resolve()

@@ -1,5 +1,4 @@
-"""The parent's side of the workers: their limits, starting them, handing out requests, and why one
-died.
+"""The parent's side of the workers: limits, starts, requests, and why one died.
 
 A hostile chat template must not take the machine. Memory is limited by RLIMIT_DATA, which unlike
 RLIMIT_AS leaves out reserved address space. Processor time is limited per batch of rows: the soft
@@ -44,8 +43,7 @@ def bound_memory(limits: WorkerLimits) -> None:
 
 
 def bound_next_batch(limits: WorkerLimits) -> None:
-    """Ends the process by SIGXCPU unless this is called again within `cpu_seconds` of processor
-    time."""
+    """Ends the process by SIGXCPU unless called again within `cpu_seconds` of processor time."""
     _lower(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.cpu_seconds)
 
 
@@ -154,8 +152,7 @@ class Pool:
                     yield index, reply
 
     def ask(self, request: Request, *, name: str) -> Reply:
-        """One request to one worker. Raises DataError: it died or gave up; the message begins with
-        `name`."""
+        """One request to one worker. Raises DataError: it died or gave up."""
         return _or_raise(next(reply for _, reply in self.run([request])), name=name)
 
     def keep_one(self) -> None:

@@ -356,8 +356,7 @@ def _writes_last(template: Template, messages: Sequence[Message], place: Place, 
 
 
 def _prints_objects(messages: Sequence[Message], text: str) -> bool:
-    """Whether arguments of calls stand in a text as Python prints them, as where a template expects
-    JSON text."""
+    """Whether arguments of calls stand in a text as Python prints them."""
     return any(call["arguments"] and str(call["arguments"]) in text for _, _, call in calls_in(messages))
 
 
