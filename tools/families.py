@@ -129,9 +129,11 @@ def _told(one: dict[str, Any]) -> str:
     if whole:
         return _short(whole)
     by_reason: dict[str, list[str]] = {}
-    for cell, became in one["cells"].items():
-        if became != "equal":
-            by_reason.setdefault(became, []).append(cell.partition("/")[2])
+    for way in SHOWN:
+        for method in METHODS:
+            became = one["cells"].get(f"{method}/{way}", "equal")
+            if became != "equal":
+                by_reason.setdefault(became, []).append(way)
     return "; ".join(f"{', '.join(dict.fromkeys(ways))}: {_short(reason)}" for reason, ways in by_reason.items())
 
 
