@@ -17,7 +17,8 @@ from shardwise import api
 from shardwise.spec.job.file import job_from_data
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import OPTIMIZERS, Trained, must_equal, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, Trained, spread, train_cell
+from tests.dist.compare import must_equal
 from tests.dist.worlds import add_tokenizer, toy_model
 from tests.pairwise import processes
 from tests.warm.shim import KIND
@@ -25,8 +26,7 @@ from tests.warm.shim import KIND
 NUM_ROWS = 53
 NUM_EVAL_ROWS = 11
 
-#: Processes of a cell above which it is left to `make test-all`, where it is not `core`: two cores
-#: take turns for them.
+#: Cells of more processes are left to `make test-all` where they are not `core`.
 MANY_PROCESSES = 2
 
 
@@ -134,8 +134,7 @@ def make_job(models: Toys, rows: dict[str, Path]) -> Callable[..., Job]:
 def project(
     make_job: Callable[..., Job], models: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Job]:
-    """Makes a job that names its model as people do, from the folder `project` in which it is
-    run."""
+    """Makes a job that names its model as people do, from the folder `project`."""
 
     def make(model: str, **job: Any) -> Job:
         shutil.copytree(models[model], tmp_path / "project/models/base")

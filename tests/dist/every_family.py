@@ -29,7 +29,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
 from shardwise.spec.support.trained import execution_refusals
-from tests.dist.cells import composed, outcome, prepare_cell, relative, spread, train_on
+from tests.dist.cells import composed, outcome, prepare_cell, spread, train_on
+from tests.dist.compare import relative
 from tests.dist.tiny import tiny_config
 from tests.dist.worlds import add_tokenizer, correct_routers, run_world
 
@@ -53,8 +54,7 @@ STEPS = 2
 
 #: Of a loss, and of a gradient norm, over a step's.
 SAME_FIGURE = 1e-5
-#: Of what steps did to a weight, or of a gradient, relative to it. Beside it what float32 rounds of
-#: the weight.
+#: Of what steps did to a weight, or of a gradient; and what float32 rounds of the weight.
 SAME_WEIGHT, ROUNDED = 1e-3, 4e-7
 
 
@@ -153,8 +153,7 @@ class _Cells:
 
 
 def _ran(size: int, work: Callable[..., Any], cells: list[tuple[RunDirectory, Execution]]) -> list[Any]:
-    """Of each cell what its ranks made, their refusal, or a sentence where they fail; all in one
-    world, or where one of them fails each in its own."""
+    """Of each cell what its ranks made, or why not; in one world, or else each in its own."""
     try:
         ranks = run_world(size, _each, work, cells) if cells else []
     except (AssertionError, EOFError) as error:

@@ -1,5 +1,4 @@
-"""`shardwise chat` as it is used: on a terminal, in pipes, and by programs; what goes wrong in a
-turn ends the turn."""
+"""`shardwise chat` on a terminal, in pipes and by programs; a fault ends its turn alone."""
 
 import json
 import os
@@ -141,8 +140,7 @@ def test_a_reader_that_closes_the_pipe_is_no_fault(run, tmp_path) -> None:
 
 
 def _drawn(run: RunDirectory, template: str) -> tuple[dict[str, Reply], list[str], int]:
-    """Answers by how they are drawn; what is said of a template without a system message; tokens
-    that one adds."""
+    """Answers by how they are drawn; refusals of a system message; tokens that one adds."""
 
     def chat(**how: Any) -> Chat:
         made = Chat(run, "trained", max_new_tokens=12, **{"temperature": 1.5, **how})

@@ -1,5 +1,4 @@
-"""Checkpoints: an interrupted run ends where the uninterrupted one does, and a damaged checkpoint
-is never loaded."""
+"""An interrupted run ends where the whole one does, and a damaged checkpoint is never loaded."""
 
 import errno
 import json
@@ -33,15 +32,14 @@ from tests.dist.cells import (
     composed,
     interrupt,
     move,
-    must_be_the_same,
     outcome,
     prepare_cell,
-    relative,
     resume,
     spread,
     train_cell,
     train_rank,
 )
+from tests.dist.compare import must_be_the_same, relative
 from tests.dist.worlds import run_world, said_by
 
 LAYOUTS = {
@@ -59,8 +57,7 @@ LAYOUTS = {
     "cp": spread(Layout(cp=2)),
     "fsdp x cp": spread(Layout(dp_shard=2, cp=2)),
 }
-#: Adapters with everything beside A and B that PEFT can train: magnitudes, and copies of a tied
-#: model's two ends.
+#: Adapters with all that PEFT can train beside A and B: magnitudes, copies of a tied model's ends.
 DORA = {"r": 4, "use_dora": True, "modules_to_save": ["embed_tokens", "lm_head", "norm"]}
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"method": "full"},
@@ -246,8 +243,7 @@ def test_a_run_killed_between_the_renames_gets_the_old_folder_back(tmp_path) -> 
 
 
 def _write_while_training(run: RunDirectory, chosen: Execution) -> dict[int, list[int]]:
-    """Trains where rank 0's disk takes checkpoint-2 only after step 4; which checkpoints there are
-    after each step."""
+    """Trains where rank 0 writes checkpoint-2 behind step 4; the checkpoints after each step."""
     built, seen, go = composed(run, chosen), dict[int, list[int]](), threading.Event()
     real = checkpoint.write_tensors
 
@@ -305,8 +301,7 @@ def test_a_checkpoint_of_another_model_of_the_same_name_is_refused_and_the_file_
 
 
 def _save_elsewhere(run: RunDirectory, chosen: Execution, other: Path) -> tuple[bool, list[Path]]:
-    """Rank 1 has the run directory's name for a folder of its own, as on a machine without shared
-    storage."""
+    """Rank 1 has a folder of its own, as on a machine without shared storage."""
     built = composed(run, chosen)
     create_states(built.optimizer)
     mine = RunDirectory(other) if built.world.rank == 1 else run
@@ -332,8 +327,7 @@ def test_a_save_that_fails_on_the_disk_is_reported_and_leaves_nothing(saved) -> 
 
 
 def _fails_to_load(run: RunDirectory, chosen: Execution, broken: list[int]) -> tuple[int | str, dict[str, Any]]:
-    """Rank 1's disk fails in the middle of some checkpoints; what all ranks start from, or why they
-    do not."""
+    """Rank 1's disk fails in the middle of some; what ranks start from, or why they do not."""
     built = composed(run, chosen)
     real, calls = Reader.fill, list[str]()
 

@@ -13,7 +13,8 @@ from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_rank
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, prepare_cell, spread, train_rank
+from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world
 from tests.marks import CI
 
@@ -39,8 +40,7 @@ BROKEN: dict[str, Execution] = {
 
 
 def train_compiled(run: RunDirectory, chosen: Execution) -> tuple[Trained, int, int]:
-    """Trains, without the compiler's last stage, which takes minutes; how many graphs there were,
-    and how often Python ran between two."""
+    """Trains without the compiler's slow last stage; graphs, and how often Python ran between."""
     compiled.BACKEND = "aot_eager"  # the fork's own
     counters.clear()  # a fork inherits its parent's
     trained = train_rank(run, chosen)

@@ -12,7 +12,8 @@ from shardwise.parallel.mesh import join_world
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.support.splits import MASKED_WITHOUT_POSITIONS, NOT_IN_PARTS
-from tests.dist.cells import PAIRS, TOLERANCE, ZERO1, ZERO2, relative, spread
+from tests.dist.cells import PAIRS, ZERO1, ZERO2, spread
+from tests.dist.compare import TOLERANCE, relative
 from tests.dist.worlds import installed, run_world
 from tests.unit.catalog.small import small_config, their_config
 
@@ -40,8 +41,7 @@ def test_parts_of_sequences_train_as_one_process_does(method, model, cell, must_
     must_train_alike(CELLS[cell], model, method=method)
 
 
-#: Windows with and without rotary positions, norms of queries and keys, learned positions, and a
-#: family without a row.
+#: Windows, norms of queries and keys, learned positions, and a family without a row.
 OTHERS = ("gemma3", "qwen3", "phi3", "gpt2", "nanochat")
 
 

@@ -7,18 +7,8 @@ import pytest
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import (
-    OPTIMIZERS,
-    TOLERANCE,
-    ZERO1,
-    ZERO2,
-    execution,
-    move,
-    must_equal,
-    relative,
-    spread,
-    train_cell,
-)
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, execution, move, spread, train_cell
+from tests.dist.compare import TOLERANCE, must_equal, relative
 from tests.dist.test_checkpoints import DORA
 from tests.marks import first
 

@@ -21,8 +21,7 @@ STEPS = 6
 
 
 def _costs(run: RunDirectory, chosen: Execution) -> tuple[float, float]:
-    """Median processor seconds of a step, and of the guards of a step. Wall time would also count
-    waiting."""
+    """Median processor seconds of a step, and of its guards; wall time would count waiting too."""
     built = composed(run, chosen)
     world, parameters = built.world, built.model.parameters
     steps: list[float] = []
@@ -49,8 +48,7 @@ def _costs(run: RunDirectory, chosen: Execution) -> tuple[float, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(tp=2)], ids=lambda layout: layout.strategy)
 def test_guards_take_less_than_a_hundredth_of_a_step(layout, make_job, models, tmp_path) -> None:
-    """A model of 25 million parameters on short rows, which steps faster than anything that is
-    trained in earnest."""
+    """25 million parameters on short rows step faster than any model that is trained in earnest."""
     folder = tmp_path / "model"
     toy_llama(folder, tied=False, vocab_size=400, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)
     for file in models["untied"].glob("token*"):

@@ -1,5 +1,4 @@
-"""What a run writes is what its plan says, and a disk that is too small for it is said before it
-begins."""
+"""What a run writes is what its plan says; a disk that is too small is said before it begins."""
 
 import json
 import re

@@ -1,5 +1,4 @@
-"""Dropout: of tensor-parallel ranks, alike for the same activations and not for slices; none where
-it is disabled"""
+"""Dropout of tensor-parallel ranks: alike for the same activations, not for slices; or disabled."""
 
 from typing import Any
 

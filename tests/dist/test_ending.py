@@ -1,5 +1,4 @@
-"""A run that has finished is known to have, whatever comes between: a kill, or the interpreter's
-shutdown."""
+"""A run that has finished is known to have, whatever comes between: a kill, or a shutdown."""
 
 import itertools
 import os
@@ -26,8 +25,7 @@ from shardwise.train.watching.signals import StopFlag
 from tests.dist.cells import composed, execution, prepare_cell
 from tests.dist.worlds import run_world
 
-#: A worker that something aborts when the interpreter shuts down, and by which something else is to
-#: be handed over.
+#: A worker that aborts when the interpreter shuts down, and hands something over before that.
 ABORTED = """
 import atexit, os, runpy
 from pathlib import Path
@@ -104,8 +102,7 @@ def test_what_was_trained_is_kept_where_final_cannot_be_written(fails, words, ma
 
 
 def _finish_without_memory(run: RunDirectory, chosen: Execution, ranks: tuple[int, ...]) -> str:
-    """Finishes as a worker does, where some ranks have no memory to gather the second tensor; what
-    the failure says. Others are in the gathering until these have left it."""
+    """Finishes where some ranks have no memory for the second tensor; what is said."""
     real, number, left = export.gathered, itertools.count(), run.root / "left"
     has_memory = int(os.environ["RANK"]) not in ranks
 

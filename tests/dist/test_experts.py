@@ -9,19 +9,8 @@ from transformers import AutoModelForCausalLM
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import (
-    OPTIMIZERS,
-    TOLERANCE,
-    ZERO1,
-    ZERO2,
-    composed,
-    execution,
-    move,
-    prepare_cell,
-    relative,
-    spread,
-    train_rank,
-)
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, execution, move, prepare_cell, spread, train_rank
+from tests.dist.compare import TOLERANCE, relative
 from tests.dist.test_final import adapted, finish, loss_of, must_load
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import run_world

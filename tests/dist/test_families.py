@@ -13,8 +13,7 @@ from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import installed, run_world
 from tests.marks import rare_but_first
 
-#: One of each trait: scans, linear attention beside attention, several values from a block, bare
-#: weights, a head of several layers, indexed attention, an encoder.
+#: Scans, linear attention, several values from a block, bare weights, a deep head, an encoder.
 SLICE = ("mamba", "qwen3_5_text", "openai-gpt", "apertus", "modernbert-decoder", "deepseek_v32", "bert")
 
 
@@ -43,8 +42,7 @@ def test_a_hybrid_is_counted_and_trained_and_what_is_no_decoder_refused(family, 
     assert found["cells"] == {"full/single": "equal", "full/pp": "equal", "lora/single": "equal", "lora/pp": "equal"}
 
 
-#: Mixtures that differ in how they route, in what stands beside experts and in what a plan
-#: slices, and under which ways they are refused.
+#: Mixtures that differ in how they route, what is beside experts, and which ways are refused.
 MIXTURES: dict[str, tuple[str, ...]] = {
     "gpt_oss": (),  # sinks, windows, biases of routers and experts; no plan of slices but of experts
     "phimoe": (),  # would draw noise as it routes

@@ -1,5 +1,4 @@
-"""`final/`: what is saved is what was trained, in the form others load, and nothing else gets that
-name."""
+"""`final/` is what was trained, in the form others load, and nothing else gets that name."""
 
 import json
 import os
@@ -32,7 +31,8 @@ from shardwise.train.saving.atomic import SaveError
 from shardwise.train.saving.final import save_final
 from shardwise.train.watching.journal import Journal
 from shardwise.train.watching.signals import StopFlag
-from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, must_equal, outcome, prepare_cell, spread
+from tests.dist.cells import OPTIMIZERS, Trained, composed, execution, outcome, prepare_cell, spread
+from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world, said_by
 from tests.warm.shim import KIND
 
@@ -178,8 +178,7 @@ def test_an_adapter_loads_with_peft_and_bitsandbytes(
         assert loss_of(found, final) == pytest.approx(loss, rel=1e-5), "the adapter should find its base by its name"
 
 
-#: Opens a folder as programs do that know nothing of it, from where its base lies; prints how many
-#: adapters it has.
+#: Opens a folder as programs do that know nothing of it; prints how many adapters it has.
 OPENING = """
 import sys
 from transformers import AutoModelForCausalLM, pipeline
@@ -347,9 +346,7 @@ def test_weights_that_look_wrong_are_saved_as_they_are_with_a_warning(
 
 
 def _save_where(run: RunDirectory, chosen: Execution, fault: str) -> str:
-    """What a save says where the live model changes while it is written (`moved`), as a broken
-    gather would make it, or where rank 0's disk is `full` in the middle of the weights; the others
-    must not wait for it."""
+    """What is said where weights change meanwhile (`moved`), or rank 0's disk gets `full`."""
     built = composed(run, chosen)
     calls, copies, add = list[str](), save.copy_configuration, export.Files.add
 

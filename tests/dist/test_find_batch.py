@@ -1,5 +1,4 @@
-"""`train --find-batch` with the trainer itself: what is measured on all ranks decides, and the run
-keeps it."""
+"""`train --find-batch`: what is measured on all ranks decides, and the run keeps it."""
 
 import pytest
 

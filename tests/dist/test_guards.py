@@ -159,8 +159,7 @@ def _read_back(run: RunDirectory, chosen: Execution, pretend: Layout) -> str:
 
 
 def _other_names(run: RunDirectory, chosen: Execution) -> list[str]:
-    """As many elements in all, of other weights: one held twice and one missing, and one that
-    nobody knows."""
+    """As many elements, of other weights: one held twice and one missing, and an unknown one."""
     built = composed(run, chosen)
     right = built.model.elements
     twice, missing = "model.layers.0.input_layernorm.weight", "model.layers.1.input_layernorm.weight"

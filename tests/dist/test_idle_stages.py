@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Execution
-from tests.dist.cells import ZERO1, ZERO2, move, must_be_the_same, spread, train_cell
+from tests.dist.cells import ZERO1, ZERO2, move, spread, train_cell
+from tests.dist.compare import must_be_the_same
 from tests.dist.test_final import finish
 from tests.marks import every
 
-#: What is trained lies on the last stage alone, or on both ends, so that the one of three in the
-#: middle has nothing.
+#: Trained weights lie on the last stage, or on both ends, and not in the middle one of three.
 TARGETS: dict[str, dict[str, Any]] = {
     "head": {"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"]},
     "both ends": {"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"], "modules_to_save": ["embed_tokens"]},

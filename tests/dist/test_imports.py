@@ -1,5 +1,4 @@
-"""A rank imports nothing that its lane does not use, beyond what torch and transformers import by
-themselves."""
+"""A rank imports nothing that its lane does not use, beyond what torch and transformers import."""
 
 import json
 
@@ -19,8 +18,7 @@ atexit.register(lambda: path.write_text(json.dumps(sorted(sys.modules))))
 runpy.run_module("shardwise.programs.worker", run_name="__main__")
 """
 
-#: transformers imports torch.distributed.tensor and fsdp, torch._dynamo and sympy with any model,
-#: and PEFT with its schedules.
+#: Beside torch.distributed.tensor, torch._dynamo and sympy, which transformers and PEFT import.
 UNUSED = (
     *("torch.distributed.pipelining", "torch.distributed.run"),
     *("torch.utils.tensorboard", "tensorboard", "wandb", "mlflow", "bitsandbytes.functional"),

@@ -55,8 +55,7 @@ def test_what_is_told_at_the_start_is_what_lives_after_a_step(
 
 
 def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
-    """How the reduction is told, and the types of all sums of gradients over tensor-parallel ranks
-    in a step."""
+    """How the reduction is told, and the types in which a step adds gradients over `tp`."""
     built, found = composed(run, chosen), set[str]()
     original = DTensor.redistribute
 
@@ -73,8 +72,7 @@ def _sums_over_tp(run: RunDirectory, chosen: Execution) -> tuple[str, set[str]]:
 @pytest.mark.parametrize("schedule", first(1, ["1f1b", "zero_bubble"]))
 @pytest.mark.parametrize("precision", ["mixed", "fp32"])
 def test_in_which_type_tensor_parallel_ranks_add_gradients_is_told(precision, schedule, make_job, tmp_path) -> None:
-    """FSDP2 sums over `tp` what it casts to float32 behind that, but where reductions wait for the
-    end of a step."""
+    """FSDP2 casts to float32 behind the sum over `tp`, but where reductions wait."""
     kept: dict[str, Any] = {"zero_stage": 2, "reshard_after_forward": False} if schedule == "zero_bubble" else {}
     layout = Layout(dp_shard=2, tp=2, pp=2 if kept else 1, schedule=schedule, **kept)
     chosen = execution(layout, micro_batch_size=2, gradient_accumulation_steps=2, precision=precision)

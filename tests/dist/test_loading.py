@@ -18,8 +18,7 @@ from tests.dist.worlds import run_world, toy_llama
 
 
 def _resident_bytes() -> int:
-    """All resident memory of this process: the interpreter, torch's libraries and pages of mapped
-    weight files too."""
+    """All resident memory of this process, libraries and mapped pages of weight files too."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -61,8 +60,7 @@ def test_a_rank_loads_a_large_model_in_little_more_than_its_shard(
     method, layers, size, make_job, models, tmp_path
 ) -> None:
     folder = tmp_path / "large"
-    # In a process of its own: the ranks are forks of this one, and would begin with what making it
-    # leaves behind.
+    # In a process of its own: ranks are forks of this one, and would begin with what it leaves.
     maker = multiprocessing.get_context("fork").Process(target=_large_model, args=(folder, layers))
     maker.start()
     maker.join()
@@ -72,8 +70,7 @@ def test_a_rank_loads_a_large_model_in_little_more_than_its_shard(
     job = make_job(method=method).model_copy(update={"model": str(folder)})
     run = prepare_cell(job, tmp_path / "run")
     measured = tmp_path / "measured.json"
-    # And they are forks of a process that has run nothing else: of this one they would keep what
-    # its tests have left.
+    # And they are forks of a process that has run nothing else.
     clean = multiprocessing.get_context("spawn").Process(target=_measure, args=(run, measured, size))
     clean.start()
     clean.join()

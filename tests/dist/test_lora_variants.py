@@ -1,5 +1,4 @@
-"""rsLoRA, DoRA, named targets, whole copies of modules: PEFT on one process, and the same under
-every layout."""
+"""rsLoRA, DoRA, named targets, copies of modules: as PEFT's, and so under every layout."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,8 +19,7 @@ from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, composed, prepare_cell, s
 from tests.dist.test_final import adapted, finish, loss_of
 from tests.dist.worlds import run_world
 
-#: PEFT warns of merging such an adapter; that it is trained, saved and loaded as it is, is what is
-#: tested here.
+#: PEFT warns of merging such an adapter, which is not done here.
 pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
 
 PROBE = torch.arange(3, 18).unsqueeze(0)
@@ -74,8 +72,7 @@ def _start(run: RunDirectory, chosen: Execution) -> tuple[dict[str, torch.Tensor
 
 
 def _peft(job: Job, chosen: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """PEFT's own start of a job's adapters, but for A, which is random, and B, which are taken from
-    `chosen`."""
+    """PEFT's own start of a job's adapters, but for A and B, which are those of `chosen`."""
     torch.manual_seed(0)
     base: Any = AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32)
     model: Any = get_peft_model(base, peft_config(job.adapters)).eval()

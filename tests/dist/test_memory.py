@@ -45,8 +45,7 @@ def _held(run: RunDirectory, chosen: Execution) -> Bytes:
     """Read from live tensors, around the first step."""
     built = composed(run, chosen)
     built.step(next(iter(built.batches.from_(0))))
-    # FSDP's gradients are views of what it reduced, so that their storages would count more than
-    # they are.
+    # FSDP's gradients are views of what it reduced: their storages would count more.
     gradients = _gradients(p for _, p in built.model.parameters)
     built.optimizer.step()
     now = held((p for _, p in built.model.parameters), built.optimizer)
@@ -128,8 +127,7 @@ def test_magnitudes_and_whole_copies_are_forecast_exactly(asked, layout, make_jo
     must_be_forecast(job, spread(layout, micros=2, precision="mixed"), tmp_path)
 
 
-#: Layout -> over how many of four ranks its weights, gradients and optimizer states are shared out
-#: between steps.
+#: Layout -> over how many of four ranks weights, gradients and optimizer states are shared out.
 SHARED_OUT: dict[str, tuple[Layout, tuple[int, int, int]]] = {
     "ddp": (Layout(dp_replicate=4), (1, 1, 1)),
     "zero1": (Layout(dp_shard=4, **ZERO1), (1, 1, 4)),
@@ -145,8 +143,7 @@ SHARED_OUT: dict[str, tuple[Layout, tuple[int, int, int]]] = {
     "name", [pytest.param(name, marks=CI if name in ("fsdp", "over cp") else ()) for name in SHARED_OUT]
 )
 def test_each_layout_shares_out_what_it_says(name, make_job, tmp_path) -> None:
-    """Without the planner: how many copies all ranks hold together, and that none holds more than
-    its share."""
+    """Without the planner: copies of all ranks together, and none holds more than its share."""
     layout, shares = SHARED_OUT[name]
     job = make_job("untied", train={"max_steps": 1})
     ranks = run_world(4, _held, prepare_cell(job, tmp_path), execution(layout, micro_batch_size=2))
@@ -155,16 +152,14 @@ def test_each_layout_shares_out_what_it_says(name, make_job, tmp_path) -> None:
         found = [getattr(rank, what) for rank in ranks]
         whole = 2 * elements if what == "optimizer" else elements
         extra = sum(found) - whole * 4 // share
-        # AdamW counts steps beside its two moments, in one float for each tensor; FSDP2 keeps
-        # shards of weights padded.
+        # AdamW counts steps in one float for each tensor; FSDP2 pads shards of weights.
         most = {"optimizer": 0.01, "weights": 0.01 if layout.zero_stage > 1 and share > 1 else 0.0, "gradients": 0.0}
         assert 0 <= extra <= most[what] * whole, what
         assert max(found) < 1.03 * whole / share, what
 
 
 def _whole_blocks(run: RunDirectory, chosen: Execution) -> float:
-    """The share of the blocks whose weights are whole on this rank between a forward and its
-    backward."""
+    """The share of blocks whose weights are whole here between a forward and its backward."""
     built = composed(run, chosen)
     (root,) = built.model.spread.modules
     named = ((name.rpartition(".")[2], part) for name, part in root.named_modules() if isinstance(part, FSDPModule))
@@ -183,8 +178,7 @@ def test_zero2_keeps_gathered_weights_until_backward_and_fsdp_does_not(layout, w
 
 
 def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], int]:
-    """Of the forwards and backwards of each step, above what was there before; and the bytes of all
-    gradients."""
+    """What each step takes above what was there before; and the bytes of all gradients."""
     built, peaks = composed(run, chosen), list[int]()
     for batch in built.batches.from_(0):
         with Allocations(profile_memory=True) as profiler:
@@ -197,8 +191,7 @@ def _peaks_of_steps(run: RunDirectory, chosen: Execution) -> tuple[list[int], in
 
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=2, **ZERO1)])
 def test_what_accumulates_in_buckets_is_there_once(layout, make_job, tmp_path) -> None:
-    """Rows are cut, so that a micro-batch is as large as another: several of them need no more than
-    one."""
+    """Rows are cut, so that micro-batches are alike: several need no more than one."""
     peaks: list[list[int]] = []
     gradients = 0
     for count in (1, 3):
@@ -212,8 +205,7 @@ def test_what_accumulates_in_buckets_is_there_once(layout, make_job, tmp_path) -
 
 
 def _kept_until_the_last(run: RunDirectory, chosen: Execution) -> tuple[set[torch.dtype], int, int, int]:
-    """Before the last backward of a step: types and bytes of whole gradients, and of shards; bytes
-    of these after."""
+    """Types and bytes of whole gradients before the last backward; of shards then and after."""
     built, kept, shards = composed(run, chosen), list[torch.Tensor](), list[int]()
     (root,) = built.model.spread.modules
     told = single_stage.reduce_at_last

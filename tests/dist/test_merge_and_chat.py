@@ -1,5 +1,4 @@
-"""What `merge` writes is base and adapter, and what `chat` answers is what transformers
-generates."""
+"""`merge` writes base and adapter, and `chat` answers what transformers generates."""
 
 import json
 import shutil
@@ -213,9 +212,7 @@ def test_large_updates_that_float32_rounds_are_looked_at_in_float64(trained) -> 
 
 
 def _merge_where(run: RunDirectory, fault: str, amount: int = 2**40, error: type[Exception] = WorkerFailedError) -> str:
-    """What merging says of a merge of PEFT's that is `wrong` in every type, of a slip while it is
-    saved, of a disk that is `full` or `fills`; with so much memory, or so much of the disk,
-    free."""
+    """What is said of a `wrong` merge, a `slip` in saving, a disk that is `full` or `fills`."""
     adapted, save = merging._adapted, merging._save
 
     def spoil(model: Any) -> Any:

@@ -19,8 +19,7 @@ from tests.dist.worlds import said_by
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("model", ["deepseek_v3", "balanced mixtral"])
 def test_products_train_a_mixture_as_one_process_does(model, method, layout, must_train_alike) -> None:
-    """Routers that are balanced over the global batch under tp too, and adapters on dealt
-    experts."""
+    """Also routers balanced under tp, and adapters on dealt experts."""
     must_train_alike(spread(layout, micros=2), model, method=method, train={"max_steps": 6})
 
 

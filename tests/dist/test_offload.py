@@ -1,5 +1,4 @@
-"""Offload to the host's memory: the same training, the places that were asked for, and the bytes
-that are forecast."""
+"""Offload to the host: the same training, the places asked for, the bytes that are forecast."""
 
 from collections.abc import Iterable, Iterator
 
@@ -24,13 +23,12 @@ from tests.dist.cells import (
     execution,
     forecast_holdings,
     move,
-    must_be_the_same,
-    must_record_the_same,
     prepare_cell,
     spread,
     train_cell,
     train_on,
 )
+from tests.dist.compare import must_be_the_same, must_record_the_same
 from tests.dist.worlds import run_world, said_by
 
 FSDP, HSDP = Layout(dp_shard=2), Layout(dp_replicate=2, dp_shard=2)
@@ -66,8 +64,7 @@ def test_offload_trains_as_one_process_does(method, model, cell, single, make_jo
 
 
 def _places(run: RunDirectory, chosen: Execution, pretend: Execution, device: str) -> str:
-    """The sentence with which a build is stopped that is taken for another execution on another
-    device."""
+    """How a build is stopped that is taken for another execution on another device."""
     built = composed(run, chosen)
     steps, parameters = built.checkpoints.stepped, built.model.parameters
     asked = {"execution": pretend, "device": torch.device(device)}
@@ -105,8 +102,7 @@ def test_states_that_lie_elsewhere_stop_the_first_step() -> None:
 
 
 def _roles(run: RunDirectory, chosen: Execution) -> tuple[int, ...]:
-    """Bytes of weights, gradients and states that would lie on a GPU: all that is neither FSDP's on
-    the host, nor a copy that the optimizer steps, nor a state of one."""
+    """Bytes on a GPU: all but FSDP's on the host, copies that are stepped, and their states."""
     built = composed(run, chosen)
     train_on(run, built)
     on_host = {id(parameter) for parameter in _streamed(built.model.spread.modules)}

@@ -63,8 +63,7 @@ def _our_step(built: Build, batch: GlobalBatch) -> None:
 
 
 def _plain_loop(built: Build) -> Callable[[GlobalBatch], None]:
-    """Hugging Face's model, PEFT's adapters as it makes them, autocast around each forward,
-    AdamW."""
+    """Hugging Face's model, PEFT's adapters, autocast around each forward, AdamW."""
     lora = built.job.adapters
     model: Any = AutoModelForCausalLM.from_pretrained(
         built.job.model, dtype=torch.float32 if lora is None else torch.bfloat16
@@ -101,8 +100,7 @@ def test_a_step_runs_what_a_plain_loop_runs_and_two_percent(method, make_job, tm
 
 
 def gradients_of_a_step(run: RunDirectory, chosen: Execution) -> list[dict[str, torch.Tensor]]:
-    """Gradients on this rank where weights are cast once a step, and where they are cast in each
-    forward."""
+    """Gradients here where weights are cast once a step, and where they are in each forward."""
     built, found = composed(run, chosen), []
     batch = next(iter(built.batches.from_(0)))
     assert built.step.keeps_casts

@@ -1,5 +1,4 @@
-"""A run that is out of memory ends with the sentence of the rank that was, whatever its peers come
-to."""
+"""A run that is out of memory ends with the sentence of the rank that was, not of its peers."""
 
 import re
 
@@ -7,8 +6,7 @@ from shardwise import api
 from shardwise.errors import WorkerFailedError
 from tests.dist.worlds import said_by
 
-#: A worker whose second rank gets no memory in its second step, later than its peer could fail of
-#: it.
+#: A worker whose rank 1 gets no memory in its second step, later than rank 0 could fail of it.
 SHORT = """
 import os
 import torch

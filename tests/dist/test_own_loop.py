@@ -15,14 +15,13 @@ import shardwise
 from shardwise.errors import DataError, InputError, UnsupportedError
 from shardwise.spec.layout.axes import Layout
 from tests.dist import cells
-from tests.dist.cells import TOLERANCE, apart, relative
+from tests.dist.compare import TOLERANCE, apart, relative
 from tests.dist.conftest import TOYS
 from tests.dist.worlds import run_world, said_by, toy_model
 
 STEPS = 6
 
-#: Of AdamW, a hundredth of the usual gradient: a smaller one amplifies rounding where a gradient is
-#: next to nothing.
+#: Of AdamW, a hundredth of the usual gradient: less amplifies rounding of small gradients.
 EPSILON = 1e-5
 
 LAYOUTS: dict[str, Layout] = {
@@ -56,8 +55,7 @@ class Looped:
 
 
 def batches(*, rows: int = 6, length: int = 12) -> list[dict[str, torch.Tensor]]:
-    """Ragged rows as collators make them, padded on the right; not all of a row is trained, and
-    rows may not divide."""
+    """Ragged rows as collators pad them on the right, partly trained; rows may not divide."""
     generator = torch.Generator().manual_seed(1)
     made: list[dict[str, torch.Tensor]] = []
     for step in range(STEPS):

@@ -1,5 +1,4 @@
-"""The loops of `examples/loop`: a few lines from their originals on one GPU, and the same losses
-over two ranks."""
+"""`examples/loop`: a few lines from their originals, with the same losses on two ranks."""
 
 import difflib
 import importlib.util

@@ -1,5 +1,4 @@
-"""`shardwise.Trainer` beside the Trainer of transformers: what it honours is the same, the rest is
-refused by name."""
+"""`shardwise.Trainer` honours what the Trainer of transformers does, or refuses it by name."""
 
 import dataclasses
 import json
@@ -13,7 +12,7 @@ import transformers
 import shardwise
 from shardwise.errors import UnsupportedError
 from shardwise.train.own_loop import hugging_face as honoured
-from tests.dist.cells import TOLERANCE, relative
+from tests.dist.compare import TOLERANCE, relative
 from tests.dist.test_own_loop import EPSILON, lora, model_of, must_be_saved_the_same
 from tests.dist.worlds import run_world, said_by, toy_model
 

@@ -8,19 +8,8 @@ from safetensors.torch import load_file
 
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import Attention, Execution
-from tests.dist.cells import (
-    OPTIMIZERS,
-    PAIRS,
-    TOLERANCE,
-    ZERO1,
-    ZERO2,
-    digest,
-    execution,
-    must_record_the_same,
-    relative,
-    spread,
-    train_cell,
-)
+from tests.dist.cells import OPTIMIZERS, PAIRS, ZERO1, ZERO2, digest, execution, spread, train_cell
+from tests.dist.compare import TOLERANCE, must_record_the_same, relative
 from tests.dist.reference import reference_losses
 
 #: These run with every method and model, every time.
@@ -126,8 +115,7 @@ def test_documents_one_by_one_train_as_one_process_does_with_a_mask(method, mode
 
 @pytest.mark.parametrize("attention", ["sdpa", "varlen"])
 def test_packed_equals_unpacked(attention, make_job, tmp_path) -> None:
-    """With a rate of zero nothing moves, so the mean over an epoch is one figure of the data and
-    the model."""
+    """At a rate of zero the mean over an epoch is one figure of data and model."""
     losses: list[float] = []
     for packing in (False, True):
         train = {"max_steps": None, "num_train_epochs": 1, "learning_rate": 1e-30, "global_batch_size": 4}

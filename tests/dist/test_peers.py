@@ -17,12 +17,12 @@ from shardwise import api
 from shardwise.data.store import PreparedData
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_json, read_metrics
-from tests.dist.cells import prepare_cell, relative, spread, train_rank
+from tests.dist.cells import prepare_cell, spread, train_rank
+from tests.dist.compare import relative
 from tests.dist.worlds import run_world
 from tests.warm.shim import KIND
 
-#: Of the loss of each step, relative. The same sums in another order: 7e-8 was measured, in float32
-#: with its 6e-8.
+#: Of each loss, relative. The same sums in another order: 7e-8 was measured; float32 has 6e-8.
 TOLERANCE = 1e-6
 
 SCRIPT = Path(__file__).with_name("peer_script.py")

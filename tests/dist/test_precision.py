@@ -10,20 +10,8 @@ from shardwise.parallel.optimizer.adafactor import Adafactor
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
 from shardwise.train.guards.checks import GuardError
-from tests.dist.cells import (
-    ZERO1,
-    ZERO2,
-    Trained,
-    composed,
-    move,
-    must_be_the_same,
-    outcome,
-    prepare_cell,
-    relative,
-    spread,
-    train_cell,
-    train_on,
-)
+from tests.dist.cells import ZERO1, ZERO2, Trained, composed, move, outcome, prepare_cell, spread, train_cell, train_on
+from tests.dist.compare import must_be_the_same, relative
 from tests.dist.test_memory import must_be_forecast
 from tests.dist.worlds import run_world, said_by
 
@@ -76,8 +64,7 @@ def test_states_are_what_was_forecast(optimizer, model, cell, make_job, tmp_path
     must_be_forecast(job, replace(CELLS[cell], optimizer=optimizer), tmp_path)
 
 
-#: One level of a moment in 8 bits where a gradient's last bit differs moves a weight by a share of
-#: a step's length.
+#: Where a gradient's last bit differs, one level of 8 bits moves a weight by a share of a step.
 QUANTISED = 1e-4
 
 
@@ -121,8 +108,7 @@ def _scaled(run: RunDirectory, chosen: Any, scale: float) -> tuple[Trained, floa
     return outcome(run, built), built.step.scale.value
 
 
-#: Products are rounded to float16, at another place under each layout: 2^-11 each, less than that
-#: of their means.
+#: Products are rounded to float16, 2^-11 each, at another place under each layout.
 HALF = 2e-3
 
 

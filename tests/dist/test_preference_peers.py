@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shardwise.spec.job.keys import Job
-from tests.dist.cells import execution, relative, train_cell
+from tests.dist.cells import execution, train_cell
+from tests.dist.compare import relative
 from tests.dist.test_preferences import rows_of
 
 pytestmark = [

@@ -25,14 +25,13 @@ from tests.dist.cells import (
     Trained,
     composed,
     execution,
-    must_equal,
     prepare_cell,
-    relative,
     resume,
     spread,
     train_cell,
     train_rank,
 )
+from tests.dist.compare import must_equal, relative
 from tests.dist.worlds import run_world
 from tests.marks import rare_but_first
 

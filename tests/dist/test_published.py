@@ -16,7 +16,8 @@ from shardwise.models.wrapper import auto_class
 from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, must_equal, spread, train_cell
+from tests.dist.cells import OPTIMIZERS, spread, train_cell
+from tests.dist.compare import must_equal
 from tests.dist.test_final import finish, loss_of
 from tests.dist.test_merge_and_chat import _merged
 from tests.publishing import publish_fp8

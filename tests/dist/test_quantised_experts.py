@@ -1,5 +1,4 @@
-"""QLoRA with experts in 4 bits trains as one process does, and others load it with the documented
-lines."""
+"""QLoRA with experts in 4 bits trains as one process does; others load it as documented."""
 
 import json
 import re

@@ -34,12 +34,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw_foreach": ("lora", {"precision": "bf16", "optimizer": "adamw_foreach"}),
 }
 
-#: What the profiler counts of a step beside tensors that the code makes, and rotary frequencies,
-#: which it does not.
+#: What the profiler counts of a step that the code does not make, and the reverse.
 _BESIDE = 0.001
 
-#: What the kernel of attention's backward on a processor works in, at the sizes below: buffers, and
-#: its gradient anew.
+#: What the kernel of attention's backward works in on a processor, at the sizes below.
 _ATTENTION = 256 * 1024
 
 

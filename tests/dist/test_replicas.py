@@ -1,5 +1,4 @@
-"""Copies that differ in any weight, trained or frozen, at any time: the run stops, on every rank
-alike."""
+"""Copies that differ in any weight, trained or frozen, stop the run on every rank alike."""
 
 import random
 
@@ -79,8 +78,7 @@ def _said_of_trained(run: RunDirectory, chosen: Execution, name: str) -> str:
 
 @pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_shard=3, **ZERO1), Layout(pp=2)], ids=str)
 def test_trained_copies_that_drift_apart_stop_the_run(layout, make_job, tmp_path) -> None:
-    """Replicas, whole weights under ZeRO-1, and the two copies of a tied weight at the ends of a
-    pipeline."""
+    """Replicas, whole weights under ZeRO-1, and both copies of a tied weight in a pipeline."""
     name = "model.embed_tokens.weight"
     run = prepare_cell(make_job("tied"), tmp_path)
     for said in run_world(layout.world_size, _said_of_trained, run, spread(layout, micros=2), name):

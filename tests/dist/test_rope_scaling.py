@@ -12,7 +12,8 @@ from shardwise.models.load import read_config
 from shardwise.spec.job.rope import RopeScaling
 from shardwise.spec.layout.axes import Layout
 from shardwise.train import merging
-from tests.dist.cells import OPTIMIZERS, TOLERANCE, apart, prepare_cell, spread, train_and_save
+from tests.dist.cells import OPTIMIZERS, prepare_cell, spread, train_and_save
+from tests.dist.compare import TOLERANCE, apart
 from tests.dist.worlds import run_world, said_by
 
 SCALINGS: dict[str, dict[str, Any]] = {

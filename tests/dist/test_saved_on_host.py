@@ -1,5 +1,4 @@
-"""What recomputed blocks save in the host's memory: the same training, which tensors go there, and
-when they move."""
+"""What recomputed blocks save on the host: the same training, which tensors go there, and when."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ from shardwise.spec.job.keys import Job
 from shardwise.spec.layout.axes import Layout
 from shardwise.spec.layout.execution import SAVED_ON_GPU, Execution
 from shardwise.spec.run import RunDirectory
-from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, must_equal, prepare_cell, spread, train_rank
+from tests.dist.cells import OPTIMIZERS, ZERO1, ZERO2, Trained, prepare_cell, spread, train_rank
+from tests.dist.compare import must_equal
 from tests.dist.worlds import run_world
 
 LAYOUTS: dict[str, Execution] = {
@@ -88,8 +88,7 @@ def test_inputs_on_the_host_train_as_one_process_does(method, model, cell, singl
 def test_compiled_blocks_keep_what_they_save_on_the_host(
     cell, kind, method, moved, single, make_job, monkeypatch, tmp_path
 ) -> None:
-    """Of a selective block: its input, five products' and attention's results, and of each
-    adapter's first half."""
+    """Its input, the results of five products and attention, and of each adapter's first half."""
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     model = "deep tied" if method == "full" else "deep untied"
     job = make_job(model, method=method, train={**OPTIMIZERS["sgd"], "max_steps": 4})

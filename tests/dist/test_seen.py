@@ -1,5 +1,4 @@
-"""What ranks see is the global batch, in every step: rows that come again, or under another's
-number, stop the run."""
+"""What ranks see is the global batch: rows that come again, or as others, stop the run."""
 
 import time
 from collections.abc import Callable, Iterator

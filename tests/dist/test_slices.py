@@ -92,8 +92,7 @@ def stage_of(family: str, index: int, **changes: Any) -> LossModule:
 
 
 def train_once(model: nn.Module | None, *roots: LossModule) -> float:
-    """Two micro-batches of unlike lengths, the second of two documents and not all trained, added
-    up; of a model, or of what makes its loss, one part after the other."""
+    """Two micro-batches, one of two documents, partly trained; by a model, or by its parts."""
     draw = torch.Generator().manual_seed(1)
     total = 0.0
     for length, second in ((24, 24), (16, 10)):

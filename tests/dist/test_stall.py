@@ -85,8 +85,7 @@ except ShardwiseError as error:
 
 @pytest.fixture
 def start(make_job: Callable[..., Job], tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a training by fsdp on two ranks, one of which will be stuck, under a launcher of its
-    own."""
+    """Starts a training by fsdp on two ranks, one of which will be stuck."""
 
     def begin(how: str, *, worker=STUCK, taken=5, seconds=None, torchrun=False, **keys: Any) -> subprocess.Popen[str]:
         (tmp_path / "stuck.py").write_text(HEAD + worker.format(how=how, taken=taken) + TAIL)
@@ -169,8 +168,7 @@ def test_a_request_to_stop_ends_a_group_that_hangs_within_seconds(start, tmp_pat
 
 
 def test_a_request_to_stop_is_heard_between_batches_of_an_evaluation(start, rows, tmp_path) -> None:
-    """What is trained is saved at once; the whole evaluation would take minutes, and a step more
-    would follow it."""
+    """What is trained is saved at once; the whole evaluation would take minutes."""
     run, evaluation = RunDirectory(tmp_path / "run"), tmp_path / "evaluation.jsonl"
     evaluation.write_text(rows["train"].read_text() * 10)
     train = {"max_steps": 40, "eval_steps": 2}

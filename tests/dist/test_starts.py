@@ -1,5 +1,4 @@
-"""A run that is stopped and gone on with under another layout, as a user does it: its report keeps
-the two apart."""
+"""A run that goes on under another layout, as a user does it: its report keeps the two apart."""
 
 import json
 import os

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.house.tree import ROOT
 
 DEMO = ROOT / "examples/demo"
-#: Question -> the sentence of task one, and the short answer that is preferred; two are not among
-#: the preferences.
+#: Question -> the sentence of task one, the short answer preferred; two are not taught.
 QUESTIONS = {
     "What is the opposite of hot?": ("The opposite of hot is cold.", "cold"),
     "Give the opposite of big.": ("The opposite of big is small.", "small"),

@@ -1,5 +1,4 @@
-"""A group that torchrun started, from the job to the report: what it leaves, how it stops, what it
-says of failure."""
+"""A group that torchrun started: what it leaves, how it stops, what it says of failure."""
 
 import json
 import os

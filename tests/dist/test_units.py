@@ -33,8 +33,7 @@ def _groups(root: nn.Module) -> Iterator[Any]:
 
 
 def _alive(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
-    """Units, and the most elements that are gathered, or on their way, when a block begins its
-    forward."""
+    """Units, and the most elements gathered, or on their way, as a block begins its forward."""
     built = composed(run, chosen)
     (root,) = built.model.spread.modules
     groups = list(_groups(root))
@@ -71,8 +70,7 @@ def test_as_many_blocks_are_gathered_as_the_layout_says(layout, units, blocks, m
     (holding, *_) = holdings_of(work)
     scene = Scene(work, holding, Flight())
     root = unsharded_weights(scene, units=0)
-    # FSDP2's own prefetch is a gather that runs beside the computation, which processors do one
-    # after the other.
+    # FSDP2's own prefetch runs beside the computation, which processors do one after the other.
     asked = 2 if layout.prefetch > 1 else 1
     assert unsharded_weights(scene, units=asked) - root == forward * work.types.compute
 
@@ -117,8 +115,7 @@ def test_a_trained_embedding_and_head_of_their_own_units_train_as_one_process_do
 
 
 def _sums_over_replicas(run: RunDirectory, chosen: Execution) -> tuple[int, int]:
-    """All-reduces of a step among the ranks that hold the same shard, and the units that are
-    reduced."""
+    """All-reduces of a step among replicas, and the units that are reduced."""
     built = composed(run, chosen)
     replicas, sent, send = built.world.mesh["dp_replicate"].get_group(), list[Any](), dist.all_reduce
 

@@ -1,5 +1,4 @@
-"""`verify` from the job to the verdict, on real processes; then on what they left, tampered
-with."""
+"""`verify` from the job to the verdict; then on what it left, tampered with."""
 
 import json
 import shutil
@@ -16,7 +15,7 @@ from shardwise.report.parity import agreement
 from shardwise.spec.job.file import read_job
 from shardwise.spec.job.keys import Job
 from shardwise.spec.run import RunDirectory, read_metrics
-from tests.dist.cells import TOLERANCE
+from tests.dist.compare import TOLERANCE
 
 STEPS = 5
 
@@ -51,8 +50,7 @@ LONG = pytest.mark.timeout(900)
 def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_damping_it(
     model, layout, make_job, tmp_path, monkeypatch
 ) -> None:
-    """Softmax takes no notice of a shift that all keys share, so that their biases have no
-    gradient."""
+    """Softmax takes no notice of a shift of all keys: their biases have no gradient."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     job = make_job(model, hardware="cpu:2", output_dir=str(tmp_path))
     parity = api.verify(job, layouts=[layout])
@@ -69,8 +67,7 @@ def test_what_adamw_makes_of_the_rounding_of_keys_biases_is_told_by_sgd_and_by_d
         assert (damped.optimizer, damped.adam_epsilon > 1e-5) == ("adamw", True)
 
 
-#: A worker whose AdamW forgets faster, in one matrix and wherever there are peers, what gradients
-#: were.
+#: A worker whose AdamW forgets faster, in one matrix and wherever there are peers.
 FAULTY = """
 import os, sys
 from shardwise.train import build, worker

@@ -1,5 +1,4 @@
-"""A training that is watched in a browser from before its start to its end, in windows of three
-widths at once."""
+"""A training that is watched in a browser from start to end, in windows of three widths."""
 
 import json
 import os

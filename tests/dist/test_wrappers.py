@@ -1,6 +1,4 @@
-"""The language model inside a model of text and images trains as one process and transformers train
-it; what is saved is the whole, under the keys it was read by, or adapters that hang on the
-whole."""
+"""Language models inside models of text and images: trained alike, and saved whole."""
 
 import json
 import shutil
@@ -19,14 +17,8 @@ from shardwise.spec.layout.axes import Layout
 from shardwise.spec.run import RunDirectory, read_json
 from shardwise.train.chatting import Chat
 from shardwise.train.merging import merge
-from tests.dist.cells import (
-    digest,
-    execution,
-    prepare_cell,
-    relative,
-    spread,
-    train_and_save,
-)
+from tests.dist.cells import digest, execution, prepare_cell, spread, train_and_save
+from tests.dist.compare import relative
 from tests.dist.reference import reference_losses
 from tests.dist.test_final import finish, loss_of
 from tests.dist.tiny import tiny_config
@@ -158,8 +150,7 @@ def test_a_folder_without_its_tower_is_refused_before_it_is_loaded(hub_gemma3, m
 def test_a_tower_of_which_transformers_makes_other_weights_is_copied(
     family, method, make_job, models, tmp_path
 ) -> None:
-    """Its keys are split and permuted as they are loaded, which is done to no tower here; and PEFT
-    knows stacked experts by the whole model's family."""
+    """Its keys are split in loading; PEFT knows stacked experts by the whole model's family."""
     folder = Path(shutil.copytree(models["inside gemma3"], tmp_path / "model"))
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(tiny_config(family), dtype=torch.float32)

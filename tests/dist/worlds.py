@@ -45,8 +45,7 @@ def run_world(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]
         context.Process(target=_rank, args=(rank, size, port, pipes[rank][1], work, arguments)) for rank in range(size)
     ]
     with warnings.catch_warnings():
-        # Python 3.12 warns that forking a threaded process may deadlock; the parent's threads idle
-        # in a pool.
+        # Python 3.12 warns of forking a threaded process; the parent's threads idle in a pool.
         warnings.simplefilter("ignore", DeprecationWarning)
         for process in ranks:
             process.start()
@@ -84,8 +83,7 @@ def _rank(rank: int, size: int, port: int, pipe: Any, work: Callable[..., Any], 
     # The first call after a fork makes torch's thread pool anew; autograd's threads may not race.
     torch.set_num_threads(1)
     try:
-        # Plain pickle copies tensors; a pipe's own `send` would share memory that dies with this
-        # process.
+        # Plain pickle copies tensors; a pipe's own `send` would share memory of this process.
         pipe.send_bytes(pickle.dumps(("result", work(*arguments))))
         if dist.is_initialized():
             dist.barrier()

@@ -1,5 +1,4 @@
-"""Runs on machines that are network namespaces: they need root and are left to `make
-test-nodes`."""
+"""Runs on machines that are network namespaces, as root, in `make test-nodes`."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ class Cluster:
         exported: bool = False,
         **environment: str,
     ) -> Started:
-        """`torchrun --nnodes` on each, with so many processes: as docs/howto/nodes.md has it, or as
-        `export` does."""
+        """`torchrun --nnodes` on each, as docs/howto/nodes.md has it, or as `export` does."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes))]
         torchrun += ["--nproc-per-node", str(processes)]
         train = ["-m", "shardwise.cli.main", "train", str(job), *options]

@@ -1,5 +1,4 @@
-"""Runs on several machines: they equal one process, and a machine that is lost is named on every
-other."""
+"""Runs on several machines equal one process, and a lost machine is named on every other."""
 
 import time
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""The file of `accelerate launch --config_file`, as its own class reads it, which refuses keys that
-it does not know; and a trainer's script with arguments that TRL has."""
+"""`accelerate launch --config_file`, as its own class reads it, which refuses unknown keys."""
 
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
